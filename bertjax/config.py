@@ -1,0 +1,265 @@
+"""Everything a run can be told, as frozen typed dataclasses, and how recipes and overrides become one of them.
+
+A recipe is a Python file with `config() -> Config`. Overrides come from the command line and win over the recipe.
+Nothing below the trainer sees the whole `Config`: each room takes the part it is about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network, in the field names of Hugging Face's BertConfig; defaults are BERT-Base (paper, section 3)."""
+
+    vocab_size: int = 30_522  # entries the tokenizer has; set from the vocabulary when a run starts
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: Literal["gelu", "gelu_tanh"] = "gelu"  # erf form, or the tanh approximation of google-research/bert
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    vocab_pad_multiple: int = 128  # table rows are padded to this; independent of the mesh
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are always float32
+    remat: Literal["none", "dots", "full"] = "none"  # what the backward pass recomputes
+    scan_unroll: int = 1  # layers per iteration of the scan over layers; num_hidden_layers unrolls it all
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
+
+    sources: tuple[str, ...] = ()  # each `kind:glob`; kinds: text, lines, jsonl, wikiextractor, docs
+    root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
+    vocab: str = ""  # a vocab.txt to use; empty trains one of `vocab_size` entries on the sources
+    vocab_size: int = 30_522
+    lowercase: bool = True
+    strip_accents: bool = True
+    held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
+    workers: int = 0  # processes that prepare text; 0 = one per core
+    sequence_length: int = 128
+    max_predictions: int = 20  # masked positions per row at most; the paper's 20 at length 128
+    mask_probability: float = 0.15
+    short_sequence_probability: float = 0.1
+    whole_word_masking: bool = False
+    threads: int = 2  # threads that make batches
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How many devices lie along each mesh axis; -1 takes what the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The update rule and its schedule; defaults are the paper's (appendix A.2) and google-research/bert's."""
+
+    name: Literal["bert_adamw", "adamw"] = "bert_adamw"
+    learning_rate: float = 1e-4
+    warmup_steps: int = 10_000
+    schedule: Literal["linear"] = "linear"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
+
+    steps: int = 1_000_000
+    global_batch_size: int = 256
+    grad_accum_steps: int = 1
+    objectives: tuple[str, ...] = ("mlm", "nsp")
+    seed: int = 0
+    log_every: int = 100
+    eval_every: int = 10_000
+    eval_batches: int = 32
+    checkpoint_every: int = 5_000
+    keep_last: int = 2
+    keep_every: int = 0  # checkpoints whose step is a multiple are kept for good; 0 = none
+    max_skipped_updates: int = 20  # non-finite updates in a row that stop the run
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole."""
+
+    name: str = "bert"
+    run_dir: str = ""  # empty: runs/<name>
+    init_from: str = ""  # a run or checkpoint whose weights start this run at step 0
+    restore: Literal["newest", "previous"] = "newest"  # `previous` is for when the newest checkpoint is damaged
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    @property
+    def directory(self) -> Path:
+        """Where the run lives."""
+        return Path(self.run_dir or f"runs/{self.name}")
+
+
+def load_recipe(path: str | Path) -> Config:
+    """Return the `Config` that a recipe file makes.
+
+    Raises ValueError if the file is missing, has no `config`, or `config()` returns something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        known = sorted(str(p) for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        near = difflib.get_close_matches(str(path), known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"recipes beside it: {', '.join(known) or 'none'}"
+        raise ValueError(f"recipe {path}: no such file; {hint}")
+    sys.path.insert(0, str(path.parent))
+    try:
+        make = runpy.run_path(str(path)).get("config")
+    finally:
+        sys.path.remove(str(path.parent))
+    if make is None:
+        raise ValueError(f"recipe {path}: it defines no `config`; write `def config() -> Config: ...`")
+    made = make()
+    if not isinstance(made, Config):
+        raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
+    return made
+
+
+def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
+    """Apply command-line overrides (`--optimizer.learning-rate 1e-4`) to a config.
+
+    An unknown key or a value of the wrong type ends the program with exit code 2 and names the nearest key.
+    """
+    import tyro
+
+    return tyro.cli(
+        Config, default=config, args=list(arguments), prog=prog, config=(tyro.conf.AvoidSubcommands,), description=""
+    )
+
+
+def validate(config: Config) -> Config:
+    """Return the config if its values can work together.
+
+    Raises ValueError naming the key, its value and what to do.
+    """
+    model, data, training = config.model, config.data, config.training
+    if model.hidden_size % model.num_attention_heads:
+        raise ValueError(
+            f"model.hidden_size={model.hidden_size} is not divisible by "
+            f"model.num_attention_heads={model.num_attention_heads}; change one of them"
+        )
+    if data.sequence_length > model.max_position_embeddings:
+        raise ValueError(
+            f"data.sequence_length={data.sequence_length} is beyond the position table "
+            f"(model.max_position_embeddings={model.max_position_embeddings}); shorten the rows or enlarge the table"
+        )
+    if data.sequence_length < 8:
+        raise ValueError(f"data.sequence_length={data.sequence_length} is too short for two segments; use 8 or more")
+    if training.global_batch_size % training.grad_accum_steps:
+        raise ValueError(
+            f"training.global_batch_size={training.global_batch_size} is not divisible by "
+            f"training.grad_accum_steps={training.grad_accum_steps}; change one of them"
+        )
+    positive = {
+        "model.num_hidden_layers": model.num_hidden_layers,
+        "model.vocab_pad_multiple": model.vocab_pad_multiple,
+        "model.scan_unroll": model.scan_unroll,
+        "data.max_predictions": data.max_predictions,
+        "data.vocab_size": data.vocab_size,
+        "data.threads": data.threads,
+        "training.steps": training.steps,
+        "training.global_batch_size": training.global_batch_size,
+        "training.grad_accum_steps": training.grad_accum_steps,
+        "training.log_every": training.log_every,
+        "training.eval_every": training.eval_every,
+        "training.eval_batches": training.eval_batches,
+        "training.checkpoint_every": training.checkpoint_every,
+        "training.keep_last": training.keep_last,
+    }
+    shares = {
+        "model.hidden_dropout_prob": model.hidden_dropout_prob,
+        "model.attention_probs_dropout_prob": model.attention_probs_dropout_prob,
+        "data.held_out": data.held_out,
+        "data.mask_probability": data.mask_probability,
+        "data.short_sequence_probability": data.short_sequence_probability,
+    }
+    for key, value in positive.items():
+        if value < 1:
+            raise ValueError(f"{key}={value} must be at least 1")
+    for key, value in shares.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{key}={value} must be a share in [0, 1)")
+    if config.optimizer.warmup_steps >= training.steps:
+        raise ValueError(
+            f"optimizer.warmup_steps={config.optimizer.warmup_steps} leaves nothing of "
+            f"training.steps={training.steps}; shorten the warm-up or train longer"
+        )
+    return config
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass as plain JSON values (tuples become lists)."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """The inverse of `to_dict` for a whole Config.
+
+    Raises ValueError for a key that Config does not have, naming the nearest one.
+    """
+    return _build(Config, values, "")
+
+
+def _build(cls: type, values: dict[str, Any], where: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    made = {}
+    for key, value in values.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, 1)
+            raise ValueError(f"config key {where}{key} is unknown; {f'did you mean {where}{near[0]}?' if near else ''}")
+        default = fields[key].default_factory
+        if isinstance(default, type) and dataclasses.is_dataclass(default):
+            value = _build(default, value, f"{where}{key}.")
+        made[key] = tuple(value) if isinstance(value, list) else value
+    return cls(**made)
+
+
+def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (value in base, value in config), for every key on which the two differ."""
+    old, new = _flatten(to_dict(base)), _flatten(to_dict(config))
+    return {key: (old[key], new[key]) for key in new if new[key] != old[key]}
+
+
+def _flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(_flatten(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value})
+    return flat
+
+
+def render(config: Config, recipe: Config) -> str:
+    """The resolved config as text, differences from the recipe first."""
+    changed = differences(config, recipe)
+    lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
+    head = ["changed from the recipe:", *lines] if lines else ["as the recipe has it"]
+    return "\n".join(head + ["config:"] + [f"  {key}: {value!r}" for key, value in _flatten(to_dict(config)).items()])
