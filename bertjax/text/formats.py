@@ -1,0 +1,148 @@
+"""The file formats of a source, each read as a stream of paragraphs in which None ends a document."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterator
+
+from bertjax.text.documents import DOCUMENT_CAP, ReadCounts
+from bertjax.text.lines import read_lines
+
+Paragraphs = Iterator[str | None]
+
+WRAP_LIMIT = 200  # characters; nobody wraps lines by hand at more
+RECORD_CAP = 32 << 20  # bytes of one JSON record
+
+_TAGS = re.compile(
+    r"</?(?:br|poem|only|onlyinclude|noinclude|includeonly|nowiki|table|td|tr|th|li|ul|ol|div|span|center|small|big|"
+    r"score|gallery|ref|references|p|i|b|u|sup|sub|font|blockquote|h[1-6])\b[^<>]{0,500}>",
+    re.IGNORECASE,
+)
+_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*/?>)')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read_text(path: str, counts: ReadCounts) -> Paragraphs:
+    """One document per file; blank lines end paragraphs.
+
+    The lines between blank lines are one wrapped paragraph, unless one of them is longer than `WRAP_LIMIT`: then every
+    line is a paragraph.
+    """
+    block: list[str] = []
+    size = 0
+    for line in read_lines(path, _count_cut(counts)):
+        line = line.strip()
+        if line and size < DOCUMENT_CAP:
+            block.append(line)
+            size += len(line) + 1
+            continue
+        yield from _unwrap(block)
+        block, size = ([line], len(line)) if line else ([], 0)
+    yield from _unwrap(block)
+    yield None
+
+
+def _unwrap(block: list[str]) -> list[str]:
+    if not block or any(len(line) > WRAP_LIMIT for line in block):
+        return block
+    return [" ".join(block)]
+
+
+def read_sentence_lines(path: str, counts: ReadCounts) -> Paragraphs:
+    """google-research/bert's format: a sentence a line, blank lines between documents; the file's end ends one too."""
+    inside = False
+    for line in read_lines(path, _count_cut(counts)):
+        line = line.strip()
+        if line:
+            inside = True
+            yield line
+        elif inside:
+            inside = False
+            yield None
+    if inside:
+        yield None
+
+
+def read_jsonl(path: str, counts: ReadCounts) -> Paragraphs:
+    """A JSON object a line with the document in its field `text`, whose newlines end paragraphs; blank lines go.
+
+    Raises ValueError naming file and line for bad JSON, no `text`, or a record above `RECORD_CAP`.
+    """
+
+    def refuse(number: int) -> None:
+        raise ValueError(f"{path}, line {number}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
+
+    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP), 1):
+        if not line or line.isspace():
+            continue
+        text = _json_text(f"{path}, line {number}", line)
+        if "\\u" in line:
+            text, replaced = _SURROGATE.subn("\ufffd", text)
+            counts.replaced_characters += replaced
+        yield from filter(None, map(str.strip, text.splitlines()))
+        yield None
+
+
+def _json_text(where: str, line: str) -> str:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with a field `text`")
+    if "text" not in record:
+        raise ValueError(f"{where}: no field `text`; it has {', '.join(sorted(record)[:10]) or 'no fields'}")
+    text = record["text"]
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: field `text` is {type(text).__name__}, not a string")
+    return text
+
+
+def read_wikiextractor(path: str, counts: ReadCounts) -> Paragraphs:
+    """WikiExtractor's output: `<doc ... title="...">`, the title, paragraphs a line each, `</doc>`.
+
+    The line that repeats the title is left out, left-over markup too. A document that the next one or the end of the
+    file cuts off is kept and counted. Raises ValueError if the file has text but no `<doc`.
+    """
+    inside, title, seen, outside = False, "", False, 0
+    for line in read_lines(path, _count_cut(counts)):
+        if line[:1] == "<":
+            if line.startswith("<doc "):
+                if inside:
+                    counts.unterminated_documents += 1
+                    yield None
+                found = _TITLE.search(line)
+                inside = seen = True
+                title = html.unescape(found[1]) if found else ""
+                continue
+            if inside and line.startswith("</doc>"):
+                inside = False
+                yield None
+                continue
+        if not inside:
+            outside += bool(line.strip())
+            continue
+        if "<" in line:
+            line = _TAGS.sub(" ", line)
+        line = line.strip()
+        if line and title:
+            repeated, title = html.unescape(line) == title, ""
+            if repeated:
+                continue
+        if line:
+            yield line
+    if outside and not seen:
+        raise ValueError(f"{path}: {outside} lines of text but no `<doc ...>`; is it WikiExtractor's output?")
+    if inside:
+        counts.unterminated_documents += 1
+        yield None
+    counts.lines_outside_documents += outside
+
+
+def _count_cut(counts: ReadCounts) -> Callable[[int], None]:
+    def count(number: int) -> None:
+        counts.cut_lines += 1
+
+    return count

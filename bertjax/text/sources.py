@@ -1,0 +1,114 @@
+"""Where text comes from: `kind:glob` on the command line, files of that kind, and their documents as a stream."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bertjax.text import docs, formats
+from bertjax.text.documents import Document, ReadCounts, assemble
+
+_FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
+    "text": formats.read_text,
+    "lines": formats.read_sentence_lines,
+    "jsonl": formats.read_jsonl,
+    "wikiextractor": formats.read_wikiextractor,
+}
+KINDS = (*_FORMATS, "docs")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A `kind:pattern` that a user gave."""
+
+    kind: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A unit of reading: one file or, of `docs`, some modules of one package."""
+
+    kind: str
+    path: str  # of `docs`, a name such as numpy[2], the same wherever the package is installed
+    members: tuple[str, ...] = ()  # of `docs`, the modules' files
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, for balancing work."""
+        return sum(os.path.getsize(path) for path in self.members or (self.path,))
+
+
+def parse_source(text: str) -> Source:
+    """Parse `kind:glob`, `docs` (every installed package) or `docs:numpy,jax`.
+
+    Raises ValueError for an unknown kind, with the nearest one, or a missing glob.
+    """
+    kind, colon, pattern = text.partition(":")
+    if kind == "docs" and (pattern or not colon):
+        return Source(kind, pattern)
+    if not colon:
+        raise ValueError(f"source {text!r}: no kind; write kind:glob, e.g. text:{text}; kinds: {', '.join(KINDS)}")
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, 1)
+        hint = f"did you mean {near[0]}:{pattern}? " if near else ""
+        raise ValueError(f"source {text!r}: unknown kind {kind!r}; {hint}kinds: {', '.join(KINDS)}")
+    if not pattern:
+        raise ValueError(f"source {text!r}: nothing after the colon; write {kind}:glob, e.g. {kind}:books/*.txt")
+    return Source(kind, pattern)
+
+
+def source_files(source: Source) -> list[SourceFile]:
+    """The files of a source, sorted by path; `**` in a glob matches any depth, `~` is the home directory.
+
+    Raises ValueError when there are none, or all of them are empty.
+    """
+    if source.kind == "docs":
+        return [SourceFile("docs", name, members) for name, members in docs.units(source.pattern)]
+    pattern = os.path.expanduser(source.pattern)
+    found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
+    files = sorted(path for path in found if os.path.isfile(path))
+    if not files:
+        what = "only directories; add /* or /**" if found else f"nothing (working directory {os.getcwd()})"
+        raise ValueError(f"source {source}: the glob matches {what}")
+    if not any(os.path.getsize(path) for path in files):
+        raise ValueError(f"source {source}: no text, every file is empty ({len(files)}, e.g. {files[0]})")
+    return [SourceFile(source.kind, path) for path in files]
+
+
+def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterator[Document]:
+    """Stream the documents of a file in bounded memory (at most `DOCUMENT_CAP` characters each), adding to `counts`.
+
+    Raises ValueError naming file and place for anything that is not text of the file's kind.
+    """
+    counts = ReadCounts() if counts is None else counts
+    if file.kind == "docs":
+        return assemble(docs.read(file.members), counts)
+    return assemble(_FORMATS[file.kind](file.path, counts), counts, sentence_per_line=file.kind == "lines")
+
+
+def require_documents(source: Source, counts: ReadCounts) -> None:
+    """Raise ValueError unless reading the whole source gave a document; `counts` are the sums over its files."""
+    if not counts.documents:
+        raise ValueError(
+            f"source {source}: no text in it ({counts.empty_documents} documents, all empty); "
+            f"is it really of kind {source.kind}?"
+        )
+
+
+def digest(file: SourceFile) -> str:
+    """SHA-256 (hex) of a file's bytes as they lie on disk; of `docs`, of its modules' digests in order."""
+    parts = [_sha256(path) for path in file.members or (file.path,)]
+    return parts[0].hex() if not file.members else hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _sha256(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
