@@ -1,0 +1,80 @@
+"""Multi-head self-attention within sequences of equal id."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.model.dropout import ATTENTION_PROBS, dropout
+from bertjax.model.parameters import weight, zeros
+from bertjax.parallel.sharding import constrain
+
+
+class Projection(nnx.Module):
+    """One of query, key, value: [B, L, D] -> [B, L, H, K]."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        shape = (config.hidden_size, heads, head_dim)
+        self.kernel = weight(rngs, shape, ("embed", "heads", "head_dim"), config)
+        self.bias = zeros((heads, head_dim), ("heads", "head_dim"))
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        D, H, K = self.kernel.shape
+        y = x_BLD @ self.kernel[...].reshape(D, H * K).astype(x_BLD.dtype)
+        y = y.reshape(*x_BLD.shape[:-1], H, K) + self.bias[...].astype(x_BLD.dtype)
+        return constrain(y, "act_batch", "act_length", "act_heads", "head_dim")
+
+
+class OutputProjection(nnx.Module):
+    """The heads joined and mixed: [B, L, H, K] -> [B, L, D]."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        self.kernel = weight(rngs, (heads, head_dim, config.hidden_size), ("heads", "head_dim", "embed"), config)
+        self.bias = zeros((config.hidden_size,), ("hidden",))
+
+    def __call__(self, x_BLHK: jax.Array) -> jax.Array:
+        H, K, D = self.kernel.shape
+        y = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K) @ self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype)
+        return constrain(y + self.bias[...].astype(y.dtype), "act_batch", "act_length", "act_embed")
+
+
+class SelfAttention(nnx.Module):
+    """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
+
+    A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.query = Projection(config, rngs=rngs)
+        self.key = Projection(config, rngs=rngs)
+        self.value = Projection(config, rngs=rngs)
+        self.output = OutputProjection(config, rngs=rngs)
+        self.dropout_rate = config.attention_probs_dropout_prob
+
+    def __call__(self, x_BLD: jax.Array, sequence_ids: jax.Array, dropout_keys: jax.Array | None) -> jax.Array:
+        q, k, v = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
+        return self.output(attend(q, k, v, sequence_ids, dropout_keys, self.dropout_rate))
+
+
+def attend(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    sequence_ids: jax.Array,
+    dropout_keys: jax.Array | None,
+    dropout_rate: float,
+) -> jax.Array:
+    """softmax(q k / sqrt(K)) v over the tokens of equal sequence id; q, k, v and result [B, L, H, K], ids [B, L].
+
+    The softmax is computed in float32 whatever the dtype of q. Padding (id 0) attends to padding, so that no row of
+    the softmax is empty.
+    """
+    scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
+    same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    probs = jax.nn.softmax(jnp.where(same, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    probs = dropout(probs.astype(q.dtype), dropout_keys, ATTENTION_PROBS, dropout_rate)
+    return jnp.einsum("BHLM,BMHK->BLHK", probs, v)

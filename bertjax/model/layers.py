@@ -1,0 +1,78 @@
+"""The parts a BERT layer is made of, and the layer."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention import SelfAttention
+from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
+from bertjax.model.parameters import ones, weight, zeros
+from bertjax.parallel.sharding import constrain
+
+ACTIVATIONS = {
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+}
+
+
+class Dense(nnx.Module):
+    """x @ kernel + bias, [..., in] -> [..., out]."""
+
+    def __init__(
+        self, config: ModelConfig, sizes: tuple[int, int], names: tuple[str, str], bias_name: str, *, rngs: nnx.Rngs
+    ) -> None:
+        self.kernel = weight(rngs, sizes, names, config)
+        self.bias = zeros(sizes[1:], (bias_name,))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.kernel[...].astype(x.dtype) + self.bias[...].astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Normalise the last dim in float32, whatever the dtype of x (epsilon 1e-12 in BERT)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.scale = ones((config.hidden_size,), ("hidden",))
+        self.bias = zeros((config.hidden_size,), ("hidden",))
+        self.epsilon = config.layer_norm_eps
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        y = centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
+        return y.astype(x.dtype)
+
+
+class FeedForward(nnx.Module):
+    """Dense, activation, dense: [B, L, D] -> [B, L, F] -> [B, L, D]."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        D, F = config.hidden_size, config.intermediate_size
+        self.intermediate = Dense(config, (D, F), ("embed", "mlp"), "mlp", rngs=rngs)
+        self.output = Dense(config, (F, D), ("mlp", "embed"), "hidden", rngs=rngs)
+        self.activation = config.hidden_act
+
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        h = constrain(self.intermediate(x_BLD), "act_batch", "act_length", "act_mlp")
+        return self.output(ACTIVATIONS[self.activation](h))
+
+
+class Layer(nnx.Module):
+    """One post-LN transformer layer (paper, section 3): each half is LayerNorm(x + dropout(f(x)))."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.attention = SelfAttention(config, rngs=rngs)
+        self.attention_norm = LayerNorm(config)
+        self.mlp = FeedForward(config, rngs=rngs)
+        self.mlp_norm = LayerNorm(config)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(self, x_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None) -> jax.Array:
+        attended = self.attention(x_BLD, sequence_ids, keys)
+        x_BLD = self.attention_norm(x_BLD + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
+        x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
+        return constrain(x_BLD, "act_batch", "act_length", "act_embed")

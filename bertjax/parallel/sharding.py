@@ -1,0 +1,110 @@
+"""From logical names of dims to mesh axes: one table, and the few functions that read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.config import ModelConfig, TrainingConfig
+from bertjax.parallel.mesh import BATCH_AXES, batch_shards
+
+# The one place that says where things live. A name that is not here is an error, not "replicated".
+RULES: dict[str, str | tuple[str, ...] | None] = {
+    # weights
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "mlp": "tensor",
+    "heads": "tensor",
+    "head_dim": None,
+    "layers": None,
+    "hidden": None,  # a hidden-sized dim kept whole: vectors too small to gather, the second dim of square matrices
+    "position": None,
+    "token_type": None,
+    "classes": None,
+    # activations
+    "act_batch": BATCH_AXES,
+    "act_length": None,
+    "act_embed": None,
+    "act_heads": "tensor",
+    "act_mlp": "tensor",
+    "act_vocab": "tensor",
+}
+
+
+def spec(names: tuple[str, ...]) -> P:
+    """The PartitionSpec of an array whose dims carry these logical names."""
+    axes = [RULES[name] for name in names]
+    # A mesh axis may split one dim only: of a square matrix [embed, embed] the first dim keeps it.
+    return P(*[axis if axis is None or axis not in axes[:i] else None for i, axis in enumerate(axes)])
+
+
+def constrain(x: jax.Array, *names: str) -> jax.Array:
+    """Tell the compiler where an activation lives, by the logical names of its dims.
+
+    Must be called under `jax.set_mesh`. The batch axes are left out: the step is already written per shard of them.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    automatic = P(*[axis if isinstance(axis, str) and axis not in BATCH_AXES else None for axis in spec(names)])
+    return jax.lax.with_sharding_constraint(x, automatic)
+
+
+def named_shardings(mesh: Mesh, logical_axes: Any) -> Any:
+    """NamedShardings for a tree whose leaves are tuples of logical names."""
+    return jax.tree.map(lambda names: NamedSharding(mesh, spec(names)), logical_axes, is_leaf=is_names)
+
+
+def is_names(x: Any) -> bool:
+    """Whether a tree node is a tuple of logical names, that is a leaf."""
+    return isinstance(x, tuple) and all(isinstance(name, str) for name in x)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows of a batch split over the batch axes; all other dims whole."""
+    return NamedSharding(mesh, P(BATCH_AXES))
+
+
+def local_rows(mesh: Mesh, global_batch_size: int) -> np.ndarray:
+    """The rows of each global batch that this process's devices hold, ascending: int64 [rows]."""
+    index_map = batch_sharding(mesh).addressable_devices_indices_map((global_batch_size,))
+    everything = np.arange(global_batch_size)
+    return np.unique(np.concatenate([everything[index[0]] for index in index_map.values()]))
+
+
+def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray], global_batch_size: int) -> dict[str, jax.Array]:
+    """This process's rows of a batch -> arrays sharded over the whole mesh."""
+    sharding = batch_sharding(mesh)
+    return {
+        key: jax.make_array_from_process_local_data(sharding, rows, (global_batch_size, *rows.shape[1:]))
+        for key, rows in local_batch.items()
+    }
+
+
+def check_divisible(mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int) -> None:
+    """Refuse a mesh that cannot hold the batch or the weights evenly.
+
+    Raises ValueError naming the key, its value, the mesh axis and what to change.
+    """
+    shards, fsdp, tensor = batch_shards(mesh), mesh.shape["fsdp"], mesh.shape["tensor"]
+    rows = training.global_batch_size // training.grad_accum_steps
+    if rows % shards:
+        raise ValueError(
+            f"training.global_batch_size={training.global_batch_size} with "
+            f"training.grad_accum_steps={training.grad_accum_steps} gives {rows} rows at a time, which "
+            f"data x fsdp = {shards} devices cannot share evenly; "
+            f"use a batch size that is a multiple of {shards * training.grad_accum_steps}"
+        )
+    divided = [
+        ("model.hidden_size", model.hidden_size, "fsdp", fsdp),
+        ("model.num_attention_heads", model.num_attention_heads, "tensor", tensor),
+        ("model.intermediate_size", model.intermediate_size, "tensor", tensor),
+        ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor", tensor),
+    ]
+    for key, value, axis, size in divided:
+        if value % size:
+            raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")

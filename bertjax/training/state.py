@@ -1,0 +1,83 @@
+"""The train state: its shape, where it lives, and how it is born there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.config import ModelConfig
+from bertjax.model.bert import Params, abstract_bert, init_params
+from bertjax.parallel.sharding import named_shardings
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """Everything a step changes. `skipped` counts updates left out because a gradient was not finite."""
+
+    step: jax.Array  # int32 []: batches consumed, skipped updates included
+    params: Params
+    opt_state: optax.OptState
+    skipped: jax.Array  # int32 []
+    skipped_in_a_row: jax.Array  # int32 []
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What is known of a state before any array exists: the model's graph, and shapes with their shardings."""
+
+    graphdef: nnx.GraphDef
+    logical_axes: dict[str, Any]
+    mesh: Mesh
+    state: TrainState  # of jax.ShapeDtypeStruct, each with its NamedSharding
+
+    @property
+    def shardings(self) -> TrainState:
+        """The state's NamedShardings."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.state)
+
+
+def draw_blueprint(model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> Blueprint:
+    """Shapes first: work out every array of the state and where it will live, making none."""
+    graphdef, shapes, axes = abstract_bert(model)
+    shardings = named_shardings(mesh, axes)
+    params = jax.tree.map(_placed, shapes, shardings)
+    replicated = NamedSharding(mesh, P())
+    # Moments are laid out like the parameters they belong to; whatever else an optimizer keeps is replicated.
+    opt_state = optax.tree.map_params(
+        optimizer,
+        _placed,
+        jax.eval_shape(optimizer.init, shapes),
+        shardings,
+        transform_non_params=lambda leaf: _placed(leaf, replicated),
+    )
+    scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+    return Blueprint(graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar))
+
+
+def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def init_state(
+    blueprint: Blueprint, model: ModelConfig, optimizer: optax.GradientTransformation, seed: int
+) -> TrainState:
+    """A fresh state at step 0, every array born with its sharding."""
+
+    def make(key: jax.Array) -> TrainState:
+        return state_of(init_params(model, key), optimizer)
+
+    return jax.jit(make, out_shardings=blueprint.shardings)(jax.random.key(seed))
+
+
+def state_of(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """A state at step 0 around given parameters."""
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, optimizer.init(params), zero, zero)

@@ -1,0 +1,233 @@
+"""The train step and the eval step: pure, jitted, written per shard of the batch.
+
+The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); `tensor` stays automatic, guided by
+the logical names in the model. Inside it nothing is reduced while microbatches accumulate: weights sharded over `fsdp`
+are gathered once per optimizer step, gradients are reduced once. (Left to automatic sharding the compiler reduces the
+tied embedding's gradient twice, and once per microbatch.)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec as P
+
+from bertjax.model.bert import Bert, Params, bind
+from bertjax.model.dropout import row_keys
+from bertjax.parallel.mesh import BATCH_AXES
+from bertjax.parallel.sharding import batch_sharding, is_names, spec
+from bertjax.training.objectives import Batch, Objective
+from bertjax.training.optimizer import Schedule
+from bertjax.training.state import Blueprint, TrainState
+
+Metrics = dict[str, jax.Array]
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+EvalStep = Callable[[Params, Batch], Metrics]
+
+
+def objective_sums(
+    model: Bert, batch: Batch, dropout_keys: jax.Array | None, objectives: tuple[Objective, ...]
+) -> Metrics:
+    """`<objective>_loss` and `<objective>_accuracy` summed over this batch's weighted predictions."""
+    hidden = model.encoder(
+        batch["input_ids"],
+        batch["token_type_ids"],
+        batch["sequence_ids"],
+        dropout_keys,
+        packed=batch["cls_positions"].shape[1] > 1,
+    )
+    sums = {o.name: o.sums(model, hidden, batch) for o in objectives}
+    return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
+
+
+def batch_weights(batch: Batch, objectives: tuple[Objective, ...]) -> Metrics:
+    """Each objective's weight over these rows, and the number of real tokens in them; float32."""
+    weights = {f"{o.name}_weight": jnp.sum(batch[o.weight_key]) for o in objectives}
+    return weights | {"tokens": jnp.sum(batch["sequence_ids"] > 0).astype(jnp.float32)}
+
+
+def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...]) -> Metrics:
+    """The one division: sums over weights, per objective, and the total loss."""
+    figures = {
+        f"{o.name}_{figure}": sums[f"{o.name}_{figure}"] / (weights[f"{o.name}_weight"] + o.epsilon)
+        for o in objectives
+        for figure in ("loss", "accuracy")
+    }
+    return figures | {"loss": sum(figures[f"{o.name}_loss"] for o in objectives)}
+
+
+def split_microbatches(batch: Any, count: int) -> Any:
+    """[B, ...] -> [count, B / count, ...]; microbatch i holds rows i, i + count, ...
+
+    Strided, so that each device's rows stay on it: a contiguous split would move data between devices.
+    """
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
+def make_train_step(
+    blueprint: Blueprint,
+    objectives: tuple[Objective, ...],
+    optimizer: optax.GradientTransformation,
+    schedule: Schedule,
+    *,
+    clip_norm: float,
+    grad_accum_steps: int,
+    dropout_seed: int | None,
+) -> TrainStep:
+    """The jitted `(state, batch) -> (state, metrics)`; the state is donated.
+
+    dropout_seed None trains without dropout. Metrics are float32 scalars over the global batch, still on the device.
+    Call it under `jax.set_mesh(blueprint.mesh)`.
+    """
+    gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        weights = batch_weights(batch, objectives)
+        rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
+        keys = None if dropout_seed is None else row_keys(dropout_seed, state.step, rows)
+        grads, sums = gradient(state.params, batch, keys, weights)
+        learning_rate = schedule(state.step)
+        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm)
+        metrics = averages(sums, weights, objectives) | {
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+            "tokens": weights["tokens"],
+            "skipped_updates": new_state.skipped.astype(jnp.float32),
+            "skipped_in_a_row": new_state.skipped_in_a_row.astype(jnp.float32),
+        }
+        return new_state, metrics
+
+    return jax.jit(
+        train_step,
+        in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
+        out_shardings=(blueprint.shardings, None),
+        donate_argnums=0,
+    )
+
+
+def make_eval_step(blueprint: Blueprint, objectives: tuple[Objective, ...]) -> EvalStep:
+    """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
+
+    def local(params: Params, batch: Batch) -> Metrics:
+        model = bind(blueprint.graphdef, _gather(params, blueprint))
+        figures = objective_sums(model, batch, None, objectives) | batch_weights(batch, objectives)
+        return jax.lax.psum(figures, BATCH_AXES)
+
+    step = jax.shard_map(
+        local,
+        mesh=blueprint.mesh,
+        in_specs=(_manual_specs(blueprint), P(BATCH_AXES)),
+        out_specs=P(),
+        axis_names=set(BATCH_AXES),
+        check_vma=False,
+    )
+    return jax.jit(step, in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh)))
+
+
+def _sharded_gradient(
+    blueprint: Blueprint, objectives: tuple[Objective, ...], grad_accum_steps: int
+) -> Callable[..., tuple[Params, Metrics]]:
+    """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
+
+    def local(params: Params, batch: Batch, keys: jax.Array | None, weights: Metrics) -> tuple[Params, Metrics]:
+        whole = _gather(params, blueprint)
+
+        def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
+            sums = objective_sums(bind(blueprint.graphdef, params), batch, keys, objectives)
+            # Divided by the weights of the global batch: gradients of the parts then simply add up.
+            return averages(sums, weights, objectives)["loss"], sums
+
+        grad_of_part = jax.grad(loss, has_aux=True)
+        if grad_accum_steps == 1:
+            grads, sums = grad_of_part(whole, batch, keys)
+        else:
+            grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
+        return _reduce(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
+
+    specs = _manual_specs(blueprint)
+    return jax.shard_map(
+        local,
+        mesh=blueprint.mesh,
+        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P()),
+        out_specs=(specs, P()),
+        axis_names=set(BATCH_AXES),
+        check_vma=False,
+    )
+
+
+def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.Array | None]) -> tuple[Any, Any]:
+    """Sum (gradient, sums) over the microbatches stacked in the first dim, one at a time."""
+    shapes = jax.eval_shape(grad_of_part, params, *jax.tree.map(lambda x: x[0], parts))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def add(total: Any, part: tuple[Batch, jax.Array | None]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, grad_of_part(params, *part)), None
+
+    return jax.lax.scan(add, zero, parts)[0]
+
+
+def _manual_specs(blueprint: Blueprint) -> Any:
+    """Per parameter: the part of its sharding that runs over the batch axes."""
+    manual = lambda names: P(*[axis if axis in BATCH_AXES else None for axis in spec(names)])  # noqa: E731
+    return jax.tree.map(manual, blueprint.logical_axes, is_leaf=is_names)
+
+
+def _over_fsdp(leaf: Callable[[jax.Array, int], jax.Array], whole: Callable[[jax.Array], jax.Array]) -> Callable:
+    """A function of (array, its spec) that treats arrays split over `fsdp` (along some dim) and whole ones apart."""
+
+    def apply(x: jax.Array, axes: P) -> jax.Array:
+        return leaf(x, tuple(axes).index("fsdp")) if "fsdp" in axes else whole(x)
+
+    return apply
+
+
+def _gather(params: Params, blueprint: Blueprint) -> Params:
+    """Every parameter whole along the batch axes, gathered over `fsdp` where it is split."""
+    if blueprint.mesh.shape["fsdp"] == 1:
+        return params
+    gather = functools.partial(jax.lax.all_gather, axis_name="fsdp", tiled=True)
+    apply = _over_fsdp(lambda x, dim: gather(x, axis=dim), lambda x: x)
+    return jax.tree.map(apply, params, _manual_specs(blueprint))
+
+
+def _reduce(grads: Params, blueprint: Blueprint) -> Params:
+    """Gradients summed over the batch axes, once: scattered over `fsdp` where the parameter is split."""
+    scatter = functools.partial(jax.lax.psum_scatter, axis_name="fsdp", tiled=True)
+    apply = _over_fsdp(
+        lambda g, dim: jax.lax.psum(scatter(g, scatter_dimension=dim), "data"),
+        lambda g: jax.lax.psum(g, BATCH_AXES),
+    )
+    return jax.tree.map(apply, grads, _manual_specs(blueprint))
+
+
+def _apply(
+    state: TrainState,
+    grads: Params,
+    optimizer: optax.GradientTransformation,
+    learning_rate: jax.Array,
+    clip_norm: float,
+) -> tuple[TrainState, jax.Array]:
+    """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
+    norm = optax.global_norm(grads)
+    finite = jnp.isfinite(norm)
+    # tf.clip_by_global_norm: scaled down to the limit, never up.
+    scale = clip_norm / jnp.maximum(norm, clip_norm)
+    updates, opt_state = optimizer.update(jax.tree.map(lambda g: g * scale, grads), state.opt_state, state.params)
+    params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+    keep = functools.partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
+    skipped = jnp.where(finite, 0, 1)
+    return (
+        TrainState(
+            step=state.step + 1,
+            params=keep(params, state.params),
+            opt_state=keep(opt_state, state.opt_state),
+            skipped=state.skipped + skipped,
+            skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+        ),
+        norm,
+    )
