@@ -1,0 +1,106 @@
+"""How much arithmetic a training step is, and how much a device can do at most: together they give the MFU."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import ModelConfig
+
+# Dense bf16 matmul peaks in TFLOP/s of one jax device, from the makers' data sheets; the first pattern that is found
+# in `device_kind` counts. Of TPU v2 and v3 a jax device is one of the chip's two cores.
+_PEAKS_TFLOPS = (
+    (r"TPU v6", 918.0),
+    (r"TPU v5p|TPU v5$", 459.0),
+    (r"TPU v5 ?(e|lite)", 197.0),
+    (r"TPU v4", 275.0),
+    (r"TPU v3", 61.5),
+    (r"TPU v2", 22.5),
+    (r"\bB200\b", 2250.0),
+    (r"\bH100 (PCIe|NVL)", 756.0),
+    (r"\b(H100|H200|GH200)\b", 989.5),
+    (r"\bA100\b", 312.0),
+    (r"\bL40S\b", 362.0),
+    (r"\bL4\b", 121.0),
+    (r"\bA10\b", 125.0),
+    (r"\bT4\b", 65.0),
+    (r"\bV100\b", 125.0),
+)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that one device can do, and how that is known."""
+
+    flops: float  # FLOP/s
+    source: str  # for the log
+
+    def __str__(self) -> str:
+        return f"{self.flops / 1e12:,.3g} TFLOP/s ({self.source})"
+
+
+def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions: float) -> float:
+    """FLOPs of forward and backward pass for one token of a row of `sequence_length`.
+
+    With L layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size:
+
+        6·L·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward
+        + 12·L·D·S                    attention scores and their product with the values: 4·D·S forward, twice backward
+        + 6·(D² + D·V)·P/S            MLM transform and tied projection, on the P predicted positions only
+        + 6·(D² + 2·D)/S              pooler and NSP head, on one token of the row
+
+    V is the true vocabulary size; rows that pad the table, look-ups, normalisation, the optimizer and anything that
+    rematerialisation computes twice do not count. It is the convention of the published figures that bertjax is
+    compared with (BERT-Base, length 128, 20 predictions: 0.546 GFLOP a token).
+    """
+    D, F = model.hidden_size, model.intermediate_size
+    encoder = 6 * model.num_hidden_layers * (4 * D * D + 2 * D * F)
+    attention = 12 * model.num_hidden_layers * D * sequence_length
+    mlm = 6 * (D * D + D * model.vocab_size) * predictions / sequence_length
+    pooler_and_nsp = 6 * (D * D + 2 * D) / sequence_length
+    return encoder + attention + mlm + pooler_and_nsp
+
+
+def mfu(flops_per_second: float, peak: float) -> float:
+    """Model FLOPs utilisation: the share of what all devices could do at most (`peak`, FLOP/s) that was done.
+
+    `flops_per_second` is `train_flops_per_token` times the real tokens per second: work on padding is no use.
+    """
+    return flops_per_second / peak
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bf16 FLOP/s of an accelerator by jax's name for it, or None if the table does not have it (as any CPU)."""
+    for pattern, tflops in _PEAKS_TFLOPS:
+        if re.search(pattern, device_kind):
+            return tflops * 1e12
+    return None
+
+
+def measured_peak_flops(size: int = 1024, seconds: float = 0.3) -> float:
+    """FLOP/s of the fastest float32 product of two `size` × `size` matrices on the default device.
+
+    Takes `seconds` plus one compilation. What else the machine does meanwhile makes it lower, never higher.
+    """
+    product = jax.jit(jnp.matmul)
+    x = jnp.full((size, size), 0.5, jnp.float32)
+    product(x, x).block_until_ready()
+    fastest = float("inf")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        product(x, x).block_until_ready()
+        fastest = min(fastest, time.perf_counter() - start)
+    return 2 * size**3 / fastest
+
+
+def device_peak(device: jax.Device) -> Peak:
+    """The peak that a device's MFU is measured against: from the table, or measured where the table has nothing."""
+    known = peak_flops(device.device_kind)
+    if known is not None:
+        return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")
+    return Peak(measured_peak_flops(), f"fastest float32 matmul measured on this {device.device_kind}")

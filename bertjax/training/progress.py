@@ -1,0 +1,127 @@
+"""How far a long job is: a bar with an ETA on a terminal, now and then a plain line with an ETA anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+
+class Progress:
+    """Follows `total` units of work; a context manager.
+
+    On a terminal it is one line that moves. Elsewhere (a log file, a pipe) a line is printed at every multiple of
+    `every` units, or without `every` when `every_seconds` have passed, and one at the end.
+    The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        description: str,
+        *,
+        unit: str = "step",
+        initial: int = 0,
+        every: int | None = None,
+        every_seconds: float = 10.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start at `initial` of `total` units. Nothing is written before the first update, except a terminal's bar."""
+        self._total, self._done, self._description, self._unit = total, initial, description, unit
+        self._every, self._every_seconds = every, every_seconds
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._message, self._said = "", initial
+        self._last_line = clock()
+        self._first: tuple[int, float] | None = None
+        self._bar = self._make_bar() if self._stream.isatty() else None
+
+    def update(self, n: int = 1, message: str | None = None) -> None:
+        """Count `n` more units done; `message` replaces the figures shown behind them."""
+        before, self._done = self._done, self._done + n
+        self._message = self._message if message is None else message
+        self._first = self._first or (self._done, self._clock())
+        if self._bar is not None:
+            if message is not None:
+                self._bar.set_postfix_str(message, refresh=False)
+            self._bar.update(n)
+        elif self._due(before):
+            self._print_line()
+
+    def note(self, line: str) -> None:
+        """Print a line of its own, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.write(line, file=self._stream)
+        else:
+            print(line, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the last state standing."""
+        if self._bar is not None:
+            self._bar.close()
+        elif self._done != self._said:
+            self._print_line()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def line(self) -> str:
+        """The state as one plain line: share done, rate, ETA, message."""
+        share = f" ({self._done / self._total:.0%})" if self._total else ""
+        parts = [f"{self._description}  {self._done:,} / {self._total:,} {plural(self._unit)}{share}"]
+        rate = self._rate()
+        if rate and self._done < self._total:
+            parts.append(f"{rate:,.3g} {self._unit}/s" if rate < 1000 else f"{rate:,.0f} {self._unit}/s")
+            parts.append(f"ETA {duration((self._total - self._done) / rate)}")
+        return "  ".join([*parts, self._message] if self._message else parts)
+
+    def _rate(self) -> float | None:
+        if self._first is None or self._done == self._first[0]:
+            return None
+        done, since = self._first
+        return (self._done - done) / max(self._clock() - since, 1e-9)
+
+    def _due(self, before: int) -> bool:
+        if self._every is not None:
+            return before // self._every != self._done // self._every
+        return self._clock() - self._last_line >= self._every_seconds
+
+    def _print_line(self) -> None:
+        print(self.line(), file=self._stream, flush=True)
+        self._last_line, self._said = self._clock(), self._done
+
+    def _make_bar(self):
+        from tqdm import tqdm
+
+        return tqdm(
+            total=self._total,
+            initial=self._done,
+            desc=self._description,
+            unit=f" {self._unit}",
+            unit_scale=self._total >= 1_000_000,
+            file=self._stream,
+            dynamic_ncols=True,
+            smoothing=0.05,
+        )
+
+
+def plural(unit: str) -> str:
+    """The plural of a unit's name: step -> steps; MB stays."""
+    return unit if unit.isupper() else f"{unit}s"
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"

@@ -1,0 +1,156 @@
+"""Where a run's metrics go: a JSONL file always, TensorBoard by default, and whatever other writer is hooked in.
+
+Only the first process of a run writes. A metric's name is `group/name`, as in `train/mlm_loss`; its value is a float.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from bertjax.training.files import replace_text
+
+METRICS_FILE = "metrics.jsonl"  # within the run's directory
+TENSORBOARD_DIRECTORY = "tensorboard"
+
+Record = dict[str, Any]  # one line of the JSONL file: "step" (int), "time" (ISO 8601, UTC), then metrics
+Curves = dict[str, tuple[list[int], list[float]]]  # metric -> its steps, rising, and its values
+
+
+class Writer(Protocol):
+    """Takes the metrics of a step, as they come."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one step."""
+
+    def close(self) -> None:
+        """Bring everything written to disk."""
+
+
+class JsonlWriter:
+    """Appends to a JSONL file, a line per write, each line handed to the system at once.
+
+    A value that is not finite is written as null, for JSON has no word for it.
+    """
+
+    def __init__(self, path: Path, resume_step: int) -> None:
+        """Open `path`, first dropping what a dead process wrote after `resume_step`, and a line it left torn."""
+        if path.exists():
+            kept = (record for record in read_metrics(path) if record["step"] <= resume_step)
+            replace_text(path, "".join(_line(record) for record in kept))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", newline="\n", buffering=1)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._file.write(_line({"step": int(step), "time": now} | {k: _plain(v) for k, v in metrics.items()}))
+
+    def close(self) -> None:
+        """Bring the file to disk."""
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+class TensorBoardWriter:
+    """Writes scalars for TensorBoard, which from a restart on hides what a dead process wrote after `resume_step`."""
+
+    def __init__(self, directory: Path, resume_step: int) -> None:
+        # Imported here because it imports torch where torch is installed, which takes seconds.
+        from tensorboardX import SummaryWriter
+
+        # Event files are named by second and host: the suffix keeps a quick restart off its predecessor's file.
+        self._writer = SummaryWriter(
+            str(directory), purge_step=resume_step + 1, flush_secs=30, filename_suffix=f".{os.getpid()}"
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record one scalar per metric."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, float(value), int(step))
+
+    def close(self) -> None:
+        """Bring the event file to disk."""
+        self._writer.close()
+
+
+class Telemetry:
+    """Hands metrics to several writers; a context manager that closes them."""
+
+    def __init__(self, writers: Sequence[Writer]) -> None:
+        self._writers = tuple(writers)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one step everywhere."""
+        for writer in self._writers:
+            writer.write(step, metrics)
+
+    def close(self) -> None:
+        """Close every writer, also when one of them fails."""
+        with contextlib.ExitStack() as stack:
+            for writer in self._writers:
+                stack.callback(writer.close)
+
+    def __enter__(self) -> Telemetry:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def open_telemetry(
+    run_dir: Path, resume_step: int, *, tensorboard: bool = True, hooks: Iterable[Writer] = ()
+) -> Telemetry:
+    """The writers of a run that starts (`resume_step` 0) or goes on from the checkpoint of `resume_step`."""
+    writers: list[Writer] = [JsonlWriter(run_dir / METRICS_FILE, resume_step)]
+    if tensorboard:
+        writers.append(TensorBoardWriter(run_dir / TENSORBOARD_DIRECTORY, resume_step))
+    return Telemetry([*writers, *hooks])
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """The lines of a JSONL file of metrics, without a last one that a killed process left torn.
+
+    Raises ValueError naming the line if any other is not a record.
+    """
+    *lines, _torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def curves(records: Iterable[Record]) -> Curves:
+    """Every metric over the steps. Of a step that was written twice the later value counts; null becomes nan."""
+    found: dict[str, dict[int, float]] = {}
+    for record in records:
+        for name, value in record.items():
+            if name not in ("step", "time"):
+                found.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
+    return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in found.items()}
+
+
+def _plain(value: float) -> float | None:
+    value = float(value)
+    # Nine digits tell any two float32 apart.
+    return float(f"{value:.9g}") if math.isfinite(value) else None
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _parse(line: str, where: str) -> Record:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{where}: not JSON ({error}); remove the line, or move the file away to start anew"
+        ) from error
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        raise ValueError(f'{where}: not a record of metrics, "step" is missing; remove the line')
+    return record

@@ -1,0 +1,76 @@
+"""FLOPs of a step against numbers worked out by hand, and the table of peaks."""
+
+import jax
+import pytest
+
+from bertjax.config import ModelConfig
+from bertjax.training.flops import device_peak, measured_peak_flops, mfu, peak_flops, train_flops_per_token
+
+BASE = ModelConfig()
+LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+
+
+def test_base_at_128_by_hand():
+    # One layer: q, k, v, o 4 x 768 x 768 = 2,359,296; feed-forward 2 x 768 x 3,072 = 4,718,592; together 7,077,888.
+    # Encoder: 12 layers = 84,934,656 parameters, times 6 = 509,607,936.
+    # Attention: 12 x 12 layers x 768 x 128 = 14,155,776.
+    # MLM: 768 x 768 + 768 x 30,522 = 24,030,720 parameters, times 6 x 20 predictions / 128 tokens = 22,528,800.
+    # Pooler and NSP: 768 x 768 + 768 x 2 = 591,360 parameters, times 6 / 128 tokens = 27,720.
+    assert train_flops_per_token(BASE, 128, 20) == 509_607_936 + 14_155_776 + 22_528_800 + 27_720
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "predictions", "gigaflops"),
+    [(BASE, 128, 20, 0.546), (BASE, 512, 77, 0.588), (LARGE, 128, 20, 1.880), (LARGE, 512, 77, 1.992)],
+)
+def test_published_convention(model, length, predictions, gigaflops):
+    assert round(train_flops_per_token(model, length, predictions) / 1e9, 3) == gigaflops
+
+
+def test_padding_of_the_table_is_not_work():
+    padded = ModelConfig(vocab_pad_multiple=4096)
+    assert train_flops_per_token(padded, 128, 20) == train_flops_per_token(BASE, 128, 20)
+
+
+def test_mfu_is_a_share_of_the_peak():
+    # BERT-Large at 128: 1,850 rows a second on one H200 are 45 % of its 989.5 TFLOP/s.
+    rate = train_flops_per_token(LARGE, 128, 20) * 128 * 1850
+    assert mfu(rate, 989.5e12) == pytest.approx(0.45, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "tflops"),
+    [
+        ("TPU v3", 61.5),
+        ("TPU v4", 275),
+        ("TPU v5 lite", 197),
+        ("TPU v5e", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
+        ("TPU v6 lite", 918),
+        ("Tesla V100-SXM2-16GB", 125),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA L4", 121),
+    ],
+)
+def test_table_of_peaks(device_kind, tflops):
+    assert peak_flops(device_kind) == tflops * 1e12
+
+
+@pytest.mark.parametrize("device_kind", ["cpu", "NVIDIA L400", "TPU v50"])
+def test_unknown_device_has_no_peak(device_kind):
+    assert peak_flops(device_kind) is None
+
+
+def test_peak_of_a_cpu_is_measured_and_says_so():
+    peak = device_peak(jax.devices("cpu")[0])
+    assert 1e9 < peak.flops < 1e14
+    assert "measured" in str(peak)
+
+
+def test_measured_peak_takes_the_time_it_is_given():
+    assert measured_peak_flops(size=64, seconds=0.01) > 1e6
