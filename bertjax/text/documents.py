@@ -36,6 +36,7 @@ class ReadCounts:
     cut_lines: int = 0  # lines too long to hold, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
+    unreadable_modules: int = 0  # docs: not Python as this one knows it
     replaced_characters: int = 0  # jsonl: escaped lone surrogates, which are no characters
 
     def add(self, other: ReadCounts) -> None:

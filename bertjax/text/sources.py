@@ -90,7 +90,7 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterat
     """
     counts = ReadCounts() if counts is None else counts
     if file.kind == "docs":
-        return assemble(docs.read(file.members), counts)
+        return assemble(docs.read(file.members, counts), counts)
     return assemble(_FORMATS[file.kind](file.path, counts), counts, sentence_per_line=file.kind == "lines")
 
 
