@@ -1,0 +1,86 @@
+# Prepares Python for the scripts beside it, which source this file from the root of the repository.
+# After `prepare_environment EXTRAS` the variable `python` holds an interpreter that has the package's requirements.
+# shellcheck shell=bash
+
+say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
+
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# prepare_environment '' | '[test]': use the active virtual environment, or .venv, and install what is missing in it.
+prepare_environment() {
+  local extras=$1
+  if [[ -n ${VIRTUAL_ENV:-} ]]; then
+    python=$VIRTUAL_ENV/bin/python
+  else
+    # An interrupted script may have left an environment without pip: making it again completes it.
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || make_environment
+    python=$PWD/.venv/bin/python
+  fi
+  is_new_enough "$python" || die "$python is not Python 3.11 or newer; deactivate its environment or remove it"
+  install "$extras"
+}
+
+is_new_enough() {
+  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+make_environment() {
+  local candidate
+  for candidate in python3 python3.13 python3.12 python3.11 python; do
+    if is_new_enough "$candidate" && "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+      say "making .venv with $("$candidate" --version)"
+      "$candidate" -m venv .venv
+      return
+    fi
+  done
+  die "no Python 3.11 or newer with venv on the PATH; install one (on Debian and Ubuntu: apt install python3-venv)"
+}
+
+# The stamp says what was installed, so that the next run need not ask pip.
+install() {
+  local extras=$1 home stamp wanted
+  home=$("$python" -c 'import sys; print(sys.prefix)')
+  stamp=$home/bertjax-installed${extras//[^a-z]/-}
+  wanted=$(cat setup.cfg pyproject.toml launch/environment.sh | cksum; echo "$PWD")
+  if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+    return
+  fi
+  rm -f "$stamp"
+  say "installing bertjax$extras into $home (some minutes the first time)"
+  pip_install "$home/bertjax-install.log" --editable ".$extras" ||
+    die "pip failed; the whole of its output is in $home/bertjax-install.log"
+  if [[ $extras == *test* ]]; then
+    install_torch "$home/bertjax-install.log"
+  fi
+  echo "$wanted" >"$stamp"
+}
+
+# On Linux, PyPI has torch only with gigabytes of CUDA. `+cpu` names the build without, and no other is ever taken:
+# from wherever pip is set up to look, or from PyTorch's own index.
+install_torch() {
+  local log=$1 wanted=torch==2.13.0
+  if "$python" -c 'import torch' 2>/dev/null; then
+    return
+  fi
+  if [[ $(uname -s) == Linux ]]; then
+    wanted+=+cpu
+  fi
+  say "installing $wanted, to compare exported models with"
+  pip_install "$log" "$wanted" >/dev/null 2>&1 ||
+    pip_install "$log" "$wanted" --extra-index-url https://download.pytorch.org/whl/cpu >/dev/null 2>&1 ||
+    say "no $wanted for this Python is in reach; the tests that need torch will be skipped"
+}
+
+# pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG.
+pip_install() {
+  local log=$1
+  shift
+  "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off --retries 5 "$@" 2>&1 |
+    tee "$log" |
+    awk '/^ *(Downloading|Using cached) .*(MB|GB)\)/ { print "    " $0; fflush() }
+         /^Installing collected/ { print "    unpacking"; fflush() }
+         /^ *ERROR/ { print "    " $0; fflush() }'
+}

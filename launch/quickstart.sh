@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Sets everything up and runs the main job: a small BERT pretrained on the documentation inside the installed packages.
+# Arguments override the recipe: ./launch/quickstart.sh --training.steps 100
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+prepare_environment ''
+
+say 'bertjax pretrain configs/quickstart.py'
+exec "$python" -m bertjax pretrain configs/quickstart.py "$@"

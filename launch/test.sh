@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Sets everything up and passes the tests: the linter, then pytest. Arguments go to pytest: ./launch/test.sh tests/text
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+prepare_environment '[test]'
+
+failed=()
+run() {
+  local name=$1
+  shift
+  say "$name"
+  "$@" || failed+=("$name")
+}
+run 'ruff check' "$python" -m ruff check --quiet .
+run 'ruff format' "$python" -m ruff format --check --quiet .
+run 'pytest' "$python" -m pytest -ra --durations=10 "$@"
+
+if ((${#failed[@]})); then
+  die "failed: $(printf '%s  ' "${failed[@]}")"
+fi
+say "all passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
