@@ -36,6 +36,7 @@ class ModelConfig:
     vocab_pad_multiple: int = 128  # table rows are padded to this; independent of the mesh
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are always float32
     remat: Literal["none", "dots", "full"] = "none"  # what the backward pass recomputes
+    mlm_chunk: int = 1024  # predictions whose logits exist at a time
     scan_unroll: int = 1  # layers per iteration of the scan over layers; num_hidden_layers unrolls it all
 
 
@@ -184,6 +185,7 @@ def validate(config: Config) -> Config:
         "model.num_hidden_layers": model.num_hidden_layers,
         "model.vocab_pad_multiple": model.vocab_pad_multiple,
         "model.scan_unroll": model.scan_unroll,
+        "model.mlm_chunk": model.mlm_chunk,
         "data.max_predictions": data.max_predictions,
         "data.vocab_size": data.vocab_size,
         "data.threads": data.threads,

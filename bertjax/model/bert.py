@@ -11,6 +11,7 @@ from bertjax.config import ModelConfig
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import MlmHead, NspHead, Pooler, gather_positions
 from bertjax.model.parameters import logical_axes
+from bertjax.model.vocabulary_loss import Sums
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
@@ -27,6 +28,11 @@ class Bert(nnx.Module):
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
         return self.mlm_head(gather_positions(hidden_BLD, positions_BP), self.encoder.embeddings.word[...])
+
+    def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+        """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
+        hidden_BPD = gather_positions(hidden_BLD, positions)
+        return self.mlm_head.sums(hidden_BPD, self.encoder.embeddings.word[...], labels, weights)
 
     def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
         """Next-sentence logits of every packed sequence: float32 [B, S, 2]."""

@@ -10,6 +10,7 @@ from bertjax.config import ModelConfig
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm
 from bertjax.model.parameters import zeros
+from bertjax.model.vocabulary_loss import Sums, vocabulary_cross_entropy
 from bertjax.parallel.sharding import constrain
 
 
@@ -39,13 +40,30 @@ class MlmHead(nnx.Module):
         self.bias = zeros((padded_vocab_size(config),), ("vocab",))
         self.activation = config.hidden_act
         self.vocab_size = config.vocab_size
+        self.chunk = config.mlm_chunk
+
+    def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
+        """What is compared with the word embeddings: [B, P, D] -> [B, P, D]."""
+        return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
+
+    def sums(
+        self, hidden_BPD: jax.Array, word_embeddings_VD: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array
+    ) -> Sums:
+        """Loss and hits over the weighted positions; the logits never exist all at once."""
+        return vocabulary_cross_entropy(
+            self.transformed(hidden_BPD).reshape(-1, hidden_BPD.shape[-1]),
+            word_embeddings_VD,
+            self.bias[...],
+            labels_BP.reshape(-1),
+            weights_BP.reshape(-1),
+            vocab_size=self.vocab_size,
+            chunk=self.chunk,
+        )
 
     def __call__(self, hidden_BPD: jax.Array, word_embeddings_VD: jax.Array) -> jax.Array:
         """Logits over the padded vocabulary, float32 [B, P, V]; padding entries are the lowest finite float."""
-        h = self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
-        logits = jnp.einsum(
-            "BPD,VD->BPV", h, word_embeddings_VD.astype(h.dtype), preferred_element_type=jnp.float32
-        )
+        h = self.transformed(hidden_BPD)
+        logits = jnp.einsum("BPD,VD->BPV", h, word_embeddings_VD.astype(h.dtype), preferred_element_type=jnp.float32)
         logits = constrain(logits + self.bias[...], "act_batch", "act_length", "act_vocab")
         real = jnp.arange(logits.shape[-1]) < self.vocab_size
         return jnp.where(real, logits, jnp.finfo(jnp.float32).min)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bertjax.model.bert import Bert
 
@@ -33,24 +34,16 @@ class Objective:
     epsilon: float
 
 
-def _cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Weighted sums of the negative log-likelihood and of hits; logits float32 [..., C], labels and weights [...]."""
-    # A comparison with every class instead of a gather: it fuses, its gradient is no scatter, and it shards.
-    chosen = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == labels[..., None]
-    picked = jnp.sum(jnp.where(chosen, logits, 0.0), axis=-1)
-    nll = jax.nn.logsumexp(logits, axis=-1) - picked
-    hits = (picked >= jax.lax.stop_gradient(logits.max(axis=-1))).astype(jnp.float32)
-    return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
-
-
 def _mlm(model: Bert, hidden_BLD: jax.Array, batch: Batch) -> Sums:
-    logits = model.mlm_logits(hidden_BLD, batch["mlm_positions"])
-    return _cross_entropy(logits, batch["mlm_labels"], batch["mlm_weights"])
+    sums = model.mlm_sums(hidden_BLD, batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"])
+    return {"loss": sums.loss, "accuracy": sums.hits}
 
 
 def _nsp(model: Bert, hidden_BLD: jax.Array, batch: Batch) -> Sums:
-    logits = model.nsp_logits(hidden_BLD, batch["cls_positions"])
-    return _cross_entropy(logits, batch["pair_labels"], batch["pair_weights"])
+    logits, labels = model.nsp_logits(hidden_BLD, batch["cls_positions"]), batch["pair_labels"]
+    nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    hits = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
+    return {"loss": jnp.sum(nll * batch["pair_weights"]), "accuracy": jnp.sum(hits * batch["pair_weights"])}
 
 
 OBJECTIVES = {

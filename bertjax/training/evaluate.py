@@ -1,0 +1,74 @@
+"""Held-out evaluation: a fixed set of batches, and the baselines that its figures are read against."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.input.batches import PairBatches
+from bertjax.model.bert import Params
+from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.text.store import SplitView
+from bertjax.training.objectives import Objective
+from bertjax.training.step import EvalStep, averages
+
+_TOKENS_AT_A_TIME = 1 << 22
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What knowing nothing but frequencies gives. Losses in nats per token, accuracies as shares."""
+
+    unigram_loss: float  # entropy of the held-out text's own token frequencies
+    unigram_accuracy: float  # share of its most frequent token
+    majority_accuracy: float  # share of the more frequent next-sentence label in the held-out batches
+
+
+class HeldOut:
+    """The held-out batches, the same at every evaluation: batch k of the set is batch k of the split's own run."""
+
+    def __init__(self, batches: PairBatches, mesh: Mesh, count: int, global_batch_size: int) -> None:
+        self._batches, self._mesh = batches, mesh
+        self.count, self.global_batch_size = count, global_batch_size
+        self._rows = local_rows(mesh, global_batch_size)
+
+    def evaluate(self, step: EvalStep, params: Params, objectives: tuple[Objective, ...]) -> dict[str, float]:
+        """`eval/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part."""
+        total: Any = None
+        for batch in self:
+            sums = step(params, batch)
+            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+        figures = jax.device_get(averages(total, total, objectives))
+        return {f"eval/{name}": float(value) for name, value in figures.items()}
+
+    def __iter__(self) -> Iterator[dict[str, jax.Array]]:
+        for number in range(self.count):
+            local = self._batches.batch(number, self.global_batch_size, self._rows)
+            yield to_global(self._mesh, local, self.global_batch_size)
+
+    def next_sentence_majority(self) -> float:
+        """Share of the more frequent next-sentence label over all rows of the set."""
+        numbers = range(self.count)
+        labels = np.concatenate([self._batches.batch(k, self.global_batch_size)["pair_labels"] for k in numbers])
+        return float(max(labels.mean(), 1 - labels.mean()))
+
+
+def unigram_baseline(split: SplitView, vocab_size: int) -> tuple[float, float]:
+    """(entropy in nats, share of the most frequent token) of a split's tokens under their own frequencies."""
+    counts = functools.reduce(np.add, _token_counts(split, vocab_size))
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum()), float(shares.max())
+
+
+def _token_counts(split: SplitView, vocab_size: int) -> Iterator[np.ndarray]:
+    for start in range(0, split.num_tokens, _TOKENS_AT_A_TIME):
+        length = min(_TOKENS_AT_A_TIME, split.num_tokens - start)
+        ids = split.tokens(np.array([start], np.int64), np.array([length], np.int64))
+        yield np.bincount(ids, minlength=vocab_size)

@@ -1,0 +1,79 @@
+"""From the step's figures on the device to lines in the log, without making the device wait."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import jax
+import numpy as np
+
+from bertjax.training.flops import mfu
+
+_IN_FLIGHT = 2  # steps the host may run ahead of the device
+
+# The step's name of a figure -> its name in the log.
+_NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
+_LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/skipped_in_a_row"}
+
+
+class StepMetrics:
+    """Collects what steps return and hands out means over the steps since the last look.
+
+    `add` waits for the step before the one before: the device always has work queued, the host never runs far ahead.
+    """
+
+    def __init__(self, flops_per_token: float, peak_flops: float) -> None:
+        self._flops_per_token, self._peak = flops_per_token, peak_flops
+        self._in_flight: deque[dict[str, jax.Array]] = deque()
+        self._finished: list[dict[str, jax.Array]] = []
+        self.tokens = 0.0  # real tokens in all steps that finished
+        self._compiled = False
+        self._timed_tokens = self._timed_seconds = 0.0
+
+    def add(self, metrics: dict[str, jax.Array]) -> None:
+        """Take the figures of a step that was just dispatched."""
+        self._in_flight.append(metrics)
+        while len(self._in_flight) > _IN_FLIGHT:
+            self._finished.append(jax.block_until_ready(self._in_flight.popleft()))
+
+    def drain(self) -> None:
+        """Wait for every step dispatched: before an evaluation, a checkpoint or the end."""
+        self._finished.extend(jax.block_until_ready(list(self._in_flight)))
+        self._in_flight.clear()
+
+    def window(self, elapsed: float) -> dict[str, float]:
+        """Means over the steps that finished since the last call, and rates over the `elapsed` seconds they took.
+
+        The first call has no rates: its step was compiled in that time.
+        """
+        fetched: list[dict[str, np.ndarray]] = jax.device_get(self._finished)
+        self._finished = []
+        if not fetched:
+            return {}
+        mean = {name: _mean_of_finite([step[name] for step in fetched]) for name in fetched[0]}
+        tokens = float(np.sum([step["tokens"] for step in fetched]))
+        self.tokens += tokens
+        losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(("loss", "accuracy"))}
+        figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
+        figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST}
+        if not self._compiled:
+            self._compiled = True
+            return figures
+        self._timed_tokens += tokens
+        self._timed_seconds += elapsed
+        return figures | {
+            "perf/tokens_per_second": tokens / elapsed,
+            "perf/step_seconds": elapsed / len(fetched),
+            "perf/mfu": mfu(tokens / elapsed * self._flops_per_token, self._peak),
+        }
+
+    @property
+    def rate(self) -> float:
+        """Real tokens per second over all windows that had a rate; 0 if none had."""
+        return self._timed_tokens / self._timed_seconds if self._timed_seconds else 0.0
+
+
+def _mean_of_finite(values: list[np.ndarray]) -> float:
+    """Mean without skipped updates, which are counted elsewhere; nan if there is nothing else."""
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else float("nan")

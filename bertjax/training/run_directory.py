@@ -1,0 +1,83 @@
+"""What lies in a run's directory, and reading a trained model back from it.
+
+config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
+vocab.txt     the vocabulary                 checkpoints/<step>/           weights, moments, provenance
+report.html   the page about the run         huggingface/                  the exported model
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from flax import nnx
+
+from bertjax.config import Config, from_dict, to_dict
+from bertjax.model.bert import Params, abstract_bert
+from bertjax.text.tokenizer import WordPiece
+from bertjax.training.checkpoint import read_metadata, restore_params
+from bertjax.training.files import replace_text
+
+CONFIG_FILE, VOCABULARY_FILE = "config.json", "vocab.txt"
+_LOCK_FILE = ".lock"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model read from a run: verified float32 weights on the first device, and all that is needed to use them."""
+
+    directory: Path
+    step: int
+    config: Config
+    tokenizer: WordPiece
+    graphdef: nnx.GraphDef
+    params: Params
+
+
+@contextlib.contextmanager
+def own_directory(directory: Path) -> Iterator[None]:
+    """Make a run's directory and hold it against a second trainer for as long as this one is inside.
+
+    Raises ValueError while another process on this machine trains in it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / _LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"run_dir={directory}: another process is training there; wait for it, or use another --run-dir"
+            ) from None
+        yield
+
+
+def describe_run(config: Config, vocabulary: Path) -> None:
+    """Write the resolved config and the vocabulary into the run's directory."""
+    replace_text(config.directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
+    shutil.copyfile(vocabulary, config.directory / VOCABULARY_FILE)
+
+
+def load_run(path: str | Path) -> TrainedModel:
+    """Read the newest checkpoint of a run, or a given one (`<run>/checkpoints/<step>`), verified.
+
+    Raises ValueError if there is none, if it is damaged, or if the run's vocabulary is not the one it was trained with.
+    """
+    path = Path(path)
+    metadata = read_metadata(path)
+    config = from_dict(metadata["config"])
+    directory = path.parent.parent if path.name.isdecimal() else path
+    tokenizer = WordPiece.load(directory / VOCABULARY_FILE, config.data.lowercase, config.data.strip_accents)
+    if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
+        raise ValueError(
+            f"{directory / VOCABULARY_FILE} is not the vocabulary that checkpoint {metadata['step']} was trained with; "
+            "put the original back"
+        )
+    graphdef, shapes, _ = abstract_bert(config.model)
+    params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
+    return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
