@@ -1,0 +1,145 @@
+"""What a run's text is: its files with their digests, cut into units of work, and which documents are held out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertjax.config import DataConfig
+from bertjax.text.sources import Source, SourceFile, digest, parse_source, source_files
+from bertjax.text.store_writer import write_durably
+
+UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
+MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
+
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSION = 4
+_HASHING_THREADS = 4
+_SETTLED_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Successive files of one source that one process works through; becomes one shard of each split."""
+
+    number: int
+    source: int  # place of the source in the corpus
+    files: tuple[SourceFile, ...]
+    size: int  # bytes on disk
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The sources of a run, their files, and each file's digest, in order."""
+
+    sources: tuple[Source, ...]
+    files: tuple[tuple[SourceFile, ...], ...]  # of each source
+    digests: tuple[tuple[str, ...], ...]
+    stamps: tuple[tuple[int, int], ...]  # bytes and time of change of every file, when it was digested
+
+    @classmethod
+    def of(cls, data: DataConfig) -> Corpus:
+        """Find and digest the files. Raises ValueError if there are no sources, or one of them has no files."""
+        if not data.sources:
+            raise ValueError("data.sources is empty; give at least one, e.g. --data.sources 'text:books/*.txt'")
+        sources = tuple(parse_source(text) for text in data.sources)
+        files = tuple(tuple(source_files(source)) for source in sources)
+        everything = [file for group in files for file in group]
+        stamps = tuple(_stamp(file) for file in everything)
+        digested = iter(_digests(everything, Path(data.root) / "digests.json"))
+        return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
+
+    def description(self) -> list[dict[str, Any]]:
+        """The sources as JSON values that depend on kinds, file names and contents, and not on where the files lie."""
+        return [
+            {"kind": source.kind, "files": [[os.path.basename(f.path), d] for f, d in zip(files, digests, strict=True)]}
+            for source, files, digests in zip(self.sources, self.files, self.digests, strict=True)
+        ]
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """The files in groups of about equal amounts of text: the same groups however many processes there are."""
+        weights = [[_weight(file) for file in group] for group in self.files]
+        target = max(UNIT_BYTES, sum(map(sum, weights)) // MAX_UNITS)
+        units: list[Unit] = []
+        for place, group in enumerate(self.files):
+            held, held_weight = [], 0
+            for file, weight in zip(group, weights[place], strict=True):
+                held.append(file)
+                held_weight += weight
+                if held_weight >= target or file is group[-1]:
+                    units.append(Unit(len(units), place, tuple(held), sum(f.size for f in held)))
+                    held, held_weight = [], 0
+        return units
+
+    @property
+    def text_bytes(self) -> int:
+        """About how many bytes of text there are, by the files' sizes."""
+        return sum(_weight(file) for group in self.files for file in group)
+
+    def require_unchanged(self) -> None:
+        """Raise ValueError naming the first file that has changed since it was digested."""
+        everything = [file for group in self.files for file in group]
+        for file, stamp in zip(everything, self.stamps, strict=True):
+            if _stamp(file) != stamp:
+                raise ValueError(
+                    f"{file.path} was changed while it was read; run the command again when nobody writes to it"
+                )
+
+
+def fingerprint(values: Any) -> str:
+    """SHA-256 (hex) of JSON values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def draws(text: str) -> tuple[float, float]:
+    """Two independent numbers in [0, 1) that depend on a document's words and nothing else.
+
+    Below `data.held_out`, the first holds the document out; the second decides whether a vocabulary is trained on it.
+    """
+    words = " ".join(text.split()).encode()
+    hashed = hashlib.blake2b(words, digest_size=16).digest()
+    return int.from_bytes(hashed[:8]) / 2**64, int.from_bytes(hashed[8:]) / 2**64
+
+
+def _weight(file: SourceFile) -> int:
+    return file.size * (_COMPRESSION if file.path.endswith(_COMPRESSED) else 1)
+
+
+def _stamp(file: SourceFile) -> tuple[int, int]:
+    """Bytes and time of the last change, of a file or over the modules of one."""
+    states = [os.stat(path) for path in file.members or (file.path,)]
+    return sum(state.st_size for state in states), max(state.st_mtime_ns for state in states)
+
+
+def _digests(files: Iterable[SourceFile], cache_path: Path) -> list[str]:
+    """The digest of each file; of plain files kept by (path, bytes, time of change)."""
+    try:
+        cache: dict[str, str] = json.loads(cache_path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        cache = {}
+
+    def look_up(file: SourceFile) -> tuple[str, str]:
+        if file.members:
+            return "", digest(file)
+        size, changed = _stamp(file)
+        key = f"{os.path.abspath(file.path)} {size} {changed}"
+        # A file written a moment ago can be written again without a new time of change.
+        settled = time.time() - changed / 1e9 > _SETTLED_SECONDS
+        return (key if settled else ""), cache.get(key) or digest(file)
+
+    with ThreadPoolExecutor(_HASHING_THREADS) as threads:
+        found = list(threads.map(look_up, files))
+    fresh = {key: value for key, value in found if key}
+    if not fresh.keys() <= cache.keys():
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(cache_path, json.dumps(cache | fresh, indent=1).encode())
+    return [value for _, value in found]
