@@ -1,0 +1,395 @@
+"""Checkpoints of a run: written in the background by Orbax, and proved unchanged before they are used.
+
+`<directory>/<step>/` holds `state` (the arrays, in Orbax's format) and `metadata` (JSON under its own SHA-256: what
+`run_metadata` says of the run, and the shape, dtype and digest of every array).
+
+What a process killed at any moment leaves behind:
+1. Before the save starts, or while arrays are digested and copied to the host: the checkpoints there were.
+2. While files are written: the same, and a temporary directory that is no checkpoint, cleared by the next run's first
+   save. The rename that gives a directory its step as its name is the last thing a save does.
+3. While an old checkpoint is deleted, after that rename: the new one whole, the old one perhaps in part. The old one is
+   never the newest, and it is refused like any other damage.
+4. After power loss, files that had not reached the disk: a checkpoint that is refused by name.
+A damaged checkpoint is never used, overwritten or deleted without a word: `restore` stops and names it, and only when
+told `previous` goes on from an older one and renames the damaged one to `<step>.damaged`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jaxlib
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, SingleDeviceSharding
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+import bertjax
+from bertjax.training.compatibility import check_compatible
+from bertjax.training.digest import digest_arrays
+
+DIRECTORY = "checkpoints"  # of a run, within its directory
+_STATE, _METADATA = "state", "metadata"  # the items of a checkpoint
+_PARAMS = "params"  # the part of the state that --init-from takes
+_SHOWN = 5  # array names in a message
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint that is not, or cannot be shown to be, what was saved."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A verified checkpoint: its step, the state on the devices asked for, its metadata, and lines to print."""
+
+    step: int
+    state: Any
+    metadata: dict[str, Any]
+    notices: tuple[str, ...]
+
+
+def run_metadata(
+    config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh
+) -> dict[str, Any]:
+    """What a checkpoint says of its run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
+    return {
+        "config": config,
+        "tokenizer_fingerprint": tokenizer_fingerprint,
+        "data_fingerprint": data_fingerprint,
+        "versions": {
+            "bertjax": bertjax.__version__,
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+            "orbax-checkpoint": ocp.__version__,
+        },
+        "device_kind": mesh.devices.flat[0].device_kind,
+        "mesh": {axis: int(size) for axis, size in mesh.shape.items()},
+    }
+
+
+class Checkpoints:
+    """The checkpoints of one run, by step.
+
+    The `keep_last` newest stay, and for good those whose step is a multiple of `keep_every` (0 = none). A state is any
+    pytree of jax arrays; every process calls every method.
+    """
+
+    def __init__(self, directory: str | Path, *, keep_last: int, keep_every: int = 0) -> None:
+        self.directory = Path(directory).absolute()
+        self._policies = [preservation_policy.LatestN(keep_last)]
+        if keep_every:
+            self._policies.append(preservation_policy.EveryNSteps(keep_every))
+        self._last_save: int | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, ascending, whether or not it verifies."""
+        return _steps(self.directory)
+
+    def save(self, step: int, state: Any, metadata: Mapping[str, Any]) -> bool:
+        """Start to save the state as it is now; False if the step has a checkpoint already, which stays as it is.
+
+        Returns once the arrays are copied, so the caller may donate them; files are written in the background. Raises
+        ValueError for a state that is not finite and OSError for one that does not fit on the disk (nothing is written,
+        older checkpoints stay), and OSError if the save before this one failed.
+        """
+        self.wait()
+        if step in self.steps():
+            return False
+        arrays = named_arrays(state)
+        document = self._document(step, arrays, metadata)
+        self._require_space(step, sum(array.nbytes for array in arrays.values()))
+        items = {_STATE: ocp.args.StandardSave(_nested(arrays)), _METADATA: ocp.args.JsonSave(document)}
+        self._last_save = step
+        with self._failures_named():
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        return True
+
+    def restore(
+        self, abstract_state: Any, metadata: Mapping[str, Any], which: Literal["newest", "previous"] = "newest"
+    ) -> Restored | None:
+        """The newest checkpoint, verified, on the shardings of `abstract_state`; None if there is no checkpoint.
+
+        `abstract_state` has a jax.ShapeDtypeStruct for every array (without a sharding: the first device), `metadata`
+        describes the run that wants to go on. `previous` passes over checkpoints that do not verify and renames them to
+        `<step>.damaged`; where the newest verifies it is the same as `newest`, so it may stay in a command that is run
+        again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
+        """
+        damaged: dict[int, DamagedCheckpoint] = {}
+        for step in reversed(self.steps()):
+            try:
+                saved = read_metadata(self.directory / str(step))
+                notices = check_compatible(saved, dict(metadata))
+                arrays = _restore_arrays(self.directory / str(step), saved, named_arrays(abstract_state))
+            except DamagedCheckpoint as error:
+                damaged[step] = error
+                if which == "newest":
+                    break
+                continue
+            asides = [f"{error}; set aside as {self._set_aside(at)}" for at, error in damaged.items()]
+            tree = jax.tree.unflatten(jax.tree.structure(abstract_state), arrays.values())
+            return Restored(step, tree, saved, (*asides, *notices))
+        if damaged:
+            raise self._nothing_usable(damaged) from next(iter(damaged.values()))
+        return None
+
+    def wait(self) -> None:
+        """Wait until the files of the last save are written. Raises OSError naming the checkpoint if that failed."""
+        if self._last_save is not None:
+            with self._failures_named():
+                self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """`wait`, and stop the background threads."""
+        if self._last_save is not None:
+            with self._failures_named():
+                self._manager.close()
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        """Made by the first save, so that nothing here is touched before `restore` has had its say."""
+        return ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=preservation_policy.AnyPreservationPolicy(self._policies),
+                cleanup_tmp_directories=True,
+                # Metadata of the steps that are there is ours to judge, and damage in it must not stop a save.
+                lightweight_initialize=True,
+                # In the background, a failing mkdir is noticed only after a barrier's 300 seconds.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+            ),
+        )
+
+    def _document(self, step: int, arrays: Mapping[str, jax.Array], metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON item of a checkpoint. Raises ValueError for arrays that are not finite."""
+        digests = digest_arrays(arrays)
+        bad = [f"{name} ({digest.nonfinite} elements)" for name, digest in digests.items() if digest.nonfinite]
+        if bad:
+            raise ValueError(
+                f"the state at step {step} has NaN or infinity in {_some(bad)}; it was not saved. Checkpoints in "
+                f"{self.directory}: {_some(self.steps())}. Start again from one of them with a lower learning rate"
+            )
+        described = {
+            name: {"shape": list(array.shape), "dtype": str(array.dtype), "digest": digests[name].hex}
+            for name, array in arrays.items()
+        }
+        content = {**metadata, "step": step, "arrays": described}
+        return {"content": content, "sha256": _sha256(content)}
+
+    def _require_space(self, step: int, needed: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.directory).free
+        if needed > free:
+            raise OSError(
+                f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and the disk has {free:,} free; "
+                "nothing was written. Make room (see training.keep_last, keep_every) and run the same command again"
+            )
+
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            free = shutil.disk_usage(self.directory).free
+            raise OSError(
+                f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
+                f"are free). Written before it: {_some(self.steps())}; the same command goes on from there"
+            ) from error
+
+    def _set_aside(self, step: int) -> Path:
+        """Rename a damaged checkpoint, so that training can save that step again; returns its new place."""
+        source, number = self.directory / str(step), 1
+        target = source.with_name(f"{step}.damaged")
+        while target.exists():
+            number += 1
+            target = source.with_name(f"{step}.damaged.{number}")
+        multihost_utils.sync_global_devices(f"checkpoint {step} has been read by every process")
+        if jax.process_index() == 0:
+            source.rename(target)
+        multihost_utils.sync_global_devices(f"checkpoint {step} has been set aside")
+        return target
+
+    def _nothing_usable(self, damaged: Mapping[int, DamagedCheckpoint]) -> DamagedCheckpoint:
+        older = [step for step in self.steps() if step not in damaged]
+        advice = (
+            f"put an intact copy in its place, or add --restore previous to go on from an older one ({_some(older)}); "
+            "the damaged one is then renamed, not deleted"
+            if older
+            else "there is no other; put an intact copy in its place, or start over in another directory (--run-dir)"
+        )
+        return DamagedCheckpoint("\n".join(str(error) for error in damaged.values()) + f"\n{advice}")
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The metadata of a checkpoint, or of the newest one of a run.
+
+    They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if
+    there is no checkpoint, DamagedCheckpoint if its metadata are missing or not what was written.
+    """
+    directory = _checkpoint_directory(Path(path).absolute())
+    file = directory / _METADATA / "metadata"
+    try:
+        document = json.loads(file.read_bytes())
+        content, intact = document["content"], document["sha256"] == _sha256(document["content"])
+    except FileNotFoundError:
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_METADATA}/metadata is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpoint(
+            f"checkpoint {directory} is damaged: {_METADATA}/metadata cannot be read: {_brief(error)}"
+        ) from error
+    if not intact:
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_METADATA}/metadata differs from its SHA-256")
+    if content["step"] != int(directory.name):
+        raise DamagedCheckpoint(f"checkpoint {directory} holds step {content['step']}; it was renamed or copied there")
+    return content
+
+
+def read_config(run_dir: str | Path) -> dict[str, Any]:
+    """The config (as `config.to_dict` made it) that the newest checkpoint of a run was trained under.
+
+    Raises like `read_metadata`.
+    """
+    return read_metadata(run_dir)["config"]
+
+
+def restore_params(path: str | Path, abstract_params: Any) -> Any:
+    """The parameters alone, verified, from a checkpoint or the newest one of a run, on `abstract_params`' shardings.
+
+    Raises DamagedCheckpoint, and ValueError if an array is missing, left over, or of another shape or dtype.
+    """
+    directory = _checkpoint_directory(Path(path).absolute())
+    saved = read_metadata(directory)
+    within = f"{_PARAMS}/"
+    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name.startswith(within)}
+    try:
+        arrays = _restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
+    except DamagedCheckpoint as error:
+        raise DamagedCheckpoint(
+            f"{error}\ngive the directory of another checkpoint: {directory.parent}/<step>"
+        ) from error
+    return jax.tree.unflatten(jax.tree.structure(abstract_params), arrays.values())
+
+
+def named_arrays(tree: Any) -> dict[str, Any]:
+    """Path (`params/encoder/kernel`) -> leaf, in the tree's order."""
+    leaves = jax.tree.leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    assert len(named) == len(leaves), "two leaves of the state have the same path"
+    return named
+
+
+def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Paths as the plain nested dicts that Orbax stores, readable without any class of ours."""
+    tree: dict[str, Any] = {}
+    for name, leaf in arrays.items():
+        *parents, last = name.split("/")
+        functools.reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = leaf
+    return tree
+
+
+def _restore_arrays(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
+    _check_shapes(directory, saved["arrays"], wanted)
+    try:
+        arrays = _read(directory, wanted)
+    except (MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:
+        bad = [name for name, x in wanted.items() if not _readable(directory, name, x)]
+        where = _STATE if len(bad) == len(wanted) else _some(bad)
+        raise DamagedCheckpoint(
+            f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
+        ) from error
+    digests = digest_arrays(arrays)
+    bad = [name for name in wanted if digests[name].hex != saved["arrays"][name]["digest"]]
+    if bad:
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_some(bad)} came back other than saved")
+    return arrays
+
+
+def _read(directory: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The wanted arrays as Orbax gives them back. Raises whatever it raises, and ValueError for an array not found."""
+    first = SingleDeviceSharding(jax.devices()[0])
+    item = _nested(
+        {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in wanted.items()}
+    )
+    request = ocp.args.PyTreeRestore(
+        item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        found = named_arrays(reader.restore(directory / _STATE, args=request))
+    # For an array that it does not find, Orbax hands back the request.
+    absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
+    if absent:
+        raise ValueError(f"{_some(absent)} not found in the files")
+    return {name: found[name] for name in wanted}
+
+
+def _readable(directory: Path, name: str, wanted: Any) -> bool:
+    """Whether one array can be read by itself: Orbax, reading all, does not always say which one it failed at."""
+    try:
+        _read(directory, {name: wanted})
+    except Exception:
+        return False
+    return True
+
+
+def _check_shapes(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises ValueError naming arrays that the checkpoint and the model do not have alike; nothing is ever cast."""
+    has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
+    wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in wanted.items()}
+    unlike = [
+        f"{name} (checkpoint: {has.get(name, 'none')}, model: {wants.get(name, 'none')})"
+        for name in (has | wants)
+        if has.get(name) != wants.get(name)
+    ]
+    if unlike:
+        raise ValueError(
+            f"checkpoint {directory} is of another model: {_some(unlike)}; set the config back to the checkpoint's "
+            f"(its {_METADATA}/metadata has it), or train in another directory (--run-dir)"
+        )
+
+
+def _checkpoint_directory(path: Path) -> Path:
+    """A checkpoint's own directory, from itself, the directory of all checkpoints, or the run's."""
+    if path.name.isdecimal() and path.is_dir():
+        return path
+    for parent in (path / DIRECTORY, path):
+        if steps := _steps(parent):
+            return parent / str(steps[-1])
+    raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")
+
+
+def _steps(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal() and entry.is_dir())
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _brief(error: Exception) -> str:
+    """The first line of an error, without the pages that tensorstore adds."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].partition(" [tensorstore_spec")[0][:500]
+
+
+def _some(names: list[Any]) -> str:
+    shown = ", ".join(str(name) for name in names[:_SHOWN]) or "none"
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

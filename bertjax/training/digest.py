@@ -1,0 +1,103 @@
+"""A digest of every array that is the same on any mesh: how a checkpoint proves that it came back unchanged.
+
+Each word of an array is mixed with its place in the whole array and summed modulo 2**32. Integer sums do not depend on
+their order, so every device sums what it holds and only the sums travel. It catches accidents, not forgery.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+_LANES = 4
+_WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by bytes per element
+
+
+@dataclass(frozen=True)
+class ArrayDigest:
+    """What an array held: 128 bits as 32 hex digits, and how many of its elements are NaN or infinite."""
+
+    hex: str
+    nonfinite: int
+
+
+def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
+    """Digest every array, in one jitted function and one transfer of 20 bytes an array.
+
+    Arrays may be of any shape and sharding, all over the same devices; elements have 1, 2 or 4 bytes. Waits for the
+    arrays, so what is digested is what they hold now, whoever donates them later. A change of a single element always
+    changes the digest; any other change goes unseen once in 2**128. Raises ValueError for an element of another size.
+    """
+    if not arrays:
+        return {}
+    rows = np.asarray(_digest_on(_replicated(arrays))(list(arrays.values())))
+    return {
+        name: ArrayDigest(hex=row[:_LANES].astype(">u4").tobytes().hex(), nonfinite=int(row[_LANES]))
+        for name, row in zip(arrays, rows, strict=True)
+    }
+
+
+def _replicated(arrays: Mapping[str, jax.Array]) -> NamedSharding | None:
+    """Where the sums go: to every device of the mesh, so that each process can read them."""
+    for array in arrays.values():
+        if isinstance(array.sharding, NamedSharding):
+            return NamedSharding(array.sharding.mesh, PartitionSpec())
+    return None
+
+
+@functools.cache
+def _digest_on(sharding: NamedSharding | None):
+    return jax.jit(lambda arrays: jnp.stack([_digest(x) for x in arrays]), out_shardings=sharding)
+
+
+def _digest(x: jax.Array) -> jax.Array:
+    """uint32 [5]: four sums of the array's mixed words, and the count of its non-finite elements."""
+    place = _mix(_places(x.shape))
+    # Mixing is a bijection, so another word is another value here. Without it two flipped signs could cancel, since
+    # every multiplier below is odd and 2**31 times an even number is 0.
+    word = _mix(_words(x) ^ place)
+    finite = jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.ones(x.shape, bool)
+    lanes = [word * (_rotate(place, 8 * k) | 1) for k in range(_LANES)]
+    # One reduction with five results reads the array once and keeps no copy of it; five sums were nine times slower.
+    sums = jax.lax.reduce(
+        (*lanes, (~finite).astype(jnp.uint32)),
+        (np.uint32(0),) * (_LANES + 1),
+        lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)),
+        tuple(range(x.ndim)),
+    )
+    return jnp.stack(sums)
+
+
+def _places(shape: tuple[int, ...]) -> jax.Array:
+    """uint32 of that shape: each element's row-major index in the whole array, modulo 2**32."""
+    place, stride = jnp.zeros(shape, jnp.uint32), 1
+    for dim in reversed(range(len(shape))):
+        place += jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * np.uint32(stride % 2**32)
+        stride *= shape[dim]
+    return place
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """The bits of every element as uint32."""
+    if x.dtype == bool:
+        return x.astype(jnp.uint32)
+    if x.dtype.itemsize not in _WORDS:
+        raise ValueError(f"an array of {x.dtype} has no digest; keep elements of 1, 2 or 4 bytes in the state")
+    return jax.lax.bitcast_convert_type(x, _WORDS[x.dtype.itemsize]).astype(jnp.uint32)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A bijection of uint32 in which every input bit moves every output bit (the finaliser of MurmurHash3)."""
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def _rotate(x: jax.Array, bits: int) -> jax.Array:
+    return (x << bits) | (x >> (32 - bits)) if bits else x

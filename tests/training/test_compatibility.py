@@ -1,0 +1,102 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from bertjax.config import Config, differences, from_dict, to_dict
+from bertjax.training.compatibility import (
+    CHANGES_WITH_NOTICE,
+    MAY_CHANGE,
+    MUST_MATCH,
+    check_compatible,
+    check_weights,
+)
+
+
+def metadata(config: dict[str, Any] | Config, tokenizer: str = "aa", data: str = "bb") -> dict[str, Any]:
+    as_dict = to_dict(config) if isinstance(config, Config) else config
+    return {"config": as_dict, "tokenizer_fingerprint": tokenizer, "data_fingerprint": data}
+
+
+def keys(part: Any, where: str = "") -> list[str]:
+    """Every dotted key of a config, read from the dataclasses themselves."""
+    found = []
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        found += keys(value, f"{where}{field.name}.") if dataclasses.is_dataclass(value) else [where + field.name]
+    return found
+
+
+def mutated(key: str) -> Config:
+    """The default config with another value at one key."""
+    *parents, last = key.split(".")
+    values = to_dict(Config())
+    part = values
+    for parent in parents:
+        part = part[parent]
+    was = part[last]
+    part[last] = {bool: lambda: not was, str: lambda: f"{was}x", list: lambda: [*was, "text:x"]}.get(
+        type(was), lambda: was + 1
+    )()
+    config = from_dict(values)
+    assert list(differences(config, Config())) == [key]
+    return config
+
+
+def test_every_key_of_the_config_is_in_exactly_one_class():
+    classes = [*MUST_MATCH, *MAY_CHANGE, *CHANGES_WITH_NOTICE]
+    assert sorted(classes) == sorted(keys(Config()))
+
+
+@pytest.mark.parametrize("key", keys(Config()))
+def test_a_changed_key_is_treated_by_its_class(key):
+    config = mutated(key)
+    ((was, now),) = differences(config, Config()).values()
+    if key in MUST_MATCH:
+        with pytest.raises(ValueError, match="the checkpoint is of another run") as error:
+            check_compatible(metadata(Config()), metadata(config))
+        assert f"  {key}: checkpoint has {was!r}, config has {now!r}" in str(error.value).splitlines()
+        assert "--run-dir" in str(error.value) and "--init-from" in str(error.value)
+    else:
+        lines = check_compatible(metadata(Config()), metadata(config))
+        assert lines == (
+            [f"{key}: checkpoint has {was!r}, config has {now!r}; {CHANGES_WITH_NOTICE[key]}"]
+            if key in CHANGES_WITH_NOTICE
+            else []
+        )
+
+
+@pytest.mark.parametrize("which", ["tokenizer", "data"])
+def test_another_vocabulary_or_other_data_are_refused(which):
+    with pytest.raises(ValueError, match=f"{which}_fingerprint: checkpoint has '..', config has 'cc'"):
+        check_compatible(metadata(Config()), metadata(Config(), **{which: "cc"}))
+
+
+def test_all_differences_are_listed_at_once():
+    config = dataclasses.replace(
+        Config(),
+        model=dataclasses.replace(Config().model, hidden_size=96),
+        data=dataclasses.replace(Config().data, sources=("text:other",)),
+        training=dataclasses.replace(Config().training, seed=3),
+    )
+    with pytest.raises(ValueError, match="another run") as error:
+        check_compatible(metadata(Config()), metadata(config, data="cc"))
+    for key in ("model.hidden_size", "data.sources", "training.seed", "data_fingerprint"):
+        assert f"  {key}: " in str(error.value)
+
+
+def test_a_checkpoint_older_than_a_key_has_its_default():
+    saved = to_dict(Config())
+    del saved["training"]["max_skipped_updates"], saved["model"]["hidden_act"]
+    assert check_compatible(metadata(saved), metadata(Config())) == []
+    with pytest.raises(ValueError, match=r"model\.hidden_act: checkpoint has 'gelu', config has 'gelux'"):
+        check_compatible(metadata(saved), metadata(mutated("model.hidden_act")))
+
+
+def test_weights_need_the_same_network_and_vocabulary_only():
+    check_weights(metadata(Config()), metadata(mutated("training.seed"), data="cc"))
+    check_weights(metadata(Config()), metadata(mutated("model.hidden_dropout_prob")))
+    with pytest.raises(ValueError, match=r"model\.num_attention_heads: checkpoint has 12, config has 13"):
+        check_weights(metadata(Config()), metadata(mutated("model.num_attention_heads")))
+    with pytest.raises(ValueError, match="tokenizer_fingerprint: checkpoint has 'aa', config has 'cc'"):
+        check_weights(metadata(Config()), metadata(Config(), tokenizer="cc"))

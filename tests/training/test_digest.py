@@ -1,0 +1,109 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bertjax.training import digest
+from bertjax.training.digest import ArrayDigest, digest_arrays
+
+P = PartitionSpec
+WORDS = np.random.default_rng(0).integers(0, 2**32, (64,), dtype=np.uint32)
+
+
+def of(array) -> ArrayDigest:
+    return digest_arrays({"x": jnp.asarray(array)})["x"]
+
+
+def plain_digest(array: np.ndarray) -> str:
+    """The definition, one element at a time in Python's integers."""
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+        x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+        return x ^ x >> 16
+
+    lanes = [0, 0, 0, 0]
+    bits = array.reshape(-1).view(f"u{array.dtype.itemsize}")
+    for index, word in enumerate(bits.tolist()):
+        place = mix(index)
+        for k in range(4):
+            turned = (place << 8 * k | place >> (32 - 8 * k)) % 2**32
+            lanes[k] = (lanes[k] + mix(word ^ place) * (turned | 1)) % 2**32
+    return "".join(f"{lane:08x}" for lane in lanes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
+def test_it_is_what_its_definition_says(dtype):
+    values = np.asarray(jnp.asarray(WORDS % 251).astype(dtype)).reshape(4, 2, 8)
+    assert of(values).hex == plain_digest(values)
+
+
+def test_scalars_have_one_too():
+    assert of(np.int32(7)).hex == plain_digest(np.array([7], np.int32))
+
+
+def meshes() -> list[tuple[Mesh, PartitionSpec]]:
+    three = ("data", "fsdp", "tensor")
+    return [
+        (jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,)), P("data")),
+        (jax.make_mesh((2, 2, 2), three, axis_types=(AxisType.Auto,) * 3), P()),
+        (jax.make_mesh((2, 2, 2), three, axis_types=(AxisType.Auto,) * 3), P("fsdp", "tensor")),
+        (jax.make_mesh((2, 2, 2), three, axis_types=(AxisType.Auto,) * 3), P(("data", "fsdp"), None, "tensor")),
+        (jax.make_mesh((1, 4, 2), three, axis_types=(AxisType.Auto,) * 3), P(None, "fsdp")),
+    ]
+
+
+@pytest.mark.parametrize(("mesh", "spec"), meshes())
+def test_every_mesh_gives_the_same_digest_and_gathers_nothing(mesh, spec):
+    values = np.random.default_rng(1).normal(size=(32, 16, 8)).astype(np.float32)
+    sharded = jax.device_put(values, NamedSharding(mesh, spec))
+    assert digest_arrays({"x": sharded, "y": sharded}) == {"x": of(values), "y": of(values)}
+    text = digest._digest_on(NamedSharding(mesh, P())).lower([sharded]).compile().as_text()
+    moved = [np.prod([int(n) for n in dims.split(",") if n]) for dims in re.findall(r"\w+\[([\d,]*)\]\S* all-", text)]
+    assert max(moved, default=0) <= 64, "at most a partial sum per device may travel"
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 63), st.integers(0, 31))
+def test_a_flipped_bit_changes_every_lane_we_rely_on(element, bit):
+    changed = WORDS.copy()
+    changed[element] ^= np.uint32(1 << bit)
+    assert of(changed).hex[:8] != of(WORDS).hex[:8]
+
+
+@settings(deadline=None, max_examples=100)
+@example({3, 40}, 31)
+@given(st.sets(st.integers(0, 63), min_size=2, max_size=8), st.integers(0, 31))
+def test_the_same_bit_flipped_in_several_elements_does_not_cancel(elements, bit):
+    changed = WORDS.copy()
+    changed[sorted(elements)] ^= np.uint32(1 << bit)
+    assert of(changed).hex != of(WORDS).hex
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.permutations(range(64)))
+def test_the_order_of_elements_counts(order):
+    moved = WORDS[list(order)]
+    assert (of(moved).hex == of(WORDS).hex) == bool((moved == WORDS).all())
+
+
+def test_nan_and_infinity_are_counted():
+    values = np.zeros((3, 5), np.float32)
+    values[0, 1], values[2, 4], values[1, 1] = np.nan, np.inf, -np.inf
+    assert of(values).nonfinite == 3
+    assert of(values.astype(jnp.bfloat16)).nonfinite == 3
+    assert of(np.full(4, 0x7FC00000, np.int32)).nonfinite == 0  # the bits of NaN, but integers
+
+
+def test_an_element_of_eight_bytes_is_refused():
+    with pytest.raises(ValueError, match=r"an array of complex64 has no digest; keep elements of 1, 2 or 4 bytes"):
+        of(np.zeros(3, np.complex64))
+
+
+def test_nothing_has_no_digests():
+    assert digest_arrays({}) == {}
