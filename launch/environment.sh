@@ -2,7 +2,7 @@
 # After `prepare_environment EXTRAS` the variable `python` holds an interpreter that has the package's requirements.
 # shellcheck shell=bash
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
+say() { printf '==> %s\n' "$*"; }
 
 die() {
   printf 'error: %s\n' "$*" >&2
