@@ -32,7 +32,8 @@ FLOORS = {
     "convert": 6,
     "plan": 6,
     "analyze": 6,
-    "__main__": 7,
+    "cli": 7,
+    "__main__": 8,
 }
 FIRST_FLOOR_WITH_JAX = 3
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}

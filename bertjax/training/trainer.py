@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from bertjax.config import Config, to_dict, validate
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Feed, open_feed
+from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows, to_global
@@ -258,6 +259,8 @@ class Loop:
         if self.interrupt.received is not None:
             self.log(step, settle=True)
             self.save(step, state)
+        elif not evaluation:  # nothing was left to train
+            evaluation = self.evaluate(step, state)
         self.saved.wait()
         return self.outcome(step, evaluation)
 
@@ -334,3 +337,11 @@ def prepare_run_directory(config: Config, vocabulary: Path) -> None:
     if jax.process_index() == 0:
         config.directory.mkdir(parents=True, exist_ok=True)
         describe_run(config, vocabulary)
+
+
+def evaluate_params(config: Config, store: TokenStore, params: Params) -> tuple[dict[str, float], Baselines]:
+    """Held-out figures of given parameters, as a run of this config would measure them, and the baselines."""
+    job = assemble(config, store)
+    with jax.set_mesh(job.mesh):
+        placed = jax.device_put(params, job.blueprint.shardings.params)
+        return job.held_out.evaluate(job.eval_step, placed, job.objectives), job.baselines

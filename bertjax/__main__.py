@@ -1,0 +1,117 @@
+"""The command line: one verb per job.
+
+Nothing heavy is imported before a verb runs, so that help is immediate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIGURED = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
+_FAILED = 1
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A job: where its function is, what it does in one line, and one example."""
+
+    function: str  # module:function below bertjax.cli
+    does: str
+    example: str
+
+
+VERBS = {
+    "pretrain": Verb(
+        "pretrain:pretrain",
+        "pretrain a BERT; makes what is missing (vocabulary, token store), resumes where the run stopped",
+        "bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
+    ),
+    "vocab": Verb(
+        "prepare:vocab",
+        "train the WordPiece vocabulary of a recipe on its sources",
+        "bertjax vocab configs/bert_mini.py --data.sources 'text:books/*.txt' --data.vocab-size 16000",
+    ),
+    "prepare": Verb(
+        "prepare:prepare",
+        "split the text of a recipe's sources into sentences and tokens, once, as a token store",
+        "bertjax prepare configs/bert_mini.py --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
+    ),
+    "evaluate": Verb(
+        "use:evaluate",
+        "measure a run's newest checkpoint on the held-out documents of its token store",
+        "bertjax evaluate runs/quickstart",
+    ),
+    "fill-mask": Verb(
+        "use:fill_mask",
+        "let a run's model fill each [MASK] of a text",
+        "bertjax fill-mask runs/quickstart 'This function returns the [MASK] of the array.'",
+    ),
+    "export": Verb(
+        "use:export",
+        "write a run's model in another framework's format",
+        "bertjax export runs/quickstart --to huggingface",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; returns the exit code. Expected errors become one message, with no traceback."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parsed, overrides = _parser().parse_known_args(arguments)
+    module, function = VERBS[parsed.verb].function.split(":")
+    if "config" not in parsed and overrides:
+        _parser().error(f"{parsed.verb} does not take {' '.join(overrides)}")
+    try:
+        run = getattr(importlib.import_module(f"bertjax.cli.{module}"), function)
+        return run(parsed, overrides) if "config" in parsed else run(parsed)
+    except (ValueError, OSError, RuntimeError) as error:
+        if os.environ.get("BERTJAX_TRACEBACK"):
+            raise
+        print(f"bertjax {parsed.verb}: {error}", file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        print(f"\nbertjax {parsed.verb}: interrupted; the same command goes on from what is finished", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax",
+        description="BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load.",
+        epilog="bertjax VERB --help tells more. First run: bertjax pretrain configs/quickstart.py",
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    made = {name: _add_verb(verbs, name) for name in VERBS}
+    for name in ("pretrain", "vocab", "prepare"):
+        made[name].add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {CONFIGURED}")
+    for name in ("evaluate", "fill-mask", "export"):
+        made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
+    made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
+    made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
+    made["export"].add_argument("--to", choices=("huggingface",), default="huggingface", help="format (%(default)s)")
+    made["export"].add_argument("--output", metavar="DIR", help="where to; by default RUN/<format>")
+    return parser
+
+
+def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
+    verb = VERBS[name]
+    # Where a recipe is named, --help belongs to the recipe's keys.
+    configured = name in ("pretrain", "vocab", "prepare") and any(word.endswith(".py") for word in sys.argv[1:])
+    return verbs.add_parser(
+        name,
+        help=verb.does,
+        description=f"{verb.does[0].upper()}{verb.does[1:]}.",
+        epilog=f"example: {verb.example}",
+        add_help=not configured,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""`bertjax pretrain`: everything from text to a reported and exported model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import jax
+
+from bertjax.analyze.fill_mask import held_out_completions
+from bertjax.cli.prepare import describe_store
+from bertjax.cli.recipe import configured
+from bertjax.cli.use import export_model
+from bertjax.config import Config, to_dict
+from bertjax.text.prepare import prepare
+from bertjax.text.progress import ProgressLine
+from bertjax.text.store import TokenStore
+from bertjax.training.environment import environment
+from bertjax.training.report import Completion, Summary, write_report
+from bertjax.training.run_directory import VOCABULARY_FILE, load_run
+from bertjax.training.trainer import Outcome, assemble, describe, preflight, prepare_run_directory, train
+
+COMPLETIONS = 5
+
+
+def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    """Run what is missing of the way from text to a trained model, then report and export it."""
+    config = preflight(configured(arguments, overrides))
+    store = TokenStore.open(prepare(config.data, ProgressLine()))
+    print(f"token store {store.path}\n{describe_store(store)}", flush=True)
+    job = assemble(config, store)
+    print(describe(job), flush=True)
+    prepare_run_directory(job.config, store.path / VOCABULARY_FILE)
+    outcome = train(job, lambda line: print(line, flush=True))
+    if outcome.exit_code:
+        print(
+            f"\nstopped by a signal after step {outcome.step:,}; saved in {job.config.directory}.\n"
+            "To go on, run the same command again.",
+            flush=True,
+        )
+    elif jax.process_index() == 0:
+        finish(job.config, store, outcome)
+    return outcome.exit_code
+
+
+def finish(config: Config, store: TokenStore, outcome: Outcome) -> None:
+    """Completions, report and export of a finished run, and the last words on the terminal."""
+    model = load_run(config.directory)
+    completions = held_out_completions(model, store.split("held_out"), COMPLETIONS, config.training.seed)
+    summary = summarise(config, store, outcome, completions)
+    report = write_report(config.directory, summary, to_dict(config), environment())
+    exported = export_model(model, None)
+    print(last_words(config, summary, report, exported), flush=True)
+
+
+def summarise(
+    config: Config, store: TokenStore, outcome: Outcome, completions: tuple[Completion, ...]
+) -> Summary:
+    """The run in figures."""
+    figures, baselines = outcome.evaluation, outcome.baselines
+    train_split = store.split("train")
+    return Summary(
+        name=config.name,
+        about=f"{', '.join(config.data.sources)}: {train_split.num_documents:,} documents, "
+        f"{train_split.num_tokens:,} tokens to train on",
+        steps=outcome.step,
+        tokens_seen=round(outcome.tokens),
+        wall_seconds=outcome.seconds,
+        tokens_per_second=outcome.tokens_per_second,
+        mfu=outcome.mfu,
+        peak=str(outcome.peak),
+        mlm_loss=figures["eval/mlm_loss"],
+        mlm_accuracy=figures["eval/mlm_accuracy"],
+        unigram_loss=baselines.unigram_loss,
+        unigram_accuracy=baselines.unigram_accuracy,
+        nsp_accuracy=figures.get("eval/nsp_accuracy"),
+        majority_accuracy=baselines.majority_accuracy if "eval/nsp_accuracy" in figures else None,
+        completions=completions,
+    )
+
+
+def last_words(config: Config, summary: Summary, report: Path, exported: Path) -> str:
+    """What the run reached, where everything is, and what to do next."""
+    held_out = [
+        f"  MLM loss      {summary.mlm_loss:6.3f}    unigram {summary.unigram_loss:.3f}"
+        f"    ({summary.unigram_loss - summary.mlm_loss:+.3f} nats gained)",
+        f"  MLM accuracy  {summary.mlm_accuracy:6.1%}    most frequent token {summary.unigram_accuracy:.1%}",
+    ]
+    if summary.nsp_accuracy is not None:
+        held_out.append(f"  NSP accuracy  {summary.nsp_accuracy:6.1%}    majority {summary.majority_accuracy:.1%}")
+    filled = [
+        f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
+        f"   (was: {completion.answer})"
+        for completion in summary.completions
+    ]
+    run = config.directory
+    return "\n".join(
+        [
+            f"\nheld-out documents, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
+            *held_out,
+            *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
+            "\nwhere everything is:",
+            f"  report        {report}",
+            f"  Hugging Face  {exported}",
+            f"  checkpoints   {run / 'checkpoints'}",
+            "\nwhat to try next:",
+            f"  bertjax fill-mask {run} 'The [MASK] returns a new array.'",
+            "  bertjax pretrain configs/bert_mini.py --data.sources 'text:my_texts/**/*.txt'    # your own text",
+            "  pip install -e '.[cuda]' && bertjax pretrain configs/bert_base.py ...            # the same on a GPU",
+            f"  bertjax export {run} --to huggingface --output my_bert                           # take it away",
+        ]
+    )
