@@ -12,7 +12,8 @@ class Progress:
     """Follows `total` units of work; a context manager.
 
     On a terminal it is one line that moves. Elsewhere (a log file, a pipe) a line is printed at every multiple of
-    `every` units, or without `every` when `every_seconds` have passed, and one at the end.
+    `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have passed; and
+    one at the end.
     The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
     """
 
@@ -33,7 +34,7 @@ class Progress:
         self._every, self._every_seconds = every, every_seconds
         self._stream = stream or sys.stderr
         self._clock = clock
-        self._message, self._said = "", initial
+        self._message, self._said, self._owed = "", initial, False
         self._last_line = clock()
         self._first: tuple[int, float] | None = None
         self._bar = self._make_bar() if self._stream.isatty() else None
@@ -47,7 +48,7 @@ class Progress:
             if message is not None:
                 self._bar.set_postfix_str(message, refresh=False)
             self._bar.update(n)
-        elif self._due(before):
+        elif self._due(before, message):
             self._print_line()
 
     def note(self, line: str) -> None:
@@ -86,14 +87,16 @@ class Progress:
         done, since = self._first
         return (self._done - done) / max(self._clock() - since, 1e-9)
 
-    def _due(self, before: int) -> bool:
-        if self._every is not None:
-            return before // self._every != self._done // self._every
-        return self._clock() - self._last_line >= self._every_seconds
+    def _due(self, before: int, message: str | None) -> bool:
+        if self._every is None:
+            return self._clock() - self._last_line >= self._every_seconds
+        overdue, reached = self._owed, before // self._every != self._done // self._every
+        self._owed = overdue or reached
+        return (self._owed and message is not None) or (overdue and reached)
 
     def _print_line(self) -> None:
         print(self.line(), file=self._stream, flush=True)
-        self._last_line, self._said = self._clock(), self._done
+        self._last_line, self._said, self._owed = self._clock(), self._done, False
 
     def _make_bar(self):
         from tqdm import tqdm

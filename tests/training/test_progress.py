@@ -41,6 +41,20 @@ def test_the_last_line_is_not_said_twice():
     assert len(run(8, 2.0, every=4)) == 2
 
 
+def test_a_line_waits_for_its_figures_but_not_forever():
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(100, "pretrain", stream=stream, clock=clock, every=10)
+    for done in range(1, 31):
+        clock.now += 1.0
+        progress.update()
+        if done in (1, 10):
+            progress.update(0, f"loss of {done}")
+    assert stream.getvalue().splitlines() == [
+        "pretrain  10 / 100 steps (10%)  1 step/s  ETA 1 min 30 s  loss of 10",
+        "pretrain  30 / 100 steps (30%)  1 step/s  ETA 1 min 10 s  loss of 10",
+    ]
+
+
 def test_a_resumed_run_counts_from_where_it_was():
     first, *_ = run(100, 1.0, initial=50, every=10)
     assert first == "pretrain  60 / 100 steps (60%)  1 step/s  ETA 40 s  loss 60"
@@ -53,7 +67,7 @@ def test_compilation_before_the_first_update_is_not_in_the_eta():
     progress.update()
     for _ in range(10):
         clock.now += 1.0
-        progress.update()
+        progress.update(message="")
     assert "ETA 1 min 29 s" in stream.getvalue()
 
 
