@@ -1,0 +1,237 @@
+"""Batch k as a pure function of (data, seed, k): the rows of a run, from the plan's pairs to arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.masking import MaskRule, mask_tokens
+from bertjax.input.plan import EpochPlan, PlanCache, build_plan
+from bertjax.input.randomness import derive_key, fold_in, hash64, permute
+
+SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+SHORTEST_LENGTH = SPECIAL_TOKENS + 2
+SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
+
+
+class Split(Protocol):
+    """What is needed of a split of the token store (`bertjax.text.store.SplitView`)."""
+
+    document_offsets: np.ndarray  # int64 [documents + 1], in sentences
+    sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of all these stretches, end to end."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """What is needed of a tokenizer (`bertjax.text.tokenizer.WordPiece`)."""
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    is_continuation: np.ndarray  # bool [vocab_size], tokens that start with ##
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The sentence pairs of some rows, before truncation."""
+
+    starts: np.ndarray  # int64 [B, 2]: first token of A and of B
+    lengths: np.ndarray  # int64 [B, 2]: tokens
+    is_random: np.ndarray  # bool [B]
+    keys: np.ndarray  # uint64 [B]: all later draws depend on the pair's key alone, not on where the pair is put
+
+
+class PairBatches:
+    """The rows of a run over one split, for masked language modelling and next sentence prediction.
+
+    Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of pairs of the first
+    epoch; batch k of size B is rows k B to k B + B - 1. Safe to use from many threads.
+
+    Raises ValueError if the split has fewer than two documents or the sequence length holds no pair.
+    """
+
+    def __init__(self, split: Split, vocabulary: Vocabulary, data: DataConfig, seed: int) -> None:
+        documents = len(split.document_offsets) - 1
+        if documents < 2:
+            raise ValueError(
+                f"the split has {documents} document(s); sentence pairs need at least 2: add text to data.sources, "
+                f"or, if this is the held-out split, raise data.held_out={data.held_out}"
+            )
+        if data.sequence_length < SHORTEST_LENGTH:
+            raise ValueError(
+                f"data.sequence_length={data.sequence_length} holds no sentence pair; use {SHORTEST_LENGTH} or more"
+            )
+        self._split = split
+        self._vocabulary = vocabulary
+        self._data = data
+        self._seed = seed
+        self._mask_rule = MaskRule(
+            probability=data.mask_probability,
+            max_predictions=data.max_predictions,
+            mask_id=vocabulary.mask_id,
+            vocab_size=vocabulary.vocab_size,
+            is_continuation=np.asarray(vocabulary.is_continuation) if data.whole_word_masking else None,
+        )
+        self._plans = PlanCache(self._build_plan)
+        self.rows_per_epoch = len(self._plans.get(0))
+        self._plans.capacity = max(self._plans.capacity, SMALL_PLANS_ROWS // self.rows_per_epoch)
+
+    def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Batch `step` of the run, or some of its rows: a slice or an int array of rows within the global batch.
+
+        Raises ValueError for a negative step, an empty batch, or a row outside the batch.
+        """
+        if step < 0 or global_batch_size < 1:
+            raise ValueError(f"step={step} must not be negative, global_batch_size={global_batch_size} not below 1")
+        within = np.arange(global_batch_size)
+        if isinstance(rows, slice):
+            within = within[rows]
+        elif rows is not None:
+            within = np.asarray(rows, np.int64)
+            if len(within) and not 0 <= within.min() <= within.max() < global_batch_size:
+                raise ValueError(f"rows={rows} reach outside the global batch of {global_batch_size} rows")
+        return self.rows(step * global_batch_size + within)
+
+    def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
+        pairs = self._pairs(np.asarray(numbers, np.int64))
+        starts, lengths = truncate(pairs.starts, pairs.lengths, self._max_tokens, fold_in(pairs.keys, "truncate"))
+        tokens = self._split.tokens(starts.ravel(), lengths.ravel())
+        encoder, candidates = lay_out(tokens, lengths, self._data.sequence_length, self._vocabulary)
+        encoder["input_ids"], masks = mask_tokens(encoder["input_ids"], candidates, pairs.keys, self._mask_rule)
+        return encoder | masks | label_pairs(pairs.is_random)
+
+    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+        """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
+        of_tokens = (batch_size, self._data.sequence_length)
+        of_masks = (batch_size, self._data.max_predictions)
+        of_pairs = (batch_size, 1)
+        return {
+            "input_ids": (of_tokens, np.int32),
+            "token_type_ids": (of_tokens, np.int32),
+            "sequence_ids": (of_tokens, np.int32),
+            "mlm_positions": (of_masks, np.int32),
+            "mlm_labels": (of_masks, np.int32),
+            "mlm_weights": (of_masks, np.float32),
+            "cls_positions": (of_pairs, np.int32),
+            "pair_labels": (of_pairs, np.int32),
+            "pair_weights": (of_pairs, np.float32),
+        }
+
+    @property
+    def _max_tokens(self) -> int:
+        return self._data.sequence_length - SPECIAL_TOKENS
+
+    def _build_plan(self, epoch: int) -> EpochPlan:
+        return build_plan(
+            self._split.document_offsets,
+            self._split.sentence_offsets,
+            max_tokens=self._max_tokens,
+            short_sequence_probability=self._data.short_sequence_probability,
+            seed=self._seed,
+            epoch=epoch,
+        )
+
+    def _pairs(self, numbers: np.ndarray) -> _Pairs:
+        starts = np.empty((len(numbers), 2), np.int64)
+        lengths = np.empty((len(numbers), 2), np.int64)
+        is_random = np.empty(len(numbers), bool)
+        keys = np.empty(len(numbers), np.uint64)
+        epochs, places = np.divmod(numbers, self.rows_per_epoch)
+        for epoch in np.unique(epochs).tolist():
+            plan = self._plans.get(epoch)
+            rows = np.flatnonzero(epochs == epoch)
+            if places[rows].max() > self.rows_per_epoch // 2:
+                self._plans.prepare(epoch + 1)
+            pair, keys[rows] = self._shuffle(places[rows], len(plan), epoch)
+            for side, (start, count) in enumerate(((plan.a_start, plan.a_count), (plan.b_start, plan.b_count))):
+                begin = self._split.sentence_offsets[start[pair]]
+                starts[rows, side] = begin
+                lengths[rows, side] = self._split.sentence_offsets[start[pair] + count[pair].astype(np.int64)] - begin
+            is_random[rows] = plan.is_random[pair]
+        return _Pairs(starts, lengths, is_random, keys)
+
+    def _shuffle(self, places: np.ndarray, plan_size: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pair at each place of an epoch, int64[n], and the pairs' keys, uint64[n].
+
+        The places run through the plan's pairs in a random order; if there are more places than pairs, what is left
+        of them starts on a second pass, in another order and with other masks.
+        """
+        passes, pairs = np.divmod(places, plan_size)
+        keys = np.empty(len(places), np.uint64)
+        for number in np.unique(passes).tolist():
+            rows = np.flatnonzero(passes == number)
+            pairs[rows] = permute(pairs[rows], plan_size, derive_key(self._seed, "shuffle", epoch, number))
+            keys[rows] = hash64(derive_key(self._seed, "pair", epoch, number), pairs[rows])
+        return pairs, keys
+
+
+def truncate(
+    starts: np.ndarray, lengths: np.ndarray, max_tokens: int, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut pairs to `max_tokens` tokens, as if one by one from the longer segment (B if equal), from either end.
+
+    Rule: truncate_seq_pair of google-research/bert. All arrays but `keys`, uint64[B], are int64[B, 2] for A and B.
+    """
+    half = np.array([max_tokens - max_tokens // 2, max_tokens // 2])
+    kept = np.minimum(lengths, np.maximum(max_tokens - lengths[:, ::-1], half))
+    return starts + _heads(lengths - kept, keys), kept
+
+
+def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """How many of each number of fair coins show heads, int64[B, 2]: the ones among that many random bits."""
+    number = tosses.ravel()
+    words = -(-number // 64)
+    owner = np.repeat(np.arange(len(number)), words)
+    word = np.arange(len(owner)) - np.repeat(np.cumsum(words) - words, words)
+    bits = hash64(hash64(keys[:, None], np.arange(2)).ravel()[owner], word)
+    bits >>= (64 - np.minimum(number[owner] - 64 * word, 64)).astype(np.uint64)
+    ones = np.bincount(owner, weights=np.bitwise_count(bits), minlength=len(number))
+    return ones.astype(np.int64).reshape(tosses.shape)
+
+
+def lay_out(
+    tokens: np.ndarray, lengths: np.ndarray, length: int, vocabulary: Vocabulary
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Put `[CLS] A [SEP] B [SEP]` and padding in rows: the arrays that every encoder reads.
+
+    `tokens` are the ids of the first row's A, its B, the second row's A, ...; `lengths` int64[B, 2].
+    Returns input_ids, token_type_ids, sequence_ids, int32[B, L], and where A and B are, bool[B, L].
+    """
+    column = np.arange(length, dtype=np.int32)
+    first_sep = (lengths[:, :1] + 1).astype(np.int32)
+    last_sep = (lengths.sum(axis=1, keepdims=True) + 2).astype(np.int32)
+    is_inside = column <= last_sep
+    is_second = (column > first_sep) & is_inside
+    is_text = (column < last_sep) & (column != first_sep)
+    is_text[:, 0] = False
+    input_ids = np.full(is_inside.shape, vocabulary.pad_id, np.int32)
+    input_ids[:, 0] = vocabulary.cls_id
+    rows = np.arange(len(lengths))[:, None]
+    input_ids[rows, first_sep] = vocabulary.sep_id
+    input_ids[rows, last_sep] = vocabulary.sep_id
+    input_ids[is_text] = tokens
+    encoder = {
+        "input_ids": input_ids,
+        "token_type_ids": is_second.astype(np.int32),
+        "sequence_ids": is_inside.astype(np.int32),
+    }
+    return encoder, is_text
+
+
+def label_pairs(is_random: np.ndarray) -> dict[str, np.ndarray]:
+    """The next-sentence objective's part of a batch: 0 where B follows A, 1 where it is random; `is_random` bool[B]."""
+    labels = is_random[:, None].astype(np.int32)
+    return {
+        "cls_positions": np.zeros_like(labels),
+        "pair_labels": labels,
+        "pair_weights": np.ones(labels.shape, np.float32),
+    }

@@ -1,0 +1,180 @@
+"""Batches made ahead of the training step, in order: by tf.data, or by a thread pool that gives the same bytes."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Batch = dict[str, np.ndarray]
+Rows = slice | np.ndarray | None
+
+AHEAD = 2  # finished batches that wait for the step
+ENDLESS = 2**62
+
+
+class Batches(Protocol):
+    """What can be fed, such as `bertjax.input.batches.PairBatches`."""
+
+    def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
+        """Those rows of the global batch of a step."""
+        ...
+
+    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+        """Shape and dtype of every array of a batch of that many rows."""
+        ...
+
+
+class Feed:
+    """An iterator over batches which says what makes them; close it, or use it in a `with`, to stop its threads."""
+
+    def __init__(self, batches: Generator[Batch, None, None], engine: str) -> None:
+        self.engine = engine  # "tf.data" or "threads"
+        self._batches = batches
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Stop making batches."""
+        self._batches.close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def open_feed(
+    batches: Batches,
+    *,
+    start_step: int,
+    global_batch_size: int,
+    rows: Rows = None,
+    threads: int,
+    stop_step: int = ENDLESS,
+    engine: Literal["tf.data", "threads"] | None = None,
+) -> Feed:
+    """Feed the rows that this process makes of each batch from `start_step` on, up to but without `stop_step`.
+
+    By default through tf.data wherever TensorFlow is installed, through a thread pool elsewhere; the bytes are the
+    same. Whatever `batches` raises is raised by the feed as it is.
+    """
+    engine = engine or ("tf.data" if _import_tensorflow() else "threads")
+    make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
+    return Feed(
+        make(
+            batches,
+            start_step=start_step,
+            stop_step=stop_step,
+            global_batch_size=global_batch_size,
+            rows=rows,
+            threads=threads,
+        ),
+        engine,
+    )
+
+
+def make_dataset(
+    batches: Batches,
+    *,
+    start_step: int,
+    global_batch_size: int,
+    rows: Rows = None,
+    threads: int,
+    stop_step: int = ENDLESS,
+    on_error: Callable[[Exception], None] | None = None,
+) -> tf.data.Dataset:
+    """The batches as a `tf.data.Dataset` of dicts, with a static element_spec, made `threads` at a time, in order.
+
+    To resume at step k is to start there. An error of `batches` is told to `on_error` before TensorFlow wraps it.
+    Raises ModuleNotFoundError where TensorFlow is missing.
+    """
+    tf = _import_tensorflow(required=True)
+    spec = batches.spec(len(np.arange(global_batch_size) if rows is None else np.arange(global_batch_size)[rows]))
+
+    def make(step: np.ndarray) -> list[np.ndarray]:
+        try:
+            batch = batches.batch(int(step), global_batch_size, rows)
+            return [batch[key] for key in spec]
+        except Exception as error:
+            if on_error is not None:
+                on_error(error)
+            raise
+
+    def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        tensors = tf.numpy_function(make, [step], [dtype for _, dtype in spec.values()], stateful=False)
+        for tensor, (shape, _) in zip(tensors, spec.values(), strict=True):
+            tensor.set_shape(shape)
+        return dict(zip(spec, tensors, strict=True))
+
+    options = tf.data.Options()
+    options.deterministic = True
+    options.threading.private_threadpool_size = threads
+    dataset = tf.data.Dataset.range(start_step, stop_step)
+    dataset = dataset.map(element, num_parallel_calls=threads, deterministic=True).prefetch(AHEAD)
+    return dataset.with_options(options)
+
+
+def dataset_batches(
+    batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
+) -> Generator[Batch, None, None]:
+    """What `make_dataset` gives, as NumPy arrays, and with the errors of `batches` as they were raised."""
+    errors: list[Exception] = []
+    dataset = make_dataset(
+        batches,
+        start_step=start_step,
+        stop_step=stop_step,
+        global_batch_size=global_batch_size,
+        rows=rows,
+        threads=threads,
+        on_error=errors.append,
+    )
+    try:
+        yield from dataset.as_numpy_iterator()
+    except Exception as wrapped:
+        raise (errors[0] if errors else wrapped) from None
+
+
+def thread_pool_batches(
+    batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
+) -> Generator[Batch, None, None]:
+    """The same batches from a pool of `threads` threads, for where TensorFlow is missing."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
+    under_way: deque[Future[Batch]] = deque()
+    try:
+        for step in range(start_step, stop_step):
+            under_way.append(pool.submit(batches.batch, step, global_batch_size, rows))
+            if len(under_way) >= threads + AHEAD:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _import_tensorflow(required: bool = False):
+    """TensorFlow, kept quiet and away from accelerators; None where it is not installed and not required."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # no TensorFlow arithmetic is done, and it announces itself
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        if required or error.name != "tensorflow":
+            raise
+        return None
+    for kind in ("GPU", "TPU"):
+        if tf.config.get_visible_devices(kind):
+            tf.config.set_visible_devices([], kind)
+    return tf

@@ -1,0 +1,129 @@
+"""The masked language model's part of a batch: which tokens are hidden, how, and what is to be predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.input.randomness import below, fold_in, hash64, uniform
+
+KEEP_PROBABILITY = 0.1  # of the chosen tokens; another 0.1 become random tokens, the rest [MASK] (paper, section 3.1)
+RANDOM_PROBABILITY = 0.1
+
+_POSITION_BITS = 16
+_POSITION_MASK = 2**_POSITION_BITS - 1
+_LAST = np.uint64(2**64 - 1)
+
+
+@dataclass(frozen=True)
+class MaskRule:
+    """How many tokens are hidden, and by what."""
+
+    probability: float  # share of a sequence's tokens, [CLS] and [SEP] counted
+    max_predictions: int  # P
+    mask_id: int
+    vocab_size: int  # random replacements come from all of it
+    is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that start with ##: mask whole words
+
+
+def mask_tokens(
+    input_ids: np.ndarray, candidates: np.ndarray, keys: np.ndarray, rule: MaskRule
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Hide tokens of each row and say what they were.
+
+    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py.
+
+    `input_ids` int32[B, L]; `candidates` bool[B, L] is true where a token may be hidden, that is everywhere but on
+    padding and on a row's three special tokens; `keys` uint64[B], one per sentence pair: all that the draws depend on.
+    Returns the ids after masking, int32[B, L], and `mlm_positions`, `mlm_labels` int32[B, P] in ascending order of
+    position, 0 on unused slots, and `mlm_weights` float32[B, P], 1 on used slots and 0 on the others.
+    """
+    available = np.count_nonzero(candidates, axis=1)
+    wanted = np.rint((available + 3) * rule.probability).astype(np.int64)  # half to even, as Python's round
+    counts = np.minimum(np.clip(wanted, 1, rule.max_predictions), available)
+    order_keys = fold_in(keys, "mask order")
+    if rule.is_continuation is None:
+        positions = _choose_tokens(candidates, counts, order_keys, rule.max_predictions)
+    else:
+        words = _number_words(candidates, candidates & ~rule.is_continuation[input_ids])
+        positions = _choose_words(words, candidates, counts, order_keys, rule.max_predictions)
+    is_used = positions < input_ids.shape[1]
+    positions[~is_used] = 0  # [CLS], which is never hidden: there its own id is written back
+    cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
+    labels = input_ids.ravel()[cells]
+    masked = input_ids.copy()
+    masked.ravel()[cells] = np.where(is_used, _replace(labels, positions, keys, rule), labels)
+    return masked, {
+        "mlm_positions": positions.astype(np.int32),
+        "mlm_labels": np.where(is_used, labels, 0),
+        "mlm_weights": is_used.astype(np.float32),
+    }
+
+
+def _choose_tokens(candidates: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int) -> np.ndarray:
+    """Positions int64[B, slots], ascending, of `counts` candidates drawn without replacement; L on unused slots."""
+    order = _shuffle_key(candidates, keys)
+    length = order.shape[1]
+    positions = np.full((len(order), slots), length, np.int64)
+    kept = min(slots, length)
+    first = np.sort(np.partition(order, kept - 1, axis=1)[:, :kept], axis=1)
+    positions[:, :kept] = first & _POSITION_MASK
+    positions[np.arange(slots) >= counts[:, None]] = length
+    positions.sort(axis=1)
+    return positions
+
+
+def _shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """uint64[B, n]: sorting a row shuffles its columns, those with `is_drawn` false last; low bits hold the column."""
+    column = np.arange(is_drawn.shape[1], dtype=np.uint64)
+    assert len(column) <= _POSITION_MASK
+    order = hash64(keys[:, None], column)
+    order &= ~np.uint64(_POSITION_MASK)
+    order |= column
+    np.putmask(order, ~is_drawn, _LAST)
+    return order
+
+
+def _number_words(candidates: np.ndarray, is_start: np.ndarray) -> np.ndarray:
+    """The word that each candidate belongs to, int64[B, L], counted from 0 in each row.
+
+    As in the reference a continuation belongs to the candidate before it even across a [SEP], and the first
+    candidate of a row starts a word whatever it is.
+    """
+    is_start[np.arange(len(is_start)), candidates.argmax(axis=1)] = True
+    return np.maximum(np.cumsum(is_start, axis=1) - 1, 0)
+
+
+def _choose_words(
+    words: np.ndarray, candidates: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+) -> np.ndarray:
+    """As `_choose_tokens`, in whole words: a word with more tokens than are still to be chosen is skipped."""
+    batch, length = words.shape
+    word_number = (words + np.arange(batch)[:, None] * length)[candidates]
+    sizes = np.bincount(word_number, minlength=batch * length).reshape(batch, length)
+    order = (np.sort(_shuffle_key(sizes > 0, keys), axis=1) & _POSITION_MASK).astype(np.int64)
+    order = np.minimum(order, length - 1)  # there are fewer words than columns, so this is where no word is
+    sizes = np.take_along_axis(sizes, order, axis=1)
+    left = counts.copy()
+    is_taken = np.zeros((length, batch), bool)
+    for taken, size in zip(is_taken, sizes.T, strict=True):
+        np.logical_and(size > 0, size <= left, out=taken)
+        left -= size * taken
+        if not left.any():
+            break
+    is_chosen = np.zeros((batch, length), bool)
+    np.put_along_axis(is_chosen, order, is_taken.T, axis=1)
+    rows, columns = np.nonzero(np.take_along_axis(is_chosen, words, axis=1) & candidates)
+    number = np.bincount(rows, minlength=batch)
+    positions = np.full((batch, slots), length, np.int64)
+    positions[rows, np.arange(len(rows)) - (np.cumsum(number) - number)[rows]] = columns
+    return positions
+
+
+def _replace(labels: np.ndarray, positions: np.ndarray, keys: np.ndarray, rule: MaskRule) -> np.ndarray:
+    """What is shown instead of the chosen tokens, int32[B, P]; each token is drawn for itself."""
+    kind = uniform(hash64(fold_in(keys, "mask kind")[:, None], positions))
+    replacement = below(hash64(fold_in(keys, "replacement")[:, None], positions), rule.vocab_size)
+    shown = np.where(kind < KEEP_PROBABILITY, labels, replacement)
+    return np.where(kind < KEEP_PROBABILITY + RANDOM_PROBABILITY, shown, rule.mask_id)

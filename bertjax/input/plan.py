@@ -1,0 +1,171 @@
+"""Which text goes in which row: an epoch's sentence pairs, made as google-research/bert makes them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from bertjax.input.randomness import below, derive_key, hash64, uniform
+
+# A longer document advances as several at once. Each step of `build_plan` uses up a sentence or more of every document,
+# so this bounds the number of steps; it costs one early end of a chunk per so many sentences.
+LONGEST_WALK = 2048
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The sentence pairs of one epoch, in no particular order; n arrays' entries belong to pair n.
+
+    Segment A is `a_count` sentences from sentence `a_start` on, B is `b_count` from `b_start` on, before truncation.
+    """
+
+    a_start: np.ndarray  # int32 [N], int64 where the split has 2**31 sentences or more
+    a_count: np.ndarray  # uint16 [N]
+    b_start: np.ndarray  # as a_start
+    b_count: np.ndarray  # uint16 [N]
+    is_random: np.ndarray  # bool [N]; B comes from another document
+
+    def __len__(self) -> int:
+        return len(self.a_start)
+
+
+@dataclass
+class _Walk:
+    """Where each (piece of a) document stands; int64 [n] all."""
+
+    document: np.ndarray
+    position: np.ndarray  # first sentence that no pair has used yet
+    end: np.ndarray  # one past its last sentence
+    target: np.ndarray  # tokens that a chunk should reach
+
+    def unfinished(self) -> _Walk:
+        keep = self.position < self.end
+        return self if keep.all() else _Walk(*(getattr(self, f.name)[keep] for f in fields(self)))
+
+
+def build_plan(
+    document_offsets: np.ndarray,
+    sentence_offsets: np.ndarray,
+    *,
+    max_tokens: int,
+    short_sequence_probability: float,
+    seed: int,
+    epoch: int,
+) -> EpochPlan:
+    """Draw the sentence pairs of one epoch, all documents advancing one chunk at a time.
+
+    Rule: create_instances_from_document of google-research/bert, create_pretraining_data.py; but the random document
+    is drawn from the whole split and is always another one.
+
+    `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
+    document is empty, D >= 2. `max_tokens` is what A and B may hold together. Depends on nothing but the arguments.
+    """
+    documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
+    assert len(documents) > 2 and 2 <= max_tokens < 2**16
+    start_type = np.int32 if len(sentences) <= 2**31 else np.int64
+    types = (start_type, np.uint16, start_type, np.uint16, np.bool_)
+    keys = {purpose: derive_key(seed, purpose, epoch) for purpose in ("split", "coin", "document", "sentence")}
+    walk = _begin(documents, max_tokens, short_sequence_probability, seed, epoch)
+    columns: list[list[np.ndarray]] = [[] for _ in types]
+    while len(walk.position):
+        made = _advance(walk, documents, sentences, keys)
+        for column, values, kind in zip(columns, made, types, strict=True):
+            column.append(values.astype(kind))
+        walk = walk.unfinished()
+    columns.reverse()  # each list of parts is freed as soon as it is joined
+    return EpochPlan(*(np.concatenate(columns.pop()) for _ in types))
+
+
+def _begin(documents: np.ndarray, max_tokens: int, short_probability: float, seed: int, epoch: int) -> _Walk:
+    """Every document at its start, the long ones cut in even pieces, with the target length of this pass over it."""
+    number = np.arange(len(documents) - 1)
+    is_short = uniform(hash64(derive_key(seed, "short", epoch), number)) < short_probability
+    short_target = 2 + below(hash64(derive_key(seed, "target", epoch), number), max_tokens - 1)
+    target = np.where(is_short, short_target, max_tokens)
+    sizes = np.diff(documents)
+    pieces = -(-sizes // LONGEST_WALK)
+    document = np.repeat(number, pieces)
+    piece = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    size, count, first = sizes[document], pieces[document], documents[document]
+    return _Walk(document, first + size * piece // count, first + size * (piece + 1) // count, target[document])
+
+
+def _advance(
+    walk: _Walk, documents: np.ndarray, sentences: np.ndarray, keys: dict[str, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Move every document of the walk by one chunk; return the fields of the pairs made, in EpochPlan's order.
+
+    A chunk's first sentence starts no other chunk of the epoch, so its number is the counter of all draws.
+    """
+    start = walk.position
+    chunk_end = np.minimum(_reach(sentences, start, walk.target), walk.end)
+    in_chunk = chunk_end - start
+    a_count = 1 + below(hash64(keys["split"], start), np.maximum(in_chunk - 1, 1))
+    a_end = start + a_count
+    is_random = (in_chunk == 1) | (hash64(keys["coin"], start) >> 63 == 1)
+
+    drawn = np.flatnonzero(is_random)
+    counter = start[drawn]
+    other = below(hash64(keys["document"], counter), len(documents) - 2)
+    other += other >= walk.document[drawn]
+    first, last = documents[other], documents[other + 1]
+    random_start = first + below(hash64(keys["sentence"], counter), last - first)
+    wanted = walk.target[drawn] - (sentences[a_end[drawn]] - sentences[counter])
+    b_start, b_end = a_end.copy(), chunk_end.copy()
+    b_start[drawn] = random_start
+    b_end[drawn] = np.minimum(_reach(sentences, random_start, np.maximum(wanted, 1)), last)
+
+    walk.position = np.where(is_random, a_end, chunk_end)  # the sentences that a random B displaced are put back
+    return start, a_count, b_start, b_end - b_start, is_random
+
+
+def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """One past the sentence with which the sentences from `start` on hold `tokens` or more.
+
+    The keys keep the dtype of the offsets: searchsorted would copy the whole array to another one.
+    """
+    wanted = (sentences[start] + tokens).astype(sentences.dtype, copy=False)
+    return np.searchsorted(sentences, wanted, side="left")
+
+
+class PlanCache:
+    """The few plans in use, each built once, by whoever needs it first or ahead of time in the background."""
+
+    def __init__(self, build: Callable[[int], EpochPlan]) -> None:
+        self._build = build
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[int, Future[EpochPlan]] = OrderedDict()
+        self.capacity = 2  # plans kept: the current one and the next
+
+    def get(self, epoch: int) -> EpochPlan:
+        """The plan of an epoch, once it is there; whatever building it raised is raised here."""
+        plan, is_new = self._claim(epoch)
+        if is_new:
+            self._fill(plan, epoch)
+        return plan.result()
+
+    def prepare(self, epoch: int) -> None:
+        """Have the plan of an epoch built in the background, unless it is kept or under way."""
+        plan, is_new = self._claim(epoch)
+        if is_new:
+            threading.Thread(target=self._fill, args=(plan, epoch), name=f"plan-{epoch}", daemon=True).start()
+
+    def _claim(self, epoch: int) -> tuple[Future[EpochPlan], bool]:
+        with self._lock:
+            is_new = epoch not in self._plans
+            plan = self._plans.setdefault(epoch, Future())
+            self._plans.move_to_end(epoch)
+            while len(self._plans) > self.capacity:
+                self._plans.popitem(last=False)
+        return plan, is_new
+
+    def _fill(self, plan: Future[EpochPlan], epoch: int) -> None:
+        try:
+            plan.set_result(self._build(epoch))
+        except BaseException as error:
+            plan.set_exception(error)

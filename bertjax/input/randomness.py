@@ -1,0 +1,81 @@
+"""Every random choice of the input as a pure function of what it is about.
+
+Nothing here holds state: a draw is the hash of a key (seed, epoch, purpose) and a counter (which sentence, token, ...),
+so that any row of any epoch can be made alone, in any order, by any number of threads and hosts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from math import isqrt
+
+import numpy as np
+
+_GAMMA = 0x9E3779B97F4A7C15  # SplitMix64 (Steele, Lea, Flood 2014): its increment and its finaliser's multipliers
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_HALF_ROUNDS = 8
+
+
+@lru_cache(maxsize=4096)
+def derive_key(*labels: int | str) -> int:
+    """The 64-bit key of a purpose, such as `derive_key(seed, "coin", epoch)`."""
+    text = "/".join(map(str, labels))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def hash64(keys: int | np.ndarray, counters: np.ndarray) -> np.ndarray:
+    """64 random bits for each counter under its key.
+
+    `keys` is one key or uint64[...], `counters` any integers [...]; the result is uint64, of their broadcast shape.
+    """
+    x = np.asarray(counters).astype(np.uint64)
+    x *= _GAMMA
+    x = x + keys
+    x ^= x >> 30
+    x *= _MIX_1
+    x ^= x >> 27
+    x *= _MIX_2
+    x ^= x >> 31
+    return x
+
+
+def fold_in(keys: np.ndarray, purpose: str) -> np.ndarray:
+    """New keys, uint64 as `keys`, for one purpose of what the old ones stand for."""
+    return hash64(keys, np.uint64(derive_key(purpose)))
+
+
+def uniform(bits: np.ndarray) -> np.ndarray:
+    """float64 in [0, 1) from uint64 hashes, of the same shape."""
+    return (bits >> 11) * 2.0**-53
+
+
+def below(bits: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
+    """int64 in [0, bound) from uint64 hashes; a value's probability is off by less than 2**-53."""
+    return (uniform(bits) * bound).astype(np.int64)
+
+
+def permute(places: np.ndarray, size: int, key: int) -> np.ndarray:
+    """Where a keyed bijection of [0, size) sends each place, without making the permutation.
+
+    A Feistel network over a grid of about sqrt(size) x sqrt(size) cells, which has at most sqrt(size) cells too many;
+    a place that lands on one of those walks on until it is back inside (Black and Rogaway 2002).
+    `places` is int64[n] in [0, size); so is the result.
+    """
+    columns = isqrt(size - 1) + 1 if size else 1
+    rows = -(-size // columns)
+    image = np.array(places, np.int64)
+    outside = np.arange(len(image))
+    while len(outside):
+        image[outside] = walked = _permute_grid(image[outside], rows, columns, key)
+        outside = outside[walked >= size]
+    return image
+
+
+def _permute_grid(cells: np.ndarray, rows: int, columns: int, key: int) -> np.ndarray:
+    row, column = np.divmod(cells, columns)
+    for number in range(0, _HALF_ROUNDS, 2):
+        row = (row + below(hash64(derive_key(key, number), column), rows)) % rows
+        column = (column + below(hash64(derive_key(key, number + 1), row), columns)) % columns
+    return row * columns + column

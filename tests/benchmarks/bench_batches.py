@@ -1,0 +1,164 @@
+"""Speed of the input: rows a second and memory of a plan, tokens a second of the batch function and of the feed.
+
+python tests/benchmarks/bench_batches.py                    # a made-up corpus of 10 million rows' worth of text
+python tests/benchmarks/bench_batches.py --store DIRECTORY  # a prepared token store
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import resource
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.input.feed import open_feed
+from bertjax.input.plan import build_plan
+from bertjax.text.store import TokenStore
+
+FIRST_TOKEN = 1000
+VOCAB_SIZE = 30_522
+
+
+@dataclass
+class MadeUpSplit:
+    """Documents like Wikipedia's: geometric numbers of sentences of log-normal lengths, of random tokens."""
+
+    sentences: int
+
+    def __post_init__(self) -> None:
+        generator = np.random.default_rng(0)
+        lengths = np.maximum(generator.lognormal(np.log(20), 0.6, self.sentences), 1).astype(np.int64)
+        sizes = generator.geometric(1 / 25, self.sentences // 20)
+        ends = np.cumsum(sizes)
+        ends = np.append(ends[ends < self.sentences], self.sentences)
+        self.document_offsets = np.concatenate([[0], ends])
+        self.sentence_offsets = np.concatenate([[0], np.cumsum(lengths)])
+        self._flat = generator.integers(FIRST_TOKEN, VOCAB_SIZE, int(self.sentence_offsets[-1]), dtype=np.uint16)
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        return self._flat.take(shift + np.arange(len(shift)))
+
+
+@dataclass
+class MadeUpVocabulary:
+    vocab_size: int = VOCAB_SIZE
+    pad_id: int = 0
+    cls_id: int = 101
+    sep_id: int = 102
+    mask_id: int = 103
+
+    @property
+    def is_continuation(self) -> np.ndarray:
+        return np.arange(self.vocab_size) % 5 == 0
+
+
+def measure_plan(split, length: int) -> None:
+    """Print the rows a second of building a plan, and by how much memory grows meanwhile."""
+    before = resident()
+    peak, done = [before], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            peak[0] = max(peak[0], resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.perf_counter()
+    plan = build_plan(
+        split.document_offsets,
+        split.sentence_offsets,
+        max_tokens=length - 3,
+        short_sequence_probability=0.1,
+        seed=0,
+        epoch=1,
+    )
+    seconds = time.perf_counter() - start
+    done.set()
+    watcher.join()
+    print(
+        f"plan: {len(plan):,} rows in {seconds:.2f} s = {len(plan) / seconds / 1e6:.2f} M rows/s; "
+        f"memory grew by {(peak[0] - before) / 2**20:.0f} MiB at most"
+    )
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds, mapped files included."""
+    with open("/proc/self/statm") as stream:
+        return int(stream.read().split()[1]) * resource.getpagesize()
+
+
+def measure_batches(make: Callable[[int], dict[str, np.ndarray]], batch_size: int, threads: int, repeats: int) -> str:
+    """Tokens a second (positions and real tokens, median of the repeats) of `threads` threads making batches."""
+    steps = max(2 * threads, 2**13 // batch_size)
+    positions, real = [], []
+    with ThreadPoolExecutor(threads) as pool:
+        for repeat in range(repeats + 1):
+            start = time.perf_counter()
+            made = list(pool.map(lambda k: batch_totals(make(k)), range(repeat * steps, (repeat + 1) * steps)))
+            seconds = time.perf_counter() - start
+            positions.append(sum(m[0] for m in made) / seconds / 1e6)
+            real.append(sum(m[1] for m in made) / seconds / 1e6)
+    return f"{statistics.median(positions[1:]):6.1f} M positions/s {statistics.median(real[1:]):6.1f} M real tokens/s"
+
+
+def batch_totals(batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    return batch["input_ids"].size, int(batch["sequence_ids"].sum())
+
+
+def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int) -> str:
+    """Tokens a second out of a feed that nothing but this loop empties."""
+    steps = max(8, 2**15 // batch_size)
+    with open_feed(batches, start_step=0, global_batch_size=batch_size, threads=threads, engine=engine) as feed:
+        for _ in itertools.islice(feed, 4):
+            pass
+        start = time.perf_counter()
+        positions = sum(batch["input_ids"].size for batch in itertools.islice(feed, steps))
+        return f"{positions / (time.perf_counter() - start) / 1e6:6.1f} M positions/s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", help="a token store; without it a corpus is made up")
+    parser.add_argument("--sentences", type=int, default=35_000_000, help="of the made-up corpus")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--predictions", type=int, default=20)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 256, 1024, 4096])
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    store = TokenStore.open(arguments.store) if arguments.store else None
+    split = store.split("train") if store else MadeUpSplit(arguments.sentences)
+    vocabulary = store.tokenizer() if store else MadeUpVocabulary()
+    print(f"{len(split.document_offsets) - 1:,} documents, {split.sentence_offsets[-1]:,} tokens")
+    measure_plan(split, arguments.length)
+    for whole_words in (False, True):
+        data = DataConfig(
+            sequence_length=arguments.length,
+            max_predictions=arguments.predictions,
+            whole_word_masking=whole_words,
+        )
+        batches = PairBatches(split, vocabulary, data, seed=0)
+        print(f"whole words {whole_words}:")
+        for size, threads in itertools.product(arguments.batch_sizes, (1, 2)):
+            speed = measure_batches(lambda k: batches.batch(k, size), size, threads, arguments.repeats)  # noqa: B023
+            print(f"  function, batch {size:5}, {threads} threads: {speed}")
+        for engine, threads in itertools.product(("tf.data", "threads"), (1, 2)):
+            print(f"  feed {engine:8} batch 256, {threads} threads: {measure_feed(batches, engine, 256, threads)}")
+    step, size = 10_000_000, arguments.batch_sizes[-1]
+    batches.batch(step, size)
+    start = time.perf_counter()
+    batches.batch(step, size)
+    print(f"batch {step:,} of {size} rows, its plan built: {time.perf_counter() - start:.4f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Small corpora in memory, with what `PairBatches` needs of a split and of a tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+FIRST_TOKEN = 5  # below it are the special ones
+
+
+@dataclass(frozen=True)
+class MemorySplit:
+    """A split whose sentences have the given numbers of tokens, one list per document."""
+
+    documents: list[list[int]]
+    vocab_size: int = 1000
+    all_different: bool = False  # token n of the split is FIRST_TOKEN + n
+    document_offsets: np.ndarray = field(init=False)
+    sentence_offsets: np.ndarray = field(init=False)
+    flat: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        lengths = np.concatenate([np.array(d, np.int64) for d in self.documents] or [np.zeros(0, np.int64)])
+        sizes = np.array([len(d) for d in self.documents], np.int64)
+        set_once = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        set_once("document_offsets", np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        set_once("sentence_offsets", np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        count = int(lengths.sum())
+        drawn = np.random.default_rng(0).integers(FIRST_TOKEN, self.vocab_size, count, dtype=np.uint16)
+        set_once("flat", np.arange(FIRST_TOKEN, FIRST_TOKEN + count, dtype=np.uint32) if self.all_different else drawn)
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        shift = starts - (np.cumsum(lengths) - lengths)
+        return self.flat[np.arange(lengths.sum()) + np.repeat(shift, lengths)]
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The facts of a vocabulary; every third token is a continuation."""
+
+    vocab_size: int = 1000
+    pad_id: int = 0
+    cls_id: int = 2
+    sep_id: int = 3
+    mask_id: int = 4
+
+    @property
+    def is_continuation(self) -> np.ndarray:
+        ids = np.arange(self.vocab_size)
+        return (ids >= FIRST_TOKEN) & (ids % 3 == 0)
+
+
+def random_documents(count: int, seed: int, sentences: float = 12.0, tokens: float = 22.0) -> list[list[int]]:
+    """Documents of geometric numbers of sentences of log-normal lengths, so that every branch is taken."""
+    generator = np.random.default_rng(seed)
+    sizes = generator.geometric(1 / sentences, count)
+    return [np.maximum(generator.lognormal(np.log(tokens), 0.7, size).astype(int), 1).tolist() for size in sizes]

@@ -1,0 +1,265 @@
+"""Rows well formed, and the stream of batches the same however it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.text.store import TokenStore
+from bertjax.text.store_writer import write_store
+from bertjax.text.tokenizer import WordPiece
+
+SPECIALS = Specials()
+DATA = DataConfig(sequence_length=32, max_predictions=6)
+BATCH_SIZE = 8
+
+
+def small_batches(seed: int = 0, data: DataConfig = DATA, documents: int = 24) -> PairBatches:
+    return PairBatches(MemorySplit(random_documents(documents, seed=2, sentences=6, tokens=9)), SPECIALS, data, seed)
+
+
+def digest(batches: list[dict[str, np.ndarray]]) -> str:
+    """SHA-256 over keys, dtypes, shapes and bytes of a stream of batches."""
+    sha = hashlib.sha256()
+    for batch in batches:
+        for key, values in batch.items():
+            sha.update(f"{key} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return sha.hexdigest()
+
+
+def two_epochs(batches: PairBatches) -> int:
+    """Steps that two epochs take, the last one reaching into the third."""
+    return -(-2 * batches.rows_per_epoch // BATCH_SIZE)
+
+
+def check_row(row: dict[str, np.ndarray], split: MemorySplit, data: DataConfig) -> None:
+    """One row of a split whose tokens are all different, against everything that must hold of it."""
+    ids, types, inside = row["input_ids"].tolist(), row["token_type_ids"].tolist(), row["sequence_ids"].tolist()
+    total = sum(inside)
+    assert inside == [1] * total + [0] * (data.sequence_length - total)
+    assert ids[total:] == [SPECIALS.pad_id] * (data.sequence_length - total)
+
+    used = int(row["mlm_weights"].sum())
+    assert row["mlm_weights"].tolist() == [1.0] * used + [0.0] * (data.max_predictions - used)
+    positions, labels = row["mlm_positions"].tolist(), row["mlm_labels"].tolist()
+    assert positions[used:] == labels[used:] == [0] * (data.max_predictions - used)
+    assert positions[:used] == sorted(set(positions[:used]))
+    wanted = min(data.max_predictions, max(1, round(total * data.mask_probability)), total - 3)
+    assert used <= wanted if data.whole_word_masking else used == wanted
+    original = list(ids)
+    for position, label in zip(positions[:used], labels[:used], strict=True):
+        original[position] = label
+        assert 0 <= ids[position] < split.vocab_size
+
+    first_sep = types.index(1) - 1
+    assert types == [0] * (first_sep + 1) + [1] * (total - first_sep - 1) + [0] * (data.sequence_length - total)
+    assert (original[0], original[first_sep], original[total - 1]) == (
+        SPECIALS.cls_id,
+        SPECIALS.sep_id,
+        SPECIALS.sep_id,
+    )
+    a, b = original[1:first_sep], original[first_sep + 1 : total - 1]
+    assert a and b and min(a + b) >= FIRST_TOKEN
+    assert a == list(range(a[0], a[0] + len(a))) and b == list(range(b[0], b[0] + len(b)))  # labels are the text
+
+    ends = split.sentence_offsets[split.document_offsets[1:]] + FIRST_TOKEN
+    homes = np.searchsorted(ends, [a[0], a[-1], b[0], b[-1]], side="right").tolist()
+    assert homes[0] == homes[1] and homes[2] == homes[3]
+    is_random = homes[0] != homes[2]
+    assert row["pair_labels"].tolist() == [int(is_random)]
+    assert is_random or a[-1] < b[0]
+    assert total == data.sequence_length or is_random or a[-1] + 1 == b[0]  # nothing was cut between A and B
+    assert row["cls_positions"].tolist() == [0] and row["pair_weights"].tolist() == [1.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents=st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=2, max_size=8),
+    length=st.integers(8, 80),
+    slots=st.integers(1, 20),
+    probability=st.sampled_from([0.0, 0.15, 0.5, 0.99]),
+    whole_words=st.booleans(),
+    seed=st.integers(0, 2**63),
+    first=st.integers(0, 10**6),
+)
+def test_every_row_is_well_formed(documents, length, slots, probability, whole_words, seed, first) -> None:
+    tokens = sum(map(sum, documents))
+    split = MemorySplit(documents, vocab_size=FIRST_TOKEN + tokens, all_different=True)
+    data = DataConfig(
+        sequence_length=length,
+        max_predictions=slots,
+        mask_probability=probability,
+        short_sequence_probability=0.3,
+        whole_word_masking=whole_words,
+    )
+    batches = PairBatches(split, replace(SPECIALS, vocab_size=split.vocab_size), data, seed)
+    batch = batches.rows(first + np.arange(7))
+    assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(7)
+    assert list(batch) == list(batches.spec(7))
+    for n in range(7):
+        check_row({key: values[n] for key, values in batch.items()}, split, data)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
+def test_hosts_make_slices_of_the_same_batches(hosts: int) -> None:
+    whole = [small_batches().batch(step, BATCH_SIZE) for step in range(two_epochs(small_batches()))]
+    share = BATCH_SIZE // hosts
+    per_host = [small_batches() for _ in range(hosts)]
+    joined = []
+    for step in range(len(whole)):
+        parts = [
+            batches.batch(step, BATCH_SIZE, slice(host * share, (host + 1) * share))
+            for host, batches in enumerate(per_host)
+        ]
+        joined.append({key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
+    assert digest(joined) == digest(whole)
+
+
+def test_rows_may_be_any_selection_in_any_order() -> None:
+    batches = small_batches()
+    whole, rows = batches.batch(3, BATCH_SIZE), np.array([6, 0, 3])
+    picked = batches.batch(3, BATCH_SIZE, rows)
+    assert all((picked[key] == whole[key][rows]).all() for key in whole)
+    strided = batches.batch(3, BATCH_SIZE, slice(1, None, 2))
+    assert all((strided[key] == whole[key][1::2]).all() for key in whole)
+    nothing = batches.batch(3, BATCH_SIZE, np.array([], int))
+    assert {key: (v.shape, v.dtype.type) for key, v in nothing.items()} == batches.spec(0)
+
+
+def test_restart_at_every_step_of_two_epochs() -> None:
+    running = small_batches()
+    stream = [running.batch(step, BATCH_SIZE) for step in range(two_epochs(running))]
+    for start in range(len(stream)):
+        restarted = small_batches()
+        rest = [restarted.batch(step, BATCH_SIZE) for step in range(start, len(stream))]
+        assert digest(rest) == digest(stream[start:])
+
+
+def test_stream_is_pinned() -> None:
+    """These bytes must not change: a run that is resumed after an upgrade goes on with the same batches."""
+    documents = [[(7 * i + 3 * j) % 23 + 1 for j in range(i % 9 + 1)] for i in range(24)]
+    batches = PairBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
+    stream = digest([batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))])
+    assert stream == "cc3d77a1cc6d0148c978d2d90ccbcd698bf48273d9cc705e7513a3691f457465"
+
+
+def test_batch_size_only_groups_the_rows() -> None:
+    batches = small_batches()
+    few, many = batches.batch(0, 24), [batches.batch(step, 4) for step in range(6)]
+    assert all((few[key] == np.concatenate([b[key] for b in many])).all() for key in few)
+
+
+def test_epochs_seeds_and_masks_differ() -> None:
+    batches, other = small_batches(), small_batches(seed=1)
+    first, second = (batches.rows(epoch * batches.rows_per_epoch + np.arange(40)) for epoch in (0, 1))
+    assert digest([first]) != digest([second])
+    assert digest([first]) != digest([other.rows(np.arange(40))])
+
+
+def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
+    """For each place of an epoch where its pair comes from."""
+    numbers = epoch * batches.rows_per_epoch + np.arange(batches.rows_per_epoch)
+    pairs = batches._pairs(numbers)
+    return list(map(tuple, np.concatenate([pairs.starts, pairs.lengths], axis=1).tolist()))
+
+
+def test_epochs_have_one_number_of_rows() -> None:
+    """The first epoch is its plan, shuffled; a longer plan is cut, a shorter one refilled from its start, remasked."""
+    batches = small_batches()
+    sizes = [len(batches._plans.get(epoch)) for epoch in range(30)]
+    assert batches.rows_per_epoch == sizes[0]
+    assert min(sizes) < sizes[0] < max(sizes)
+    for epoch, size in enumerate(sizes):
+        placed = sources(batches, epoch)
+        assert len(placed) == sizes[0]
+        assert len(set(placed)) == min(size, sizes[0])
+        assert placed != sorted(placed)
+        keys = batches._pairs(epoch * sizes[0] + np.arange(sizes[0])).keys
+        assert len(set(keys.tolist())) == sizes[0]
+
+
+def test_a_batch_may_straddle_many_epochs() -> None:
+    batches = small_batches(documents=2)
+    size = 5 * batches.rows_per_epoch + 3
+    together = batches.batch(1, size)
+    one_by_one = [batches.rows(np.array([number])) for number in range(size, 2 * size)]
+    assert all((together[key] == np.concatenate([row[key] for row in one_by_one])).all() for key in together)
+
+
+def test_random_access_is_quick() -> None:
+    batches = small_batches(documents=400)
+    batches.batch(10_000_000, 256)  # builds the plans
+    start = time.perf_counter()
+    batches.batch(10_000_000, 256)
+    assert time.perf_counter() - start < 1
+
+
+def test_next_plan_is_built_in_the_background() -> None:
+    batches = small_batches(documents=200)
+    batches.rows(np.array([0]))
+    assert list(batches._plans._plans) == [0]
+    batches.rows(np.array([batches.rows_per_epoch * 3 // 4]))
+    assert list(batches._plans._plans) == [0, 1]
+
+
+@pytest.mark.parametrize("documents", [[], [[3, 4]]])
+def test_too_few_documents(documents: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match=rf"{len(documents)} document\(s\).*at least 2.*data\.held_out=0\.01"):
+        PairBatches(MemorySplit(documents), SPECIALS, DATA, 0)
+
+
+def test_rows_too_short_for_a_pair() -> None:
+    with pytest.raises(ValueError, match=r"data\.sequence_length=4 holds no sentence pair; use 5 or more"):
+        small_batches(data=DataConfig(sequence_length=4))
+
+
+def test_bad_batch_arguments() -> None:
+    batches = small_batches()
+    with pytest.raises(ValueError, match=r"step=-1"):
+        batches.batch(-1, 8)
+    with pytest.raises(ValueError, match=r"global_batch_size=0"):
+        batches.batch(0, 0)
+    with pytest.raises(ValueError, match=r"rows=\[0 8\] reach outside the global batch of 8 rows"):
+        batches.batch(0, 8, np.array([0, 8]))
+
+
+@pytest.mark.parametrize("documents_per_shard", [None, 4])
+def test_a_real_store_gives_the_same_batches(tmp_path, documents_per_shard: int | None) -> None:
+    """Whatever its shards, as the same text in memory."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += [f"##w{n}" if n % 3 == 0 else f"w{n}" for n in range(5, SPECIALS.vocab_size)]
+    wordpiece = WordPiece(tokens, lowercase=True, strip_accents=True)
+    lengths = random_documents(9, seed=2, sentences=6, tokens=9)
+    memory = MemorySplit(lengths)
+    text, edges = memory.flat.tolist(), memory.sentence_offsets.tolist()
+    sentences = iter(text[a:b] for a, b in pairwise(edges))
+    documents = [[next(sentences) for _ in document] for document in lengths]
+    store = write_store(tmp_path / "store", {"train": documents}, wordpiece, documents_per_shard=documents_per_shard)
+    data = replace(DATA, whole_word_masking=True)
+    stored = PairBatches(TokenStore.open(store).split("train"), wordpiece, data, 0)
+    held = PairBatches(memory, SPECIALS, data, 0)
+    steps = range(two_epochs(held))
+    assert digest([stored.batch(n, BATCH_SIZE) for n in steps]) == digest([held.batch(n, BATCH_SIZE) for n in steps])
+    with pytest.raises(ValueError, match=r"0 document\(s\)"):
+        PairBatches(TokenStore.open(store).split("held_out"), wordpiece, data, 0)
+
+
+def test_batches_import_neither_jax_nor_tensorflow() -> None:
+    code = (
+        "import sys, bertjax.input.batches, bertjax.input.feed;"
+        "print(sorted({'jax', 'tensorflow', 'torch'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[]\n", "")

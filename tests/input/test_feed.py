@@ -1,0 +1,195 @@
+"""The feed: the same bytes in the same order whichever engine makes them, and errors as they were raised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pair_corpora import MemorySplit, Specials, random_documents
+from test_batches import BATCH_SIZE, DATA, digest, small_batches, two_epochs
+
+from bertjax.input.batches import PairBatches
+from bertjax.input.feed import Feed, make_dataset, open_feed
+from bertjax.text.store import TokenStore
+from bertjax.text.store_writer import write_store
+from bertjax.text.tokenizer import WordPiece
+
+ENGINES = ["tf.data", "threads"]
+
+
+@pytest.fixture(autouse=True)
+def _tensorflow(request: pytest.FixtureRequest) -> None:
+    if "tf.data" in request.node.name:
+        pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+
+
+def feed(batches, engine: str, start: int = 0, stop: int = 2**62, threads: int = 2, rows=None) -> Feed:
+    return open_feed(
+        batches,
+        start_step=start,
+        stop_step=stop,
+        global_batch_size=BATCH_SIZE,
+        rows=rows,
+        threads=threads,
+        engine=engine,
+    )
+
+
+@pytest.fixture(scope="module")
+def stream() -> list[dict[str, np.ndarray]]:
+    """Two epochs of batches, made one after the other."""
+    batches = small_batches()
+    return [batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))]
+
+
+class Jittery:
+    """Batches that take times of their own, so that threads overtake each other."""
+
+    def __init__(self, batches: PairBatches) -> None:
+        self._batches = batches
+        self.spec = batches.spec
+
+    def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
+        time.sleep(0.004 * (step * 7 % 4))
+        return self._batches.batch(step, global_batch_size, rows)
+
+
+@pytest.mark.parametrize("threads", range(1, 9))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_and_engines_give_the_same_bytes(stream, engine: str, threads: int) -> None:
+    with feed(Jittery(small_batches()), engine, stop=len(stream), threads=threads) as fed:
+        assert fed.engine == engine
+        assert digest(list(fed)) == digest(stream)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_restart_at_every_step_of_two_epochs(stream, engine: str) -> None:
+    for start in range(len(stream)):
+        with feed(small_batches(), engine, start, len(stream)) as fed:
+            assert digest(list(fed)) == digest(stream[start:])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("hosts", [2, 4, 8])
+def test_hosts_feed_their_rows(stream, engine: str, hosts: int) -> None:
+    share = BATCH_SIZE // hosts
+    feeds = [
+        feed(small_batches(), engine, stop=len(stream), rows=slice(n * share, (n + 1) * share)) for n in range(hosts)
+    ]
+    joined = [
+        {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} for parts in zip(*feeds, strict=True)
+    ]
+    assert digest(joined) == digest(stream)
+
+
+def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+    batches = small_batches()
+    dataset = make_dataset(
+        batches, start_step=3, global_batch_size=BATCH_SIZE, rows=np.array([5, 1, 2]), threads=2, stop_step=5
+    )
+    assert isinstance(dataset, tf.data.Dataset)
+    assert dataset.element_spec == {
+        key: tf.TensorSpec(shape, tf.as_dtype(dtype)) for key, (shape, dtype) in batches.spec(3).items()
+    }
+    made = list(dataset.as_numpy_iterator())
+    assert digest(made) == digest([{key: values[[5, 1, 2]] for key, values in batch.items()} for batch in stream[3:5]])
+    assert tf.config.get_visible_devices("GPU") == tf.config.get_visible_devices("TPU") == []
+
+
+def test_an_installed_tensorflow_is_used() -> None:
+    pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+    with feed(small_batches(), None) as fed:
+        assert fed.engine == "tf.data"
+
+
+CODE = """
+import sys
+sys.path.insert(0, {folder!r})
+{before}
+from test_feed import digest, feed, small_batches
+with feed(small_batches(), None) as fed:
+    print(fed.engine, digest([next(fed) for _ in range(3)]))
+"""
+
+
+@pytest.mark.parametrize(("before", "engine"), [("", "tf.data"), ("sys.modules['tensorflow'] = None", "threads")])
+def test_a_process_without_tensorflow_gets_the_same_bytes(stream, before: str, engine: str) -> None:
+    """The feed says what it runs on, TensorFlow is silent, and an endless feed does not keep a process from ending."""
+    code = CODE.format(before=before, folder=str(Path(__file__).parent))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.split() == [engine, digest(stream[:3])]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_damaged_store_is_named_by_the_feed(tmp_path, engine: str) -> None:
+    """The store's own message arrives: file and byte offset, not what TensorFlow makes of an error."""
+    lengths = random_documents(30, seed=2, sentences=6, tokens=9)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(5, 1000))]
+    wordpiece = WordPiece(tokens, lowercase=True, strip_accents=True)
+    documents = [[[7] * length for length in document] for document in lengths]
+    path = write_store(tmp_path / "store", {"train": documents}, wordpiece)
+    shard = path / "train-00000.tokens"
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    batches = PairBatches(TokenStore.open(path).split("train"), wordpiece, DATA, 0)
+    with feed(batches, engine) as fed, pytest.raises(ValueError, match=r"train-00000\.tokens.*byte 0 ") as caught:
+        next(fed)
+    assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_before_an_error_arrive(stream, engine: str) -> None:
+    class Broken(Jittery):
+        def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
+            if step == 4:
+                raise OSError("the disk went away")
+            return super().batch(step, global_batch_size, rows)
+
+    got = []
+    with feed(Broken(small_batches()), engine) as fed, pytest.raises(OSError, match="the disk went away"):
+        for batch in fed:
+            got.append(batch)
+    assert digest(stream[: len(got)]) == digest(got) and len(got) <= 4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_closing_stops_the_threads(engine: str) -> None:
+    class Counted(Jittery):
+        made = 0
+
+        def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
+            Counted.made += 1
+            return super().batch(step, global_batch_size, rows)
+
+    fed = feed(Counted(small_batches()), engine)
+    next(fed)
+    fed.close()
+    time.sleep(0.1)
+    made = Counted.made
+    time.sleep(0.1)
+    assert Counted.made == made < 12
+    assert next(fed, None) is None
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batch")]
+
+
+def test_a_feed_makes_only_a_few_batches_ahead() -> None:
+    split = MemorySplit(random_documents(50, seed=2))
+    asked = []
+
+    class Recorded(PairBatches):
+        def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
+            asked.append(step)
+            return super().batch(step, global_batch_size, rows)
+
+    with feed(Recorded(split, Specials(), DATA, 0), "threads", threads=2) as fed:
+        next(fed)
+        time.sleep(0.2)
+        assert max(asked) <= 4

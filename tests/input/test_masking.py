@@ -1,0 +1,217 @@
+"""Masks against the rules, and against an independent implementation in distribution."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from pair_corpora import Specials
+from reference_pairs import Masked, MaskRules, mask
+from scipy import stats
+
+from bertjax.input.batches import lay_out, truncate
+from bertjax.input.masking import MaskRule, mask_tokens
+from bertjax.input.randomness import hash64
+
+SPECIALS = Specials()
+MANY = 20_000
+
+
+def keys(count: int, stream: int = 0) -> np.ndarray:
+    return hash64(stream, np.arange(count))
+
+
+def same_text(length: int, total: int, first: int, copies: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """`copies` rows of one text of `total` tokens with specials: input ids, candidates, and A and B as one list."""
+    text = np.random.default_rng(length).integers(5, SPECIALS.vocab_size, total - 3)
+    lengths = np.tile([first, total - 3 - first], (copies, 1))
+    encoder, candidates = lay_out(np.tile(text, copies), lengths, length, SPECIALS)
+    return encoder["input_ids"], candidates, text.tolist()
+
+
+def rule(slots: int, whole_words: bool = False, probability: float = 0.15) -> MaskRule:
+    continuation = SPECIALS.is_continuation if whole_words else None
+    return MaskRule(probability, slots, SPECIALS.mask_id, SPECIALS.vocab_size, continuation)
+
+
+def reference(text: list[int], first: int, slots: int, whole_words: bool, passes: int) -> list[Masked]:
+    rules = MaskRules(
+        max_predictions=slots,
+        vocab_size=SPECIALS.vocab_size,
+        cls_id=SPECIALS.cls_id,
+        sep_id=SPECIALS.sep_id,
+        mask_id=SPECIALS.mask_id,
+        continuation=SPECIALS.is_continuation.tolist(),
+        whole_words=whole_words,
+    )
+    rng = random.Random(4)
+    return [mask(text[:first], text[first:], rules, rng) for _ in range(passes)]
+
+
+@pytest.mark.parametrize("slots", [1, 20, 600])
+def test_number_of_masks(slots: int) -> None:
+    """The reference's rule at every length, ties rounded to even (length 10: 1.5 -> 2, length 30: 4.5 -> 4)."""
+    totals = np.arange(5, 513)
+    lengths = np.stack([np.ones_like(totals), totals - 4], axis=1)
+    encoder, candidates = lay_out(np.full(lengths.sum(), 9), lengths, 512, SPECIALS)
+    _, masks = mask_tokens(encoder["input_ids"], candidates, keys(len(totals)), rule(slots))
+    expected = [min(slots, max(1, round(n * 0.15))) for n in totals.tolist()]
+    assert masks["mlm_weights"].sum(axis=1).tolist() == expected
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.9, 0.99])
+def test_never_more_masks_than_candidates(probability: float) -> None:
+    input_ids, candidates, _ = same_text(16, 7, 2, 5)
+    _, masks = mask_tokens(input_ids, candidates, keys(5), rule(20, probability=probability))
+    expected = 1 if probability == 0 else 4
+    assert masks["mlm_weights"].sum(axis=1).tolist() == [expected] * 5
+
+
+def test_shares_of_mask_keep_and_random() -> None:
+    input_ids, candidates, _ = same_text(128, 128, 60, MANY)
+    masked, masks = mask_tokens(input_ids, candidates, keys(MANY), rule(20))
+    shown = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
+    labels = masks["mlm_labels"][:, :19]
+    is_mask, is_kept = shown == SPECIALS.mask_id, shown == labels
+    n = shown.size
+    random_hits = 0.1 / SPECIALS.vocab_size  # a random token may be [MASK] or the token itself
+    expected = np.array([0.8 + random_hits, 0.1 + random_hits, 0.1 - 2 * random_hits]) * n
+    observed = [is_mask.sum(), is_kept.sum(), n - is_mask.sum() - is_kept.sum()]
+    assert stats.chisquare(observed, expected).pvalue > 0.01
+    replaced = shown[~is_mask & ~is_kept]
+    counts = np.bincount(replaced, minlength=SPECIALS.vocab_size)
+    assert len(counts) == SPECIALS.vocab_size and counts[0] > 0 and counts[-1] > 0
+    others = np.setdiff1d(np.arange(SPECIALS.vocab_size), [SPECIALS.mask_id, *np.unique(labels)])
+    assert stats.chisquare(counts[others]).pvalue > 0.01
+
+
+def test_each_masked_token_is_drawn_for_itself() -> None:
+    """The number of [MASK]s in a row is binomial, as in the independent implementation."""
+    input_ids, candidates, text = same_text(128, 128, 60, MANY)
+    masked, _ = mask_tokens(input_ids, candidates, keys(MANY), rule(20))
+    ours = np.bincount(np.count_nonzero(masked == SPECIALS.mask_id, axis=1), minlength=20)
+    theirs = np.bincount([m.tokens.count(SPECIALS.mask_id) for m in reference(text, 60, 20, False, 4000)], minlength=20)
+    common = theirs > 5
+    assert stats.chi2_contingency([ours[common], theirs[common]]).pvalue > 0.01
+
+
+@pytest.mark.parametrize("total", [20, 77, 128])
+def test_every_candidate_is_as_likely(total: int) -> None:
+    input_ids, candidates, _ = same_text(128, total, total // 3, MANY)
+    _, masks = mask_tokens(input_ids, candidates, keys(MANY), rule(20))
+    positions = masks["mlm_positions"][masks["mlm_weights"] > 0]
+    hits = np.bincount(positions, minlength=128)
+    inside = candidates[0]
+    assert (hits[~inside] == 0).all()
+    # Drawn without replacement: a position's hits are binomial, with a little less spread over positions.
+    assert stats.chisquare(hits[inside]).pvalue > 0.001
+    pairs = Counter(zip(positions[:-1].tolist(), positions[1:].tolist(), strict=True))
+    assert len(pairs) > total  # all combinations turn up, not windows
+
+
+@pytest.mark.parametrize(("total", "slots"), [(40, 20), (64, 4), (128, 20)])
+def test_whole_words_are_distributed_as_in_the_reference(total: int, slots: int) -> None:
+    """How many tokens are chosen, and how often each: words that do not fit are skipped, later ones still tried."""
+    first, passes = total // 3, 4000
+    input_ids, candidates, text = same_text(128, total, first, passes)
+    _, masks = mask_tokens(input_ids, candidates, keys(passes), rule(slots, whole_words=True))
+    theirs = reference(text, first, slots, True, passes)
+    our_counts = np.bincount(masks["mlm_weights"].sum(axis=1).astype(int), minlength=slots + 1)
+    their_counts = np.bincount([len(i.positions) for i in theirs], minlength=slots + 1)
+    seen = our_counts + their_counts > 10
+    if seen.sum() > 1:
+        assert stats.chi2_contingency([our_counts[seen], their_counts[seen]]).pvalue > 0.01
+    else:
+        assert our_counts[seen] == their_counts[seen]
+    ours = np.bincount(masks["mlm_positions"][masks["mlm_weights"] > 0], minlength=128)[candidates[0]]
+    others = np.bincount(np.concatenate([i.positions for i in theirs]), minlength=128)[candidates[0]]
+    # a word's tokens come together, so compare token by token, not as one table
+    spread = np.sqrt(ours * (1 - ours / passes) + others * (1 - others / passes))
+    assert (np.abs(ours - others) / np.maximum(spread, 1)).max() < 4
+
+
+def test_whole_words_stay_whole() -> None:
+    input_ids, candidates, text = same_text(128, 120, 50, 500)
+    _, masks = mask_tokens(input_ids, candidates, keys(500), rule(20, whole_words=True))
+    places = np.flatnonzero(candidates[0])
+    words: list[set[int]] = []
+    for place, token in zip(places.tolist(), text, strict=True):
+        if words and SPECIALS.is_continuation[token]:
+            words[-1].add(place)
+        else:
+            words.append({place})
+    assert max(map(len, words)) > 2
+    for positions, weights in zip(masks["mlm_positions"], masks["mlm_weights"], strict=True):
+        chosen = set(positions[weights > 0].tolist())
+        assert chosen == set().union(*(word for word in words if word & chosen))
+        assert len(chosen) == weights.sum() <= 18
+
+
+def test_a_word_too_long_for_the_row_is_skipped() -> None:
+    continued = int(np.flatnonzero(SPECIALS.is_continuation)[0])
+    text = np.array([7, 7, 7, 7] + [continued] * 12 + [8, 8, 8])  # one word of 13 tokens, round(22 * 0.15) = 3 wanted
+    encoder, candidates = lay_out(np.tile(text, 300), np.tile([4, 15], (300, 1)), 32, SPECIALS)
+    _, masks = mask_tokens(encoder["input_ids"], candidates, keys(300), rule(20, whole_words=True))
+    assert (masks["mlm_weights"].sum(axis=1) == 3).all()
+    assert set(masks["mlm_labels"].ravel().tolist()) == {0, 7, 8}
+    # the word starts with A's last token: its pieces are B's first ones, glued to it across [SEP] as in the reference
+    assert set(masks["mlm_positions"].ravel().tolist()) == {0, 1, 2, 3, 18, 19, 20}
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_masks_belong_to_the_pair_not_to_the_batch(whole_words: bool) -> None:
+    input_ids, candidates, _ = same_text(64, 50, 20, 30)
+    order = np.random.default_rng(0).permutation(30)[:11]
+    masked, masks = mask_tokens(input_ids, candidates, keys(30), rule(10, whole_words))
+    some, some_masks = mask_tokens(input_ids[order], candidates[order], keys(30)[order], rule(10, whole_words))
+    assert (some == masked[order]).all()
+    assert all((some_masks[key] == masks[key][order]).all() for key in masks)
+    assert len(np.unique(masks["mlm_positions"], axis=0)) == 30
+
+
+def test_fewer_columns_than_slots() -> None:
+    input_ids, candidates, _ = same_text(8, 8, 2, 4)
+    _, masks = mask_tokens(input_ids, candidates, keys(4), rule(20))
+    assert masks["mlm_positions"].shape == (4, 20) and (masks["mlm_weights"].sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("room", [2, 5, 8, 61])
+def test_truncated_lengths(room: int) -> None:
+    """The closed form gives what dropping tokens one by one gives, for all lengths."""
+    lengths = np.array([(a, b) for a in range(1, 71) for b in range(1, 71)])
+    starts = np.arange(lengths.size).reshape(lengths.shape) * 1000
+    begins, kept = truncate(starts, lengths, room, keys(len(lengths)))
+    for (a, b), after in zip(lengths.tolist(), kept.tolist(), strict=True):
+        while a + b > room:
+            a, b = (a - 1, b) if a > b else (a, b - 1)
+        assert [a, b] == after
+    assert (begins >= starts).all() and (begins + kept <= starts + lengths).all()
+
+
+@pytest.mark.parametrize("dropped", [1, 5, 63, 64, 65, 200])
+def test_front_and_back_are_cut_by_fair_coins(dropped: int) -> None:
+    lengths = np.tile([30 + dropped, 10], (MANY, 1))
+    begins, _ = truncate(np.zeros_like(lengths), lengths, 40, keys(MANY, dropped))
+    assert (begins[:, 1] == 0).all()
+    seen = np.bincount(begins[:, 0], minlength=dropped + 1)
+    expected = stats.binom.pmf(np.arange(dropped + 1), dropped, 0.5) * MANY
+    common = expected > 5
+    scale = seen[common].sum() / expected[common].sum()
+    assert stats.chisquare(seen[common], expected[common] * scale).pvalue > 0.01
+    assert seen[~common].sum() < 60
+
+
+def test_both_segments_are_cut_independently() -> None:
+    lengths = np.tile([60, 60], (MANY, 1))
+    begins, kept = truncate(np.zeros_like(lengths), lengths, 61, keys(MANY))
+    assert (kept == [31, 30]).all()
+    assert abs(np.corrcoef(begins.T)[0, 1]) < 4 / np.sqrt(MANY)
+    assert len(set(keys(MANY).tolist())) == MANY
+
+
+def test_a_giant_sentence_is_cut_to_size() -> None:
+    begins, kept = truncate(np.array([[0, 0]]), np.array([[3_000_000, 4]]), 125, keys(1))
+    assert kept.tolist() == [[121, 4]]
+    assert abs(begins[0, 0] - 1_500_000) < 5 * np.sqrt(3_000_000 / 4)

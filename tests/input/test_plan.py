@@ -1,0 +1,250 @@
+"""An epoch's pairs against the rules, one by one, and against an independent implementation, in distribution."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair_corpora import MemorySplit, Specials, random_documents
+from reference_pairs import PairRules, corpus_pairs
+from scipy import stats
+
+import bertjax.input.plan as plan_module
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.input.plan import EpochPlan, PlanCache, build_plan
+
+corpora = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=2, max_size=12)
+
+
+def plan_of(split: MemorySplit, max_tokens: int, seed: int = 0, epoch: int = 0, short: float = 0.1) -> EpochPlan:
+    return build_plan(
+        split.document_offsets,
+        split.sentence_offsets,
+        max_tokens=max_tokens,
+        short_sequence_probability=short,
+        seed=seed,
+        epoch=epoch,
+    )
+
+
+def grow(lengths: list[int], start: int, target: int) -> int:
+    """One past the sentence with which the sentences from `start` on hold `target` tokens, or all there are."""
+    held = 0
+    for number in range(start, len(lengths)):
+        held += lengths[number]
+        if held >= target:
+            return number + 1
+    return len(lengths)
+
+
+def targets_that_explain(plan: EpochPlan, split: MemorySplit, document: int, max_tokens: int) -> list[int]:
+    """All target lengths under which every pair of the document follows the rules."""
+    offsets = split.document_offsets
+    first, last = offsets[document], offsets[document + 1]
+    mine = np.flatnonzero((plan.a_start >= first) & (plan.a_start < last))
+    mine = mine[np.argsort(plan.a_start[mine])]
+    return [target for target in range(2, max_tokens + 1) if follows(plan, split, document, mine, target)]
+
+
+def follows(plan: EpochPlan, split: MemorySplit, document: int, mine: np.ndarray, target: int) -> bool:
+    offsets = split.document_offsets
+    lengths = split.documents[document]
+    position = 0
+    for n in mine:
+        a_count, b_count, b_start = int(plan.a_count[n]), int(plan.b_count[n]), int(plan.b_start[n])
+        chunk_end = grow(lengths, position, target)
+        in_chunk = chunk_end - position
+        ok = plan.a_start[n] == offsets[document] + position and 1 <= a_count <= max(in_chunk - 1, 1)
+        a_end = position + a_count
+        if plan.is_random[n]:
+            other = int(np.searchsorted(offsets, b_start, side="right")) - 1
+            begin = b_start - int(offsets[other])
+            wanted = max(target - sum(lengths[position:a_end]), 1)
+            ok = ok and other != document and begin + b_count == grow(split.documents[other], begin, wanted)
+            position = a_end
+        else:
+            ok = ok and in_chunk > 1 and b_start == offsets[document] + a_end and b_count == chunk_end - a_end
+            position = chunk_end
+        if not ok:
+            return False
+    return position == len(lengths)
+
+
+@settings(max_examples=60, deadline=None)
+@given(corpora, st.integers(2, 60), st.integers(0, 5), st.integers(0, 3))
+def test_every_pair_follows_the_rules(documents: list[list[int]], max_tokens: int, seed: int, epoch: int) -> None:
+    split = MemorySplit(documents)
+    plan = plan_of(split, max_tokens, seed, epoch, short=0.5)
+    for number in range(len(documents)):
+        assert targets_that_explain(plan, split, number, max_tokens), f"document {number} follows no target"
+
+
+def test_targets_are_drawn_per_document() -> None:
+    """With short sequences off every document aims at all the room; with them on, a tenth of the documents do not."""
+    split = MemorySplit(random_documents(300, seed=1, sentences=20))
+    plan = plan_of(split, 61, short=0.0)
+    assert all(61 in targets_that_explain(plan, split, n, 61) for n in range(300))
+    plan = plan_of(split, 61, short=0.1)
+    short = sum(61 not in targets_that_explain(plan, split, n, 61) for n in range(300))
+    assert 15 <= short <= 45
+
+
+@settings(max_examples=40, deadline=None)
+@given(corpora, st.integers(2, 60), st.integers(1, 9))
+def test_every_sentence_is_used(documents: list[list[int]], max_tokens: int, longest_walk: int) -> None:
+    """As A, or as the B that follows; whether or not long documents are walked in pieces."""
+    split = MemorySplit(documents)
+    longest_walk, plan_module.LONGEST_WALK = plan_module.LONGEST_WALK, longest_walk
+    try:
+        plan = plan_of(split, max_tokens)
+    finally:
+        plan_module.LONGEST_WALK = longest_walk
+    uses = np.zeros(split.document_offsets[-1], int)
+    for a_start, a_count, b_start, b_count, is_random in zip(*astuple(plan), strict=True):
+        uses[a_start : a_start + a_count] += 1
+        uses[b_start : b_start + (0 if is_random else b_count)] += 1
+    assert uses.tolist() == [1] * len(uses)
+
+
+def chunk_sizes(plan: EpochPlan, split: MemorySplit) -> list[list[int]]:
+    """For each document the sentences of A and B together, of its pairs whose B follows A."""
+    document = np.searchsorted(split.document_offsets, plan.a_start, side="right") - 1
+    size = plan.a_count.astype(int) + plan.b_count
+    return [size[(document == n) & ~plan.is_random].tolist() for n in range(len(split.documents))]
+
+
+def test_short_targets_are_uniform() -> None:
+    """Both ends included. With sentences of one token a chunk has as many sentences as its target, but for the last."""
+    split = MemorySplit([[1] * 100] * 3000)
+    targets = [max(sizes) for sizes in chunk_sizes(plan_of(split, 10, short=1.0), split)]
+    assert sorted(set(targets)) == list(range(2, 11))
+    assert stats.chisquare(np.bincount(targets)[2:]).pvalue > 0.01
+    usual = [max(sizes) for sizes in chunk_sizes(plan_of(split, 10, short=0.0), split)]
+    assert set(usual) == {10}
+
+
+def test_pieces_of_a_document_are_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random B never comes from another piece of the same document, and the pieces share one target length."""
+    monkeypatch.setattr(plan_module, "LONGEST_WALK", 90)
+    split = MemorySplit([[1] * 800, [1] * 3, [1] * 95])
+    targets = set()
+    for epoch in range(30):
+        plan = plan_of(split, 20, epoch=epoch, short=0.5)
+        document = np.searchsorted(split.document_offsets, plan.a_start, side="right")
+        other = np.searchsorted(split.document_offsets, plan.b_start, side="right")
+        assert ((document != other) == plan.is_random).all()
+        sizes = np.array(chunk_sizes(plan, split)[0])
+        assert np.count_nonzero(sizes != sizes.max()) <= 9  # at most the last chunk of each of the nine pieces
+        targets.add(int(sizes.max()))
+    assert len(targets) > 5
+
+
+def test_plan_is_a_pure_function_and_epochs_differ() -> None:
+    split = MemorySplit(random_documents(50, seed=2))
+    one, again = plan_of(split, 61), plan_of(split, 61)
+    assert all((a == b).all() for a, b in zip(astuple(one), astuple(again), strict=True))
+    for other in (plan_of(split, 61, epoch=1), plan_of(split, 61, seed=1)):
+        assert set(zip(*map(np.ndarray.tolist, astuple(one)), strict=True)) != set(
+            zip(*map(np.ndarray.tolist, astuple(other)), strict=True)
+        )
+    assert [a.dtype for a in astuple(one)] == [np.int32, np.uint16, np.int32, np.uint16, np.bool_]
+
+
+LENGTH = 64
+EPOCHS = 100
+BINS = np.array([0, 4, 8, 12, 16, 20, 24, 28, 30, 31, 32, 34, 38, 42, 46, 50, 54, 58, 60, 61, 62])
+
+
+def totals(first: list[int], second: list[int], is_random: list[bool]) -> list[float]:
+    """Sums over the rows of a pass, in which any difference between two ways of making pairs would show."""
+    a, b, odd = np.array(first), np.array(second), np.array(is_random)
+    sums = [len(a), odd.sum(), a.sum(), b.sum(), (a * b).sum(), a[odd].sum(), b[odd].sum(), (a + b == 61).sum()]
+    return [*map(float, sums), *(h for x in (a, b, a + b, b[odd]) for h in np.histogram(x, BINS)[0].astype(float))]
+
+
+def our_totals(documents: list[list[int]]) -> np.ndarray:
+    """[EPOCHS, features] of whole plans, as rows."""
+    batches = PairBatches(MemorySplit(documents), Specials(), DataConfig(sequence_length=LENGTH), seed=5)
+    made = []
+    for epoch in range(EPOCHS):
+        batches.rows_per_epoch = 10**9  # rows of one plan only, all of them, none cut
+        size = len(batches._plans.get(epoch))
+        batch = batches.rows(epoch * 10**9 + np.arange(size))
+        second = batch["token_type_ids"].sum(axis=1) - 1
+        first = batch["sequence_ids"].sum(axis=1) - second - 3
+        made.append(totals(first.tolist(), second.tolist(), batch["pair_labels"][:, 0].astype(bool).tolist()))
+    return np.array(made)
+
+
+def reference_totals(documents: list[list[int]], rules: PairRules, passes: int) -> np.ndarray:
+    """[passes, features] of the independent implementation."""
+    rng = random.Random(11)
+    texts = [[[9] * length for length in document] for document in documents]
+    made = []
+    for _ in range(passes):
+        pairs = corpus_pairs(texts, rules, rng)
+        made.append(totals([len(p.first) for p in pairs], [len(p.second) for p in pairs], [p.is_random for p in pairs]))
+    return np.array(made)
+
+
+def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Of Welch's test on each feature that is not rare; passes are independent, the rows of a document are not."""
+    is_common = np.concatenate([ours, theirs]).mean(axis=0) > 2
+    return float(stats.ttest_ind(ours[:, is_common], theirs[:, is_common], equal_var=False).pvalue.min())
+
+
+def test_pairs_are_distributed_as_the_reference_makes_them() -> None:
+    """How many, the share of IsNext, and the lengths of A, of B, of both; and the comparison sees a forgotten rule."""
+    documents = random_documents(120, seed=3, sentences=8, tokens=14)
+    rules = PairRules(LENGTH)
+    ours = our_totals(documents)
+    assert smallest_pvalue(ours, reference_totals(documents, rules, EPOCHS)) > 3e-4  # some 80 features
+    for flawed in (replace(rules, put_back=False), replace(rules, short_sequences=False)):
+        assert smallest_pvalue(ours, reference_totals(documents, flawed, passes=20)) < 1e-12
+
+
+def tiny_plan(size: int) -> EpochPlan:
+    return EpochPlan(*(np.zeros(size, np.int32) for _ in range(5)))
+
+
+def test_a_plan_is_built_once_however_many_threads_ask() -> None:
+    built = []
+
+    def build(epoch: int) -> EpochPlan:
+        built.append(epoch)
+        time.sleep(0.05)
+        return tiny_plan(epoch)
+
+    cache = PlanCache(build)
+    cache.prepare(3)
+    threads = [threading.Thread(target=cache.get, args=(epoch,)) for epoch in (3, 4) * 8]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(built) == [3, 4]
+    assert len(cache.get(4)) == 4
+    cache.get(5)  # the cache holds two: 3 goes
+    cache.get(4)
+    assert sorted(built) == [3, 4, 5]
+    cache.get(3)
+    assert sorted(built) == [3, 3, 4, 5]
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_an_error_while_building_reaches_whoever_needs_the_plan(in_background: bool) -> None:
+    def build(epoch: int) -> EpochPlan:
+        raise ValueError(f"damaged at {epoch}")
+
+    cache = PlanCache(build)
+    if in_background:
+        cache.prepare(7)
+    with pytest.raises(ValueError, match="damaged at 7"):
+        cache.get(7)
