@@ -28,11 +28,12 @@ _CACHED_CHUNKS = 1 << 19
 # which it deletes, joining what they part.
 _SPACE = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Always a token of their own: ASCII and typographic punctuation, and what BERT treats as a Chinese character. None
-# of them takes part in canonical composition with what precedes it, so that NFD of the parts is NFD of the whole.
+# of them is moved by canonical ordering, so that NFD of the parts is NFD of the whole. (google-research/bert has
+# U+2B820 to U+2B91F among the Chinese characters too; `tokenizers` does not.)
 _ALONE = (
     "!-/:-@\\[-`{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uff1b\uff1f\uff01\uff08\uff09"
     "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
-    "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f"
+    "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 )
 CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{_SEPARATOR}]+|[{_ALONE}{_SEPARATOR}]")
 

@@ -18,7 +18,8 @@ from bertjax.text.tokenizer import CHUNKS, MAX_WORD_CHARACTERS, SPECIAL_TOKENS, 
 TRAINER_VERSION = 1  # of counting and merging; a change makes other vocabularies
 MIN_PAIR_COUNT = 2
 ALPHABET_COVERAGE = 0.9999  # of the characters; words with one of the others become [UNK]
-ALPHABET_SHARE = 0.25  # of the vocabulary, at most
+LARGEST_ALPHABET = 0.25  # of the vocabulary, at most
+SMALL_ALPHABET = 64  # characters that any vocabulary may have
 
 _REPORTED_PIECES = 500
 
@@ -150,9 +151,10 @@ def _alphabet(word_counts: Mapping[str, int], vocab_size: int) -> set[str]:
         for character in word:
             characters[character] += count
     ranked = sorted(characters, key=lambda character: (-characters[character], character))
+    ranked = ranked[: max(SMALL_ALPHABET, int(LARGEST_ALPHABET * vocab_size))]
     enough, covered = ALPHABET_COVERAGE * characters.total(), 0
-    for rank, character in enumerate(ranked[: int(ALPHABET_SHARE * vocab_size)]):
+    for rank, character in enumerate(ranked):
         if covered >= enough:
             return set(ranked[:rank])
         covered += characters[character]
-    return set(ranked[: int(ALPHABET_SHARE * vocab_size)])
+    return set(ranked)

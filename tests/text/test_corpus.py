@@ -1,0 +1,43 @@
+"""A corpus: its units are the same for every run, and hold every file once, in order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.config import DataConfig
+from bertjax.text import corpus
+from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.sources import Source, SourceFile
+
+
+class SizedFile(SourceFile):
+    """A file that is nowhere."""
+
+    @property
+    def size(self):
+        return int(self.path.split(".")[0])
+
+
+@given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=1, max_size=3), st.integers(1, 2000))
+def test_units_hold_every_file_once_in_order(sizes, unit_bytes):
+    files = tuple(tuple(SizedFile("text", f"{size}.txt.xz") for size in group) for group in sizes)
+    made = Corpus(tuple(Source("text", "*") for _ in files), files, (), ())
+    held, corpus.UNIT_BYTES = corpus.UNIT_BYTES, unit_bytes
+    try:
+        units = made.units
+    finally:
+        corpus.UNIT_BYTES = held
+    assert [unit.number for unit in units] == list(range(len(units)))
+    for place, group in enumerate(files):
+        assert tuple(file for unit in units if unit.source == place for file in unit.files) == group
+    target = max(unit_bytes, made.text_bytes // corpus.MAX_UNITS)
+    full = [unit for unit in units if 4 * unit.size >= target]
+    assert len(units) - len(full) <= len(files)
+    assert all(4 * (unit.size - unit.files[-1].size) < target for unit in units)
+
+
+def test_text_in_many_files_becomes_few_units(tmp_path):
+    for number in range(200):
+        (tmp_path / f"{number}.txt").write_text("x" * 1000)
+    assert [
+        type(unit) for unit in Corpus.of(DataConfig(sources=(f"text:{tmp_path}/*",), root=str(tmp_path))).units
+    ] == [Unit]

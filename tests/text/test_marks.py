@@ -1,0 +1,45 @@
+"""Which marks carry meaning, by script."""
+
+import warnings
+
+import pytest
+
+from bertjax.text.marks import lost_marks, warn_of_lost_marks
+from bertjax.text.sources import SourceFile
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain English, café, naïve, Ångström, Καλημέρα", {}),
+        ("cafe\u0301 ❤\ufe0f 한국어 中文", {}),
+        ("नमस्ते", {"DEVANAGARI": 2}),  # virama and vowel sign E; the others are spacing marks
+        ("ที่นี่", {"THAI": 4}),
+        ("أهلاً", {"ARABIC": 2}),  # hamza above, and fathatan
+        ("мой ёж", {"CYRILLIC": 2}),
+        ("がんばる", {"HIRAGANA": 2}),
+        ("tiếng Việt", {"VIETNAMESE": 2}),
+    ],
+)
+def test_marks_by_script(text, expected):
+    assert lost_marks(text) == expected
+
+
+def test_a_few_foreign_names_are_no_reason_to_warn(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("An English text about a river and its banks. " * 300 + "नमस्ते")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_lost_marks([SourceFile("text", str(path))])
+        path.write_text("")
+        warn_of_lost_marks([SourceFile("text", str(path))])
+        warn_of_lost_marks([])
+
+
+def test_the_share_is_told(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("मे " * 100)
+    with pytest.warns(
+        UserWarning, match=r"from 33\.\d% of the characters \(by script: DEVANAGARI 33\.\d%; in a sample of 299\)"
+    ):
+        warn_of_lost_marks([SourceFile("text", str(path))])

@@ -1,0 +1,55 @@
+"""Worker processes: results of every unit, errors as they were raised, and a death told with its files."""
+
+import os
+import time
+
+import pytest
+
+from bertjax.text.corpus import Unit
+from bertjax.text.pool import run_units
+from bertjax.text.sources import SourceFile
+
+UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for number in range(7)]
+
+
+def number_and_process(unit):
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    time.sleep(0.05)
+    return unit.number, os.getpid()
+
+
+def refuse_three(unit):
+    if unit.number == 3:
+        raise ValueError("part3.txt is bad")
+    return unit.number
+
+
+def die_at_four(unit):
+    if unit.number == 4:
+        os._exit(9)
+    return unit.number
+
+
+def test_every_unit_is_done_once_outside_this_process():
+    results = {unit.number: result for unit, result in run_units(number_and_process, UNITS, 2, "testing")}
+    assert {number: result[0] for number, result in results.items()} == {number: number for number in range(7)}
+    processes = {process for _, process in results.values()}
+    assert len(processes) == 2 and os.getpid() not in processes
+
+
+def test_one_worker_is_this_process():
+    assert [result for _, result in run_units(lambda unit: os.getpid(), UNITS, 1, "testing")] == [os.getpid()] * 7
+    assert list(run_units(refuse_three, [], 4, "testing")) == []
+
+
+def test_errors_come_as_they_were():
+    with pytest.raises(ValueError, match=r"^part3\.txt is bad$"):
+        list(run_units(refuse_three, UNITS, 2, "testing"))
+
+
+def test_a_dead_worker_is_told_with_its_files():
+    with pytest.raises(
+        RuntimeError, match=r"^testing: a worker process died .* at one of: .*part4\.txt.*data\.workers"
+    ) as told:
+        list(run_units(die_at_four, UNITS, 2, "testing"))
+    assert "part0.txt" not in str(told.value)

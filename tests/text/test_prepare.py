@@ -1,0 +1,408 @@
+"""Preparing: the store holds what the rules say, the same bytes however it was made, and nothing half-made."""
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import BertWordPieceTokenizer
+
+from bertjax.config import DataConfig
+from bertjax.text import corpus, shards
+from bertjax.text import prepare as module
+from bertjax.text.corpus import Corpus, draws
+from bertjax.text.prepare import prepare, prepare_vocabulary, summary
+from bertjax.text.sentences import split_sentences
+from bertjax.text.store import TokenStore
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+
+LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
+WORDS = [*("the", "of", "and", "to", "in", "is", "was", "it", "for", "on"), "river", "with", "by", "at", "which", "but"]
+VOCAB = [*SPECIAL_TOKENS, ".", ",", *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+
+
+def generated_text(seed, sentences=12):
+    draw = random.Random(seed)
+    made = [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))).capitalize() + "." for _ in range(sentences)]
+    return " ".join(made[: sentences // 2]) + "\n\n" + " ".join(made[sentences // 2 :])
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Forty small files in about eight units, with a quarter of the documents held out."""
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 2500)
+    monkeypatch.setattr(corpus, "MAX_UNITS", 1000)
+    (tmp_path / "text").mkdir()
+    for number in range(40):
+        (tmp_path / "text" / f"{number:02}.txt").write_text(generated_text(number))
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
+    return DataConfig(
+        sources=(f"text:{tmp_path}/text/*.txt",),
+        root=str(tmp_path / "data"),
+        vocab=str(tmp_path / "vocab.txt"),
+        held_out=0.25,
+        workers=1,
+    )
+
+
+def changed(data, **values):
+    return DataConfig(**{**vars(data), **values})
+
+
+def content(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path(folder).iterdir())}
+
+
+def sentences_of(view, tokens):
+    ids = view.tokens(view.sentence_offsets[:-1], np.diff(view.sentence_offsets))
+    spelled = [tokens[i] for i in ids]
+    bounds = view.sentence_offsets[view.document_offsets]
+    return [spelled[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def test_the_store_holds_what_the_rules_say(data):
+    store = TokenStore.open(prepare(data))
+    library = BertWordPieceTokenizer(vocab={token: place for place, token in enumerate(VOCAB)}, lowercase=True)
+    expected = {"train": [], "held_out": []}
+    for path in sorted(Path(data.sources[0].removeprefix("text:")).parent.iterdir()):
+        text = "\n".join(path.read_text().split("\n\n"))
+        split = "held_out" if draws(text)[0] < 0.25 else "train"
+        encodings = [library.encode(s, add_special_tokens=False) for s in split_sentences(text)]
+        expected[split].append([token for encoding in encodings for token in encoding.tokens])
+    for split, documents in expected.items():
+        assert len(documents) > 2
+        assert sentences_of(store.split(split), VOCAB) == documents
+    assert (
+        store.fingerprint == "9a41e13045ac82ebe6beb78bcdfd8d0fbe7e9affbd1c58708c10849649920ab0"
+    )  # a change of it needs another PREPARE_VERSION
+    about = store.manifest["provenance"]
+    assert about["text_bytes"] == sum(len("\n".join(generated_text(n).split("\n\n"))) for n in range(40))
+    assert about["unknown_tokens"] == 0
+    assert summary(store).startswith("train: ")
+
+
+def test_the_same_bytes_for_any_number_of_processes(data, tmp_path):
+    stores = [content(prepare(changed(data, root=str(tmp_path / f"root{n}"), workers=n))) for n in (1, 2, 3)]
+    assert stores[0] == stores[1] == stores[2]
+    assert len(stores[0]) > 30
+    vocabularies = [
+        content(
+            prepare_vocabulary(
+                changed(data, root=str(tmp_path / f"root{n}"), workers=n, vocab="", vocab_size=60)
+            ).parent
+        )
+        for n in (1, 2)
+    ]
+    assert vocabularies[0] == vocabularies[1]
+
+
+def test_nothing_is_made_twice(data, monkeypatch):
+    first = prepare(data)
+    vocab = prepare_vocabulary(changed(data, vocab=""))
+    made = content(first)
+    monkeypatch.setattr(module, "make_shards", None)
+    monkeypatch.setattr(module, "train_wordpiece", None)
+    assert prepare(data) == first
+    assert prepare_vocabulary(changed(data, vocab="")) == vocab
+    assert content(first) == made
+
+
+def test_files_may_move_but_not_change(data, tmp_path):
+    first = prepare(data)
+    shutil.move(tmp_path / "text", tmp_path / "moved")
+    moved = changed(data, sources=(f"text:{tmp_path}/moved/*.txt",))
+    assert prepare(moved) == first
+    (tmp_path / "moved" / "07.txt").write_text(generated_text(700))
+    assert prepare(moved) != first
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"held_out": 0.3}, {"strip_accents": False}, {"vocab": "other.txt"}, {"sources": 2}],
+)
+def test_other_inputs_make_another_store(data, tmp_path, values):
+    (tmp_path / "other.txt").write_text("\n".join([*VOCAB, "more"]))
+    if "vocab" in values:
+        values = {"vocab": str(tmp_path / "other.txt")}
+    if "sources" in values:
+        values = {"sources": data.sources * 2}
+    assert prepare(changed(data, **values)) != prepare(data)
+
+
+def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
+    hour_ago = time.time() - 3600
+    for path in (tmp_path / "text").iterdir():
+        os.utime(path, (hour_ago, hour_ago))
+    before = Corpus.of(data).digests
+    read = []
+    monkeypatch.setattr(corpus, "digest", lambda file: read.append(file.path) or "other")
+    assert Corpus.of(data).digests == before
+    path = tmp_path / "text" / "03.txt"
+    path.write_text(path.read_text() + "x")
+    assert Corpus.of(data).digests != before
+    assert read == [str(path)]
+
+
+def test_being_held_out_depends_on_words_only(data, tmp_path):
+    texts = {n: generated_text(n) for n in range(40)}
+    evaluated = {n for n, text in texts.items() if draws(text)[0] < 0.25}
+    assert 3 < len(evaluated) < 20
+    assert evaluated == {n for n, text in texts.items() if draws("  " + text.replace("\n\n", "\n "))[0] < 0.25}
+    whole = tmp_path / "all.txt"
+    whole.write_text("\n\n".join("\n".join(split_sentences(texts[n])) for n in reversed(range(40))))
+    other = TokenStore.open(prepare(changed(data, sources=(f"lines:{whole}",))))
+    one, two = (sentences_of(s.split("held_out"), VOCAB) for s in (TokenStore.open(prepare(data)), other))
+    assert sorted(one) == sorted(two)
+
+
+def test_the_share_held_out():
+    drawn = np.array([draws(f"document {n}") for n in range(20_000)])
+    assert abs((drawn[:, 0] < 0.1).mean() - 0.1) < 0.01
+    assert abs((drawn[:, 1] < 0.1).mean() - 0.1) < 0.01
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize(("held_out", "counts"), [(0.0, "0 of 40"), (0.999999, "40 of 40")])
+def test_too_few_documents_in_a_split(data, held_out, counts):
+    with pytest.raises(ValueError, match=rf"data\.held_out={held_out} leaves {counts} documents for evaluation and"):
+        prepare(changed(data, held_out=held_out))
+    assert not list(Path(data.root).glob("store*"))
+
+
+def test_no_sources(data):
+    with pytest.raises(ValueError, match=r"data\.sources is empty; give at least one, e\.g\. --data\.sources"):
+        prepare(changed(data, sources=()))
+    with pytest.raises(ValueError, match="the glob matches nothing"):
+        prepare(changed(data, sources=("text:/nowhere/*.txt",)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
+    (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
+    with pytest.raises(ValueError, match=r"31\.txt"):
+        prepare(changed(data, workers=workers))
+    assert not list(Path(data.root).glob("store*"))
+
+
+def test_a_source_without_text_is_named(data, tmp_path):
+    (tmp_path / "blank.txt").write_text(" \n\n \n")
+    with pytest.raises(ValueError, match=r"source text:.*blank\.txt: no text in it"):
+        prepare(changed(data, sources=(*data.sources, f"text:{tmp_path}/blank.txt")))
+
+
+def test_one_giant_line(data, tmp_path):
+    (tmp_path / "giant.txt").write_text("the playing " * 300_000)
+    store = TokenStore.open(prepare(changed(data, sources=(*data.sources, f"text:{tmp_path}/giant.txt"))))
+    # 4 million characters, "play" and "ing" spelled by letters: none of it is lost.
+    small = TokenStore.open(prepare(data))
+    tokens = [sum(s.split(name).num_tokens for name in ("train", "held_out")) for s in (store, small)]
+    assert tokens[0] - tokens[1] == 300_000 * 8
+
+
+def test_a_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
+    def meddle(unit, job):
+        (tmp_path / "text" / "00.txt").write_text("The other text.")
+        return shards.make_shards(unit, job)
+
+    monkeypatch.setattr(module, "make_shards", meddle)
+    with pytest.raises(ValueError, match=r"00\.txt was changed while it was read"):
+        prepare(data)
+    assert not list(Path(data.root).glob("store*"))
+
+
+SCRIPT = """
+import time
+from bertjax.config import DataConfig
+from bertjax.text import corpus, shards, prepare
+corpus.UNIT_BYTES, corpus.MAX_UNITS = 2500, 1000
+calls = 0
+def no_further(what, done, total):
+    global calls
+    calls += 1
+    if calls > {units}:
+        time.sleep(600)
+if __name__ == "__main__":
+    prepare.prepare(DataConfig(**{values!r}), no_further)
+"""
+
+
+def script(tmp_path, data, units, before=""):
+    """A command that prepares in a process of its own and hangs after that many units."""
+    path = tmp_path / "script.py"
+    path.write_text(before + SCRIPT.format(values=vars(data), units=units))
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_any_moment_it_goes_on(data, tmp_path, monkeypatch, workers):
+    expected = content(prepare(data))
+    data = changed(data, root=str(tmp_path / "killed"), workers=workers)
+    folder = Path(data.root) / f"{prepare_name(data, tmp_path)}.partial"
+    delay = random.Random(workers)
+    for units in (1, 2, 2):
+        before = len(list(folder.glob("unit-*.json")))
+        running = subprocess.Popen(script(tmp_path, data, units))
+        while len(list(folder.glob("unit-*.json"))) < before + units - 1:
+            time.sleep(0.001)
+            assert running.poll() is None
+        time.sleep(delay.random() / 50)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+        assert not list(Path(data.root).glob("store-????????????"))
+    finished = list(folder.glob("unit-*.json"))
+    assert finished
+    made = []
+    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    assert content(prepare(changed(data, workers=1))) == expected
+    assert len(made) == len(Corpus.of(data).units) - len(finished)
+    assert not folder.exists()
+
+
+def prepare_name(data, tmp_path):
+    return prepare(changed(data, root=str(tmp_path / "name"), workers=1)).name
+
+
+def test_parts_of_other_inputs_are_not_mixed_in(data, tmp_path):
+    target = prepare(data)
+    expected = content(target)
+    target.rename(tmp_path / "kept")
+    interrupted(data, 7)
+    folder = target.with_name(f"{target.name}.partial")
+    record = folder / "unit-00002.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "inputs": "of others"}))
+    (folder / "train-00002.tokens").write_bytes(b"stale")
+    (folder / "unit-00003.json").write_text("{")
+    assert content(prepare(data)) == expected
+
+
+def interrupted(data, units):
+    """Run prepare as if someone pressed Ctrl-C after some units."""
+
+    def stop(what, done, total):
+        nonlocal units
+        units -= 1
+        if not units:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(data, stop)
+
+
+def test_disk_full(data, tmp_path):
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))\n"
+    done = subprocess.run(script(tmp_path, data, 99, limited), capture_output=True, text=True)
+    assert done.returncode == 1
+    message = done.stderr.strip().splitlines()[-1]
+    assert "store-" in message and "(File too large)" in message
+    assert "MB are needed there" in message and message.endswith("make room, or set data.root to a larger disk")
+    assert not list(Path(data.root).glob("store*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_disk_really_full(data, tmp_path, workers):
+    root = tmp_path / "small"
+    root.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(root)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        with pytest.raises(
+            OSError, match=r"small/store-.*No space left on device.*0\.\d MB are needed there, 0\.1 MB are free"
+        ):
+            prepare(changed(data, root=str(root), workers=workers))
+        assert not list(root.glob("store*"))
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+def test_a_vocabulary_is_trained_where_none_is_named(data, tmp_path):
+    vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
+    assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
+    made = WordPiece.load(vocab, True, True)
+    assert made.tokens[:5] == list(SPECIAL_TOKENS) and made.vocab_size == 50
+    store = TokenStore.open(prepare(changed(data, vocab="", vocab_size=50)))
+    assert store.tokenizer().tokens == made.tokens
+    assert prepare_vocabulary(data) == Path(data.vocab)
+
+
+def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
+    texts = [f"{generated_text(n)} Qqq{'x' * n}zzz." for n in range(40)]
+    for number, text in enumerate(texts):
+        (tmp_path / "text" / f"{number:02}.txt").write_text(text)
+    counted = {}
+    for unit in Corpus.of(data).units:
+        counted |= module._count_unit(unit, data, 1.0)
+    seen = {n for n in range(40) if f"qqq{'x' * n}zzz" in counted}
+    evaluated = {n for n, text in enumerate(texts) if draws(text)[0] < data.held_out}
+    assert seen == set(range(40)) - evaluated
+
+
+def test_large_text_is_sampled(data, monkeypatch):
+    everything = prepare_vocabulary(changed(data, vocab="", vocab_size=70))
+    text_bytes = Corpus.of(data).text_bytes
+    monkeypatch.setattr(module, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
+    # The size is no input of the fingerprint but a constant of the program.
+    shutil.rmtree(everything.parent)
+    half = json.loads((prepare_vocabulary(changed(data, vocab="", vocab_size=70)).parent / "made.json").read_text())
+    assert half["share_of_documents"] == pytest.approx(0.5, abs=0.01)
+    assert 0.25 < half["words"] / sum(len(generated_text(n).split()) for n in range(40)) < 0.6
+
+
+def test_a_changed_vocabulary_is_not_used(data):
+    asked = changed(data, vocab="", vocab_size=70)
+    vocab = prepare_vocabulary(asked)
+    vocab.write_text(vocab.read_text().replace("the", "eht"))
+    with pytest.raises(
+        ValueError, match=r"vocab\.txt was changed after it was made; delete the folder, or name the file"
+    ):
+        prepare(asked)
+    (vocab.parent / "made.json").unlink()
+    with pytest.raises(ValueError, match=r"made\.json or vocab\.txt is missing or damaged; delete the folder"):
+        prepare(asked)
+
+
+def test_the_whole_fingerprint_must_fit(data):
+    target = prepare(data)
+    manifest = json.loads((target / "manifest.json").read_text())
+    manifest["provenance"]["inputs"] = manifest["provenance"]["inputs"][:12] + "0" * 52
+    (target / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"was made from other inputs .*; delete it"):
+        prepare(data)
+
+
+def test_it_says_when_accents_carry_meaning(data, tmp_path):
+    (tmp_path / "hi.txt").write_text("नमस्ते दुनिया, यह हिन्दी है। " * 50)
+    hindi = changed(data, sources=(*data.sources, f"text:{tmp_path}/hi.txt"))
+    with pytest.warns(
+        UserWarning, match=r"data\.strip_accents=True deletes marks .*DEVANAGARI.*set data\.strip_accents=False"
+    ):
+        prepare(changed(hindi, vocab="", vocab_size=60))
+
+
+def test_it_says_when_the_vocabulary_does_not_fit(data, tmp_path):
+    (tmp_path / "zh.txt").write_text("中文句子。" * 500)
+    chinese = changed(data, sources=(*data.sources, f"text:{tmp_path}/zh.txt"))
+    with pytest.warns(UserWarning, match=r"of the tokens are \[UNK\]: the vocabulary .* does not fit this text"):
+        prepare(chinese)
+
+
+def test_progress_goes_from_nothing_to_all(data):
+    told = []
+    prepare(changed(data, vocab="", vocab_size=60), lambda *values: told.append(values))
+    assert list(dict.fromkeys(what for what, _, _ in told)) == [
+        "counting words",
+        "training the vocabulary",
+        "preparing text",
+    ]
+    for job in ("counting words", "training the vocabulary", "preparing text"):
+        done = [d for what, d, _ in told if what == job]
+        assert done == sorted(done) and done[-1] == told[[w for w, _, _ in told].index(job)][2]

@@ -1,0 +1,231 @@
+"""The token store: what is written is read, across shards; damage of any file is found and named."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.text.store import BLOCK_BYTES, TokenStore, token_dtype
+from bertjax.text.store_writer import ShardWriter, write_store
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+
+TOKENS = [*SPECIAL_TOKENS, *(f"t{number}" for number in range(995))]
+WORDPIECE = WordPiece(TOKENS, True, False)
+
+
+def generated(documents, seed=0):
+    draw = np.random.default_rng(seed)
+    return [
+        [draw.integers(5, 1000, draw.integers(1, 9)).tolist() for _ in range(draw.integers(1, 6))]
+        for _ in range(documents)
+    ]
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A store with two full blocks of tokens and a third."""
+    document = [[token % 995 + 5 for token in range(400)]] * 10
+    return write_store(tmp_path / "store", {"train": [document] * 300, "held_out": [document] * 2}, WORDPIECE)
+
+
+def read(store, split):
+    """The documents of a split, through its public face."""
+    view = store.split(split)
+    ids = view.tokens(view.sentence_offsets[:-1], np.diff(view.sentence_offsets)).tolist()
+    sentences = [ids[a:b] for a, b in zip(view.sentence_offsets[:-1], view.sentence_offsets[1:], strict=True)]
+    return [sentences[a:b] for a, b in zip(view.document_offsets[:-1], view.document_offsets[1:], strict=True)]
+
+
+@pytest.mark.parametrize("per_shard", [None, 1, 7, 100])
+def test_what_is_written_is_read(tmp_path, per_shard):
+    train, held_out = generated(40), generated(3, seed=1)
+    path = write_store(tmp_path / "s", {"train": train, "held_out": held_out}, WORDPIECE, documents_per_shard=per_shard)
+    store = TokenStore.open(path)
+    assert (read(store, "train"), read(store, "held_out")) == (train, held_out)
+    view = store.split("train")
+    sentences = [sentence for document in train for sentence in document]
+    assert (view.num_documents, view.num_sentences) == (40, len(sentences))
+    assert view.num_tokens == sum(map(len, sentences))
+    assert view.document_offsets.dtype == view.sentence_offsets.dtype == np.int64
+    store.verify()
+
+
+def test_what_the_manifest_says(tmp_path):
+    path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"from": "here"})
+    store = TokenStore.open(path)
+    assert store.vocab_size == 1000
+    assert store.special == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert store.manifest["tokenizer"]["fingerprint"] == WORDPIECE.fingerprint == store.tokenizer().fingerprint
+    assert store.manifest["provenance"] == {"from": "here"}
+    assert store.manifest["splits"]["held_out"] == {"documents": 0, "sentences": 0, "tokens": 0, "shards": []}
+    assert store.split("held_out").num_tokens == 0
+    assert store.split("held_out").document_offsets.tolist() == [0]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """A store of 8 shards."""
+    path = tmp_path_factory.mktemp("sharded") / "store"
+    return write_store(path, {"train": generated(30, seed=3)}, WORDPIECE, documents_per_shard=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_ranges_across_shards(sharded, data):
+    view = TokenStore.open(sharded).split("train")
+    flat = [token for document in generated(30, seed=3) for sentence in document for token in sentence]
+    numbers = data.draw(st.lists(st.integers(0, view.num_sentences - 1), max_size=40))
+    starts = view.sentence_offsets[:-1][numbers]
+    lengths = np.diff(view.sentence_offsets)[numbers]
+    lengths = np.array([data.draw(st.integers(0, int(n))) for n in lengths], np.int64)
+    expected = [token for a, n in zip(starts, lengths, strict=True) for token in flat[a : a + n]]
+    assert view.tokens(starts, lengths).tolist() == expected
+
+
+def test_the_bytes_are_the_format(tmp_path):
+    # Of format version 1: if a figure changes, stores that users have cannot be read any more.
+    path = write_store(tmp_path / "s", {"train": [[[5, 6], [999]], [[7]]], "held_out": [[[8]]]}, WORDPIECE)
+    assert (path / "train-00000.tokens").read_bytes() == bytes([5, 0, 6, 0, 231, 3, 7, 0])
+    assert np.fromfile(path / "train-00000.sentences", "<i8").tolist() == [0, 2, 3, 4]
+    assert np.fromfile(path / "train-00000.documents", "<i8").tolist() == [0, 2, 3]
+    assert TokenStore.open(path).fingerprint == "ce2f6f8adf16b2dfb51dfec80cd3b4f200842737536aacc24af831079e9a8449"
+
+
+def test_the_fingerprint_is_of_the_content(tmp_path):
+    def fingerprint(name, documents, tokenizer=WORDPIECE, provenance=None):
+        return TokenStore.open(
+            write_store(tmp_path / name, {"train": documents}, tokenizer, provenance=provenance)
+        ).fingerprint
+
+    first = fingerprint("a", [[[5, 6]]])
+    assert fingerprint("b", [[[5, 6]]], provenance={"from": "elsewhere"}) == first
+    assert fingerprint("c", [[[5, 7]]]) != first
+    assert fingerprint("d", [[[5], [6]]]) != first
+    assert fingerprint("e", [[[5, 6]]], WordPiece(TOKENS, True, True)) != first
+
+
+def test_ids_of_large_vocabularies(tmp_path):
+    assert (token_dtype(1 << 16), token_dtype((1 << 16) + 1)) == ("<u2", "<u4")
+    large = WordPiece([*SPECIAL_TOKENS, *map(str, range(70_000))], True, True)
+    view = TokenStore.open(write_store(tmp_path / "s", {"train": [[[70_004, 5]]]}, large)).split("train")
+    assert view.tokens(np.array([0]), np.array([2])).tolist() == [70_004, 5]
+
+
+def flip(path, offset):
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_block_is_named_when_it_is_read(large):
+    flip(large / "train-00000.tokens", BLOCK_BYTES + 12_345)
+    view = TokenStore.open(large).split("train")
+    per_block = BLOCK_BYTES // 2
+    assert len(view.tokens(np.array([0, 2 * per_block]), np.array([per_block, 50]))) == per_block + 50
+    message = (
+        rf"train-00000\.tokens: the block at byte {BLOCK_BYTES} is damaged .*delete the store and prepare it again"
+    )
+    for start, length in [(per_block, 1), (per_block - 1, 2), (0, 2 * per_block + 1), (2 * per_block - 1, 1)]:
+        with pytest.raises(ValueError, match=message):
+            view.tokens(np.array([5, start]), np.array([3, length]))
+    with pytest.raises(ValueError, match=message):
+        TokenStore.open(large).verify()
+
+
+@pytest.mark.parametrize("part", ["sentences", "documents"])
+def test_damaged_offsets_are_named(large, part):
+    flip(large / f"held_out-00000.{part}", 9)
+    view = TokenStore.open(large).split("held_out")
+    with pytest.raises(ValueError, match=rf"held_out-00000\.{part}: the block at byte 0 is damaged"):
+        view.document_offsets, view.sentence_offsets  # noqa: B018
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    path = write_store(
+        tmp_path / "s", {"train": generated(6), "held_out": generated(2)}, WORDPIECE, documents_per_shard=3
+    )
+    for file in sorted(path.glob("*-0*")):
+        whole = file.read_bytes()
+        for offset in range(0, len(whole), 7):
+            flip(file, offset)
+            with pytest.raises(ValueError, match=f"{file.name}: the block at byte 0 is damaged"):
+                TokenStore.open(path).verify()
+            file.write_bytes(whole)
+    TokenStore.open(path).verify()
+
+
+def test_missing_and_truncated_files_are_refused_at_once(large):
+    tokens = large / "train-00000.tokens"
+    whole = tokens.read_bytes()
+    tokens.write_bytes(whole[:-2])
+    with pytest.raises(ValueError, match=rf"train-00000\.tokens has {len(whole) - 2} bytes instead of {len(whole)}"):
+        TokenStore.open(large)
+    tokens.unlink()
+    with pytest.raises(ValueError, match=r"train-00000\.tokens is missing; delete the store and prepare it again"):
+        TokenStore.open(large)
+
+
+def test_a_changed_manifest_is_refused(large):
+    manifest = json.loads((large / "manifest.json").read_text())
+    manifest["splits"]["train"]["shards"][0]["documents"] -= 1
+    (large / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged; delete the store and prepare it again"):
+        TokenStore.open(large)
+    (large / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+        TokenStore.open(large)
+    (large / "manifest.json").write_text(json.dumps({"format_version": 2}))
+    with pytest.raises(ValueError, match=r"format version 2; this program reads 1; prepare it again"):
+        TokenStore.open(large)
+
+
+def test_what_is_no_store(tmp_path):
+    with pytest.raises(ValueError, match=r"no manifest\.json in it; make a store with `bertjax prepare`"):
+        TokenStore.open(tmp_path)
+
+
+def test_another_vocabulary_is_refused(large):
+    (large / "vocab.txt").write_bytes(WordPiece([*TOKENS[:-1], "other"], True, False).vocab_bytes)
+    with pytest.raises(ValueError, match=r"vocab\.txt is not the vocabulary it was made with"):
+        TokenStore.open(large).tokenizer()
+
+
+@pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, -1), (10**9, 1), (1_199_999, 2)])
+def test_ranges_outside_are_refused(large, start, length):
+    view = TokenStore.open(large).split("train")
+    with pytest.raises(ValueError, match=rf"token range 1: start {start}, length {length} is not inside one shard"):
+        view.tokens(np.array([0, start]), np.array([1, length]))
+
+
+def test_a_range_over_the_end_of_a_shard_is_refused(tmp_path):
+    documents = {"train": [[[5, 6, 7]], [[8, 9]]]}
+    view = TokenStore.open(write_store(tmp_path / "s", documents, WORDPIECE, documents_per_shard=1)).split("train")
+    with pytest.raises(ValueError, match="not inside one shard"):
+        view.tokens(np.array([2]), np.array([2]))
+
+
+def test_an_unknown_split(large):
+    with pytest.raises(ValueError, match=r"no split 'test'; it has train, held_out"):
+        TokenStore.open(large).split("test")
+
+
+def test_nothing_is_overwritten(large):
+    with pytest.raises(ValueError, match="there is something already"):
+        write_store(large, {"train": generated(1)}, WORDPIECE)
+
+
+def test_a_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    def crash(self):
+        assert not (tmp_path / "store").exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ShardWriter, "finish", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_store(tmp_path / "store", {"train": generated(3)}, WORDPIECE)
+    monkeypatch.undo()
+    assert not (tmp_path / "store").exists()
+    assert read(
+        TokenStore.open(write_store(tmp_path / "store", {"train": generated(3)}, WORDPIECE)), "train"
+    ) == generated(3)

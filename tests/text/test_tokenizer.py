@@ -1,0 +1,208 @@
+"""WordPiece: the ids are those of `tokenizers`, for any text; a bad vocabulary says what is bad."""
+
+import lzma
+import re
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import BertWordPieceTokenizer
+
+from bertjax.text import tokenizer as module
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+
+LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
+TOKENS = [
+    *(
+        "the",
+        "[MASK]",
+        "[SEP]",
+        "##ing",
+        "[CLS]",
+        "play",
+        "[UNK]",
+        "[PAD]",
+        ".",
+        "[",
+        "]",
+        "mask",
+        "zurich",
+        "é",
+        "##é",
+    ),
+    *("E", "##E", "中", "文", "か", "##か", "が", "न", "म", "##म", "“", "’", "-", "##\u0301"),
+    *LETTERS,
+    *(f"##{letter}" for letter in LETTERS),
+]
+SWITCHES = [(lowercase, strip) for lowercase in (True, False) for strip in (True, False)]
+
+
+def oracle(vocab, lowercase, strip_accents):
+    """The library's own BERT tokenizer, put together by the library."""
+    made = BertWordPieceTokenizer(
+        vocab=vocab, clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
+    )
+    made._tokenizer.encode_special_tokens = True  # what spells a special token in a corpus is plain text
+    return made
+
+
+def assert_same_ids(wordpiece, sentences):
+    expected = oracle(wordpiece._ids, wordpiece.lowercase, wordpiece.strip_accents).encode_batch(
+        sentences, add_special_tokens=False
+    )
+    ids, lengths = wordpiece.encode(sentences)
+    assert lengths.tolist() == [len(encoding.ids) for encoding in expected]
+    assert ids.tolist() == [i for encoding in expected for i in encoding.ids]
+
+
+def test_special_tokens_are_found_by_name():
+    made = WordPiece(TOKENS, True, True)
+    assert (made.pad_id, made.unk_id, made.cls_id, made.sep_id, made.mask_id) == (7, 6, 4, 2, 1)
+    assert made.vocab_size == len(TOKENS)
+    assert [TOKENS[i] for i in np.flatnonzero(made.is_continuation)] == [t for t in TOKENS if t.startswith("##")]
+
+
+def test_pieces_by_hand():
+    made = WordPiece(TOKENS, True, True)
+    ids = made.encode_sentences(["The playing, Zürich.", "", "\u200b\x01", "é" * 101 + " 𐍈 the"])
+    tokens = [[TOKENS[i] for i in sentence] for sentence in ids]
+    assert tokens == [["the", "play", "##ing", "[UNK]", "zurich", "."], [], [], ["[UNK]", "[UNK]", "the"]]
+
+
+def test_nothing_to_encode():
+    made = WordPiece(TOKENS, True, True)
+    ids, lengths = made.encode([])
+    assert (len(ids), len(lengths), made.encode_sentences([])) == (0, 0, [])
+    assert made.encode(["", ""])[1].tolist() == [0, 0]
+
+
+def test_a_corpus_cannot_forge_special_tokens():
+    made = WordPiece(TOKENS, True, True)
+    (ids,) = made.encode_sentences(["[MASK][SEP]the [mask]"])
+    assert not set(ids.tolist()) & {made.pad_id, made.cls_id, made.sep_id, made.mask_id}
+    assert made.decode(ids[:3]) == "[ mask ]"
+
+
+def test_the_exported_tokenizer_knows_special_tokens_and_pairs():
+    made = WordPiece(TOKENS, True, True)
+    encoding = made.backend.encode("the [MASK]", "playing")
+    assert encoding.tokens == ["[CLS]", "the", "[MASK]", "[SEP]", "play", "##ing", "[SEP]"]
+    assert encoding.type_ids == [0, 0, 0, 0, 1, 1, 1]
+    assert made.decode(encoding.ids) == "the playing"
+    assert made.decode(encoding.ids, skip_special_tokens=False) == "[CLS] the [MASK] [SEP] playing [SEP]"
+
+
+@pytest.mark.parametrize("switches", [(True, True), (False, False)])
+def test_every_character_of_unicode(switches):
+    # Where the text is cut into chunks is the only thing that could differ, and that depends on single characters.
+    places = (place for place in range(sys.maxunicode + 1) if not 0xD800 <= place <= 0xDFFF)
+    characters = [chr(p) for p in places if p < 0x3400 or p % 61 == 0 or _on_a_border(p)]
+    assert_same_ids(WordPiece(TOKENS, *switches), [f"a{c}b {c}{c} \u0301{c}\u0323\u0301" for c in characters])
+
+
+def _on_a_border(place):
+    """Where the category changes, which a range with a wrong end would miss."""
+    around = [unicodedata.category(chr(p)) for p in range(max(place - 1, 0), min(place + 2, sys.maxunicode + 1))]
+    return len(set(around)) > 1
+
+
+def test_characters_cut_out_alone_are_alone():
+    cut = re.compile(f"[{module._ALONE}]")
+    alone = [chr(place) for place in range(sys.maxunicode + 1) if cut.match(chr(place))]
+    assert len(alone) > 80_000
+    for character in alone:
+        assert unicodedata.combining(character) == 0
+        assert len(unicodedata.normalize("NFD", character)) == 1
+
+
+pieces = st.one_of(
+    st.sampled_from(["the", "playing", "Zürich", "[MASK]", "[UNK]", " ", "\0", "\n", "\x0b", "\x85", "\u2028", "中文"]),
+    st.sampled_from("éがнй\u0301\u0345\u3099क़ﷺ≠=İıſẞ\u00ad\u200d️–“’.…#'\u00a0"),
+    st.characters(exclude_categories=["Cs"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(pieces, max_size=12).map("".join), max_size=5), st.sampled_from(SWITCHES))
+def test_any_text(sentences, switches):
+    assert_same_ids(WordPiece(TOKENS, *switches), sentences)
+
+
+CORPORA = [
+    ("bert-base-uncased", True, True, "wikipedia_en/AA_00.txt.xz"),
+    ("bert-base-cased", False, False, "wikipedia_en/AB_03.txt.xz"),
+    ("bert-base-uncased", True, False, "books_en/Cbronte_Villette_1853.txt.xz"),
+    ("bert-base-chinese", True, True, "wikipedia_zh/zh_00.txt.xz"),
+    ("bert-base-multilingual-cased", False, False, "wikipedia_ko/ko_00.txt.xz"),
+    ("bert-base-multilingual-cased", False, True, "wikipedia_zh/zh_00.txt.xz"),
+]
+
+
+@pytest.mark.parametrize(("vocab", "lowercase", "strip_accents", "corpus"), CORPORA)
+def test_real_text(real_data, vocab, lowercase, strip_accents, corpus):
+    with lzma.open(real_data / corpus, "rt", encoding="utf-8") as stream:
+        lines = stream.read(400_000).split("\n")
+    made = WordPiece.load(real_data / "vocab" / vocab / "vocab.txt", lowercase, strip_accents)
+    assert_same_ids(made, lines)
+
+
+def test_a_full_cache_changes_nothing(monkeypatch):
+    made = WordPiece(TOKENS, True, True)
+    text = ["the playing of zurich", "the mask", "a b c d e f g", "the playing"]
+    expected = [made.encode([sentence])[0].tolist() for sentence in text]
+    monkeypatch.setattr(module, "_CACHED_CHUNKS", 3)
+    small = WordPiece(TOKENS, True, True)
+    assert [small.encode([sentence])[0].tolist() for sentence in text] == expected
+    assert len(small._cache.known) < 10
+
+
+def test_a_lone_surrogate_is_named():
+    with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*mend the source"):
+        WordPiece(TOKENS, True, True).encode(["the", "th\ud800e."])
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_loading_gives_the_same_tokenizer(tmp_path):
+    made = WordPiece(TOKENS, True, False)
+    unix = WordPiece.load(write(tmp_path / "vocab.txt", made.vocab_bytes), True, False)
+    dos = WordPiece.load(write(tmp_path / "dos.txt", "\r\n".join(TOKENS)), True, False)
+    assert unix.tokens == dos.tokens == TOKENS
+    assert made.fingerprint == unix.fingerprint == dos.fingerprint
+    others = [WordPiece(TOKENS, True, True), WordPiece(TOKENS, False, False), WordPiece([*TOKENS, "more"], True, False)]
+    assert len({made.fingerprint, *(other.fingerprint for other in others)}) == 4
+
+
+def test_a_line_separator_can_be_a_token(tmp_path):
+    # The published Chinese vocabulary has U+2028.
+    vocab = write(tmp_path / "vocab.txt", "".join(f"{token}\n" for token in ["\u2028", *TOKENS]))
+    assert WordPiece.load(vocab, True, True).tokens[:2] == ["\u2028", "the"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("\n".join(t for t in TOKENS if t != "[MASK]"), r"vocabulary .*bad\.txt: \[MASK\] missing; BERT needs \[PAD\]"),
+        ("the\nof\n", r"\[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\] missing"),
+        ("\n".join([*TOKENS, "play"]), rf"token 'play' stands on lines 6 and {len(TOKENS) + 1}; remove one of them"),
+        ("\n".join([*SPECIAL_TOKENS, "", "the"]), r"line 6 is empty; every line needs a token"),
+        (b"[PAD]\n\xff\xfe", r"vocabulary .*bad\.txt: not UTF-8 at byte 6"),
+        ("", r"vocabulary .*bad\.txt: the file is empty"),
+    ],
+)
+def test_bad_vocabularies(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        WordPiece.load(write(tmp_path / "bad.txt", content), True, True)
+
+
+def test_a_missing_vocabulary(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"vocabulary .*none\.txt: no such file; give a vocab\.txt, or leave data\.vocab"
+    ):
+        WordPiece.load(tmp_path / "none.txt", True, True)
