@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _ZSTD_FEED = 1 << 10  # compressed bytes at once: a block of 4 bytes can stand for 128 KiB, so at most 32 MiB come out
 
 
@@ -27,10 +28,7 @@ def read_lines(path: str, on_cut: Callable[[int], None], cap: int = LINE_CAP) ->
     for chunk in _chunks(path):
         if b"\0" in chunk:
             place = offset + len(rest) + chunk.index(b"\0")
-            raise ValueError(
-                f"{path}: not a text file, it has a NUL byte at offset {place}; leave binary files out of the source "
-                "(compressed ones are recognised by .gz, .bz2, .xz and .zst, other archives must be unpacked)"
-            )
+            raise ValueError(f"{path}: not a text file, it has a NUL byte at offset {place}; {_remedy(path)}")
         end = chunk.rfind(b"\n") + 1
         if end:
             block = _decode(path, rest + chunk[:end], offset)
@@ -56,11 +54,20 @@ def _decode(path: str, block: bytes, offset: int) -> str:
         text = block.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
         place = offset + error.start + (3 if offset == 0 and block.startswith(b"\xef\xbb\xbf") else 0)
+        byte = error.object[error.start]
         raise ValueError(
-            f"{path}: not UTF-8, byte 0x{error.object[error.start]:02x} at offset {place} is {error.reason}; "
-            "convert the file (iconv -t utf-8) or leave it out of the source"
+            f"{path}: not UTF-8, byte 0x{byte:02x} at offset {place} is {error.reason}; {_remedy(path)}"
         ) from None
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _remedy(path: str) -> str:
+    if path.endswith(COMPRESSED):
+        return "the compressed data may be damaged (test them with the compressor's -t)"
+    return (
+        "convert the file (iconv -t utf-8) or leave it out of the source; "
+        f"compressed files are known by {', '.join(COMPRESSED)}, archives must be unpacked"
+    )
 
 
 def _cut(line: bytes, cap: int) -> int:

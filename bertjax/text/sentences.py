@@ -52,6 +52,7 @@ _STARTERS = _words(
     """
 )
 _LONGEST = max(map(len, _NEVER_LAST | _SOMETIMES_LAST | _BEFORE_NUMBERS))
+_WINDOW = 4 * _LONGEST  # characters before a period in which its word is looked for
 
 _END = ".!?…‼⁇⁈⁉।॥؟۔։።"
 _CLOSE = r"\"'”’»›)}*_\]"
@@ -121,7 +122,8 @@ def _ends(line: str, begin: int, start: int, after: int) -> bool:
         return False  # also at the line's end, where nothing follows and nothing needs to be split
     if terminator != "." or line[start + 1] in _END:
         return True
-    word = line[max(line.rfind(" ", begin, start) + 1, begin) : start]
+    near = line[max(begin, start - _WINDOW) : start].rsplit(None, 1)
+    word = near[-1] if near else ""
     if len(word) > _LONGEST and "." not in word and "-" not in word:
         return True
     return _word_ends(word, start - begin == len(word), line, after)
@@ -129,7 +131,7 @@ def _ends(line: str, begin: int, start: int, after: int) -> bool:
 
 def _word_ends(word: str, alone: bool, line: str, after: int) -> bool:
     """Whether a period after `word` ends the sentence, where the next word begins at `after`, not in lower case."""
-    word = word[-2 * _LONGEST :].rpartition("-")[2].strip(_NOT_WORD)
+    word = word.rpartition("-")[2].strip(_NOT_WORD)
     if len(word) == 1 and word.isupper() and (word != "I" or alone or line[after + 1 : after + 2] == "."):
         return _starter(line, after)  # an initial
     if alone and (word.isdecimal() or _ROMAN.fullmatch(word)):

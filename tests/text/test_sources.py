@@ -1,0 +1,326 @@
+import bz2
+import gzip
+import hashlib
+import json
+import lzma
+import tracemalloc
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.text import lines as lines_module
+from bertjax.text.documents import DOCUMENT_CAP, ReadCounts, assemble
+from bertjax.text.sources import (
+    Source,
+    SourceFile,
+    digest,
+    parse_source,
+    read_documents,
+    require_documents,
+    source_files,
+)
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+
+
+def read(path, kind, counts=None):
+    return list(read_documents(SourceFile(kind, str(path)), counts))
+
+
+def texts(path, kind, counts=None):
+    return [document.text for document in read(path, kind, counts)]
+
+
+def write(path, text):
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+# sources and their files
+
+
+def test_parse_source_takes_the_kind_up_to_the_first_colon():
+    assert parse_source("text:a:b/*.txt") == Source("text", "a:b/*.txt")
+    assert parse_source("docs") == Source("docs", "")
+    assert parse_source("docs:numpy,jax") == Source("docs", "numpy,jax")
+    assert str(parse_source("docs")) == "docs" and str(parse_source("lines:x")) == "lines:x"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("wikiextracter:a", "unknown kind 'wikiextracter'; did you mean wikiextractor:a?"),
+        ("qqqq:a", "unknown kind 'qqqq'; kinds: text, lines, jsonl, wikiextractor, docs"),
+        ("books/*.txt", "no kind; write kind:glob, e.g. text:books/[*].txt"),
+        ("", "no kind"),
+        ("text:", "nothing after the colon; write text:glob"),
+        ("docs:", "nothing after the colon"),
+    ],
+)
+def test_a_bad_source_is_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_source(text)
+
+
+def test_globs_are_recursive_sorted_and_know_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("b/2.txt", "a/deep/er/1.txt", "c.txt", "b/no.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, "x")
+    found = source_files(parse_source("text:~/**/*.txt"))
+    assert [file.path for file in found] == [f"{tmp_path}/{name}" for name in ("a/deep/er/1.txt", "b/2.txt", "c.txt")]
+    assert [file.size for file in found] == [1, 1, 1] and {file.kind for file in found} == {"text"}
+    write(tmp_path / "odd[1].txt", "x")
+    assert len(source_files(Source("text", f"{tmp_path}/odd[1].txt"))) == 1
+
+
+def test_a_source_without_text_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"source text:.*\*\.txt: the glob matches nothing"):
+        source_files(Source("text", f"{tmp_path}/*.txt"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match=r"only directories; add /\*"):
+        source_files(Source("text", f"{tmp_path}/*"))
+    write(tmp_path / "a.txt", "")
+    with pytest.raises(ValueError, match=r"no text, every file is empty \(1, e.g. .*a.txt"):
+        source_files(Source("text", f"{tmp_path}/*.txt"))
+    counts = ReadCounts()
+    assert read(write(tmp_path / "b.txt", " \n\n \n"), "text", counts) == []
+    with pytest.raises(ValueError, match=r"source text:b: no text in it \(1 documents, all empty\)"):
+        require_documents(Source("text", "b"), counts)
+    counts.add(ReadCounts(documents=2, characters=5))
+    require_documents(Source("text", "b"), counts)
+    assert (counts.documents, counts.characters, counts.empty_documents) == (2, 5, 1)
+
+
+def test_digest_is_of_the_bytes_on_disk(tmp_path):
+    path = write(tmp_path / "a.gz", gzip.compress(b"x"))
+    assert digest(SourceFile("text", str(path))) == hashlib.sha256(path.read_bytes()).hexdigest()
+    other = write(tmp_path / "b", "y")
+    both = SourceFile("docs", "name", (str(path), str(other)))
+    parts = [hashlib.sha256(p.read_bytes()).digest() for p in (path, other)]
+    assert digest(both) == hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+# formats
+
+
+def test_text_joins_wrapped_lines_and_keeps_long_ones(tmp_path):
+    long = "word " * 60 + "end."
+    path = write(tmp_path / "a", f"\n\nOne\n  wrapped line.\r\n\r\nTwo.\n\n{long}\nShort.")
+    assert texts(path, "text") == [f"One wrapped line.\nTwo.\n{long}\nShort."]
+
+
+def test_lines_are_sentences_and_the_end_of_file_ends_a_document(tmp_path):
+    counts = ReadCounts()
+    path = write(tmp_path / "a", "\n\nMr. A. One. Two.\n B.\n\n\n \nC.")
+    found = read(path, "lines", counts)
+    assert [document.text for document in found] == ["Mr. A. One. Two.\nB.", "C."]
+    assert found[0].sentences() == ["Mr. A. One. Two.", "B."]
+    assert counts == ReadCounts(documents=2, characters=21)
+
+
+def test_jsonl_reads_the_field_text(tmp_path):
+    rows = [{"text": "A.\n\n B. "}, {"id": 1, "text": ""}, {"text": "C\ud800."}]
+    path = write(tmp_path / "a", "\n".join(map(json.dumps, rows)) + "\n\n")
+    counts = ReadCounts()
+    assert texts(path, "jsonl", counts) == ["A.\nB.", "C\ufffd."]
+    assert counts == ReadCounts(documents=2, characters=8, empty_documents=1, replaced_characters=1)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"text": ', "a, line 2: bad JSON"),
+        ("[" * 100_000, "a, line 2: bad JSON"),
+        ('["x"]', "a, line 2: a JSON list, not an object"),
+        ('{"txt": "x", "id": 1}', "a, line 2: no field `text`; it has id, txt"),
+        ('{"text": null}', "a, line 2: field `text` is NoneType, not a string"),
+    ],
+)
+def test_a_bad_json_line_is_named(tmp_path, row, message):
+    with pytest.raises(ValueError, match=message):
+        texts(write(tmp_path / "a", '{"text": "x"}\n' + row), "jsonl")
+
+
+def test_a_json_record_too_long_to_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.text.formats.RECORD_CAP", 1 << 20)
+    path = write(tmp_path / "a", '{"text": "x"}\n{"text": "' + "x" * (3 << 20) + '"}\n')
+    with pytest.raises(ValueError, match="a, line 2: a record of more than 1 MiB"):
+        texts(path, "jsonl")
+
+
+def article(title, body):
+    return f'<doc id="1" url="http://x?curid=1" title="{title}">\n{title}\n\n{body}\n\n</doc>\n'
+
+
+def test_wikiextractor_leaves_out_titles_and_markup(tmp_path):
+    body = "Rock &amp; Roll is music.<br>A <i>lot</i>. x < y > z.\nHistory.\nRock &amp; Roll"
+    path = write(tmp_path / "a", article("Rock &amp; Roll", body) + article("Stub", "") + article("B", "C."))
+    counts = ReadCounts()
+    expected = "Rock &amp; Roll is music. A  lot . x < y > z.\nHistory.\nRock &amp; Roll"
+    assert texts(path, "wikiextractor", counts) == [expected, "C."]
+    assert counts == ReadCounts(documents=2, characters=len(expected) + 2, empty_documents=1)
+
+
+def test_wikiextractor_keeps_a_document_that_is_cut_off_and_counts_it(tmp_path):
+    whole = article("A", "One.") + article("B", "Two.").replace("</doc>", "") + "\n" + article("C", "Three. Four.")
+    counts = ReadCounts()
+    assert texts(write(tmp_path / "a", "stray\n" + whole[:-12]), "wikiextractor", counts) == [
+        "One.",
+        "Two.",
+        "Three. Fo",
+    ]
+    assert (counts.unterminated_documents, counts.lines_outside_documents) == (2, 1)
+    with pytest.raises(ValueError, match=r"b: 2 lines of text but no `<doc ...>`"):
+        texts(write(tmp_path / "b", "one\n\ntwo"), "wikiextractor")
+
+
+# bad files
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compression_changes_nothing(tmp_path, suffix):
+    text = "\n\n".join(f"Paragraph {n} " + "é話 words " * (n % 70) for n in range(6000))
+    path = write(tmp_path / f"a{suffix}", COMPRESS[suffix](text.encode()))
+    counts = ReadCounts()
+    found = texts(path, "text", counts)
+    assert "\n".join(found).split() == text.split()
+    assert counts.split_documents == 1 and len(found) == 2 == counts.documents
+    expected = [document.text for document in assemble([*map(str.strip, text.split("\n\n")), None], ReadCounts())]
+    assert found == expected
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_a_compressed_file_may_have_several_members(tmp_path, suffix):
+    compress = COMPRESS[suffix]
+    path = write(tmp_path / f"a{suffix}", compress(b"One ") + compress(b"two."))
+    assert texts(path, "text") == ["One two."]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
+def test_damaged_compressed_data_are_named_with_their_place(tmp_path, suffix, damage):
+    text = "".join(hashlib.sha256(bytes([n % 256, n // 256])).hexdigest() + "\n" for n in range(12_000)).encode()
+    data = bytearray(COMPRESS[suffix](text))
+    if damage == "cut":
+        del data[len(data) * 9 // 10 :]
+    elif damage == "flipped":
+        data[len(data) * 9 // 10] ^= 0xFF
+        if suffix == ".zst":  # frames carry no checksum unless asked
+            data = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(text))
+            data[-1] ^= 1
+    else:
+        data = bytearray(b"plain text under a wrong name")
+    path = write(tmp_path / f"a{suffix}", bytes(data))
+    message = r"a\.\w+: the compressed data are damaged or cut off after \d+ bytes of text \("
+    if damage == "flipped":  # what comes out before the checksum fails may be no text
+        message += r"|at offset \d+.*; the compressed data may be damaged"
+    with pytest.raises(ValueError, match=message):
+        texts(path, "text")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"gone\.txt: cannot be read: No such file"):
+        texts(tmp_path / "gone.txt", "text")
+
+
+@pytest.mark.parametrize("kind", ["text", "lines", "jsonl", "wikiextractor"])
+def test_what_is_not_text_is_named_with_its_offset(tmp_path, kind):
+    good = b'{"text": "words"}\n' * 80_000
+    with pytest.raises(ValueError, match=rf"a: not a text file, it has a NUL byte at offset {len(good) + 3};"):
+        texts(write(tmp_path / "a", good + b"{} \0 rest"), kind)
+    with pytest.raises(ValueError, match=rf"a: not UTF-8, byte 0xe9 at offset {len(good) + 3} is invalid continuation"):
+        texts(write(tmp_path / "a", good + b"caf\xe9 rest\n"), kind)
+    with pytest.raises(ValueError, match=r"byte 0xe9 at offset 6 is invalid"):
+        texts(write(tmp_path / "a", b"\xef\xbb\xbfcaf\xe9 rest"), kind)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    assert texts(write(tmp_path / "a", b"\xef\xbb\xbfWord.\rMore.\r\n"), "lines") == ["Word.\nMore."]
+
+
+# memory
+
+
+@pytest.mark.parametrize("kind", ["text", "lines", "wikiextractor"])
+@pytest.mark.parametrize("piece", ["word ", "話"])
+def test_one_giant_line_is_never_held(tmp_path, kind, piece):
+    head = '<doc id="1" title="t">\n' if kind == "wikiextractor" else ""
+    repeats = (24 << 20) // len(piece.encode())
+    path = write(tmp_path / "a.gz", gzip.compress((head + piece * repeats).encode(), 1))
+    counts = ReadCounts()
+    tracemalloc.start()
+    characters = sum(
+        document.text.count(piece.strip()) for document in read_documents(SourceFile(kind, str(path)), counts)
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert characters == repeats  # nothing lost, no character or word cut
+    assert counts.cut_lines == 1 and counts.split_documents == 1
+    assert peak < 14 << 20
+
+
+def test_zstd_that_expands_without_bound_is_streamed(tmp_path):
+    path = write(tmp_path / "a.zst", zstandard.compress(b" " * (256 << 20)))
+    tracemalloc.start()
+    assert texts(path, "text") == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80 << 20
+
+
+# properties
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.text(st.sampled_from("ab é話\n\r 😀"), max_size=40), max_size=12),
+    st.integers(8, 40),
+    st.integers(4, 30),
+)
+def test_lines_are_those_of_the_text_at_any_chunk_size(tmp_path_factory, pieces, chunk, cap):
+    text = "\n".join(pieces)
+    path = tmp_path_factory.mktemp("lines") / "a"
+    path.write_bytes(text.encode())
+    cut = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines_module, "CHUNK", chunk)
+        found = list(lines_module.read_lines(str(path), cut.append, cap))
+    assert "".join(found) == text.replace("\r", "").replace("\n", "")
+    assert all(len(line.encode()) <= chunk + cap for line in found)
+    if not cut and "\r" not in text:
+        assert found == (text.removesuffix("\n").split("\n") if text else [])
+
+
+@given(st.lists(st.one_of(st.none(), st.text("ab ", min_size=1, max_size=60).filter(str.strip).map(str.strip))))
+def test_assemble_loses_nothing(paragraphs):
+    counts = ReadCounts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertjax.text.documents.DOCUMENT_CAP", 32)
+        found = list(assemble([*paragraphs, None], counts))
+    words = "".join(document.text for document in found).replace(" ", "").replace("\n", "")
+    assert words == "".join(filter(None, paragraphs)).replace(" ", "")
+    assert all(0 < len(document.text) <= 32 for document in found)
+    assert (counts.documents, counts.characters) == (len(found), sum(len(document.text) for document in found))
+
+
+# real data
+
+
+def test_real_corpora(real_data):
+    def count(source):
+        counts = ReadCounts()
+        for file in source_files(parse_source(source)):
+            for document in read_documents(file, counts):
+                assert len(document.text) <= DOCUMENT_CAP and document.text.strip() == document.text
+        return counts
+
+    english = count(f"wikiextractor:{real_data}/wikipedia_en/AA_00.txt.xz")
+    assert english.documents + english.empty_documents == 6599 and english.unterminated_documents == 0
+    assert count(f"wikiextractor:{real_data}/wikipedia_zh/*.xz").unterminated_documents == 1
+    assert count(f"lines:{real_data}/google_bert_sample_text.txt").documents == 3
+    assert count(f"text:{real_data}/books_en/austen-*.xz").empty_documents == 0
+    with pytest.raises(ValueError, match=r"chesterton-ball.txt.xz: not UTF-8, byte 0xe8 at offset 227337"):
+        count(f"text:{real_data}/books_en/chesterton-ball*")
