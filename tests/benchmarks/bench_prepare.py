@@ -1,0 +1,108 @@
+"""How fast text becomes a token store, and how much memory that takes.
+
+    python tests/benchmarks/bench_prepare.py --vocab vocab.txt --sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
+
+Prints MB of text per second (UTF-8 bytes of the documents, over the whole of `prepare` in a fresh folder, the start of
+the processes included) and the peak of the proportional set size summed over the process tree, page cache excluded.
+Without --vocab, one is trained first and timed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bertjax.config import DataConfig
+from bertjax.text.pool import cores
+from bertjax.text.prepare import prepare, prepare_vocabulary, summary
+from bertjax.text.progress import ProgressLine
+from bertjax.text.store import TokenStore
+
+SAMPLED_EVERY = 0.2  # seconds
+
+
+class PeakMemory(threading.Thread):
+    """Watches the proportional set size of this process and its descendants; `peak` in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.wait(SAMPLED_EVERY):
+            self.peak = max(self.peak, sum(map(_private_and_shared, _tree(os.getpid()))))
+
+    def stop(self) -> int:
+        """End the watching and return the peak."""
+        self._end.set()
+        self.join()
+        return self.peak
+
+
+def _tree(root: int) -> list[int]:
+    """The process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def _private_and_shared(process: int) -> int:
+    """Proportional set size in bytes without file pages, which are page cache."""
+    try:
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return sum(1024 * int(size) for size in re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", rollup, re.MULTILINE))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the speed and memory of prepare.")
+    parser.add_argument("--sources", nargs="+", required=True, help="kind:glob, as data.sources")
+    parser.add_argument("--vocab", default="", help="vocab.txt; trained if not given")
+    parser.add_argument("--vocab-size", type=int, default=30_522)
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0 = one per core")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        data = DataConfig(
+            sources=tuple(arguments.sources),
+            root=root,
+            vocab=arguments.vocab,
+            vocab_size=arguments.vocab_size,
+            workers=arguments.workers,
+        )
+        progress = ProgressLine(sys.stderr)
+        if not data.vocab:
+            watch, start = PeakMemory(), time.perf_counter()
+            watch.start()
+            data = dataclasses.replace(data, vocab=str(prepare_vocabulary(data, progress)))
+            print(f"vocabulary: {time.perf_counter() - start:.1f} s, peak {watch.stop() / 1e9:.2f} GB")
+        watch, start = PeakMemory(), time.perf_counter()
+        watch.start()
+        store = TokenStore.open(prepare(data, progress))
+        seconds, peak = time.perf_counter() - start, watch.stop()
+        text_bytes = store.manifest["provenance"]["text_bytes"]
+        print(summary(store))
+        print(
+            f"prepare: {text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s = {text_bytes / 1e6 / seconds:.2f} MB/s, "
+            f"{data.workers or cores()} processes; peak memory {peak / 1e9:.2f} GB"
+        )
+
+
+if __name__ == "__main__":
+    main()
