@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +39,8 @@ class Feed:
     def __init__(self, batches: Generator[Batch, None, None], engine: str) -> None:
         self.engine = engine  # "tf.data" or "threads"
         self._batches = batches
+        # Also when the interpreter ends: TensorFlow aborts the process if its threads then want to call Python.
+        self._stop = weakref.finalize(self, batches.close)
 
     def __iter__(self) -> Feed:
         return self
@@ -47,7 +50,7 @@ class Feed:
 
     def close(self) -> None:
         """Stop making batches."""
-        self._batches.close()
+        self._stop()
 
     def __enter__(self) -> Feed:
         return self

@@ -46,8 +46,8 @@ def mask_tokens(
     if rule.is_continuation is None:
         positions = _choose_tokens(candidates, counts, order_keys, rule.max_predictions)
     else:
-        words = _number_words(candidates, candidates & ~rule.is_continuation[input_ids])
-        positions = _choose_words(words, candidates, counts, order_keys, rule.max_predictions)
+        continues = rule.is_continuation[input_ids[candidates]]
+        positions = _choose_words(candidates, continues, counts, order_keys, rule.max_predictions)
     is_used = positions < input_ids.shape[1]
     positions[~is_used] = 0  # [CLS], which is never hidden: there its own id is written back
     cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
@@ -85,40 +85,56 @@ def _shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return order
 
 
-def _number_words(candidates: np.ndarray, is_start: np.ndarray) -> np.ndarray:
-    """The word that each candidate belongs to, int64[B, L], counted from 0 in each row.
-
-    As in the reference a continuation belongs to the candidate before it even across a [SEP], and the first
-    candidate of a row starts a word whatever it is.
-    """
-    is_start[np.arange(len(is_start)), candidates.argmax(axis=1)] = True
-    return np.maximum(np.cumsum(is_start, axis=1) - 1, 0)
-
-
 def _choose_words(
-    words: np.ndarray, candidates: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+    candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
 ) -> np.ndarray:
-    """As `_choose_tokens`, in whole words: a word with more tokens than are still to be chosen is skipped."""
-    batch, length = words.shape
-    word_number = (words + np.arange(batch)[:, None] * length)[candidates]
-    sizes = np.bincount(word_number, minlength=batch * length).reshape(batch, length)
-    order = (np.sort(_shuffle_key(sizes > 0, keys), axis=1) & _POSITION_MASK).astype(np.int64)
-    order = np.minimum(order, length - 1)  # there are fewer words than columns, so this is where no word is
-    sizes = np.take_along_axis(sizes, order, axis=1)
-    left = counts.copy()
-    is_taken = np.zeros((length, batch), bool)
-    for taken, size in zip(is_taken, sizes.T, strict=True):
+    """As `_choose_tokens`, in whole words: a word with more tokens than are still to be chosen is skipped.
+
+    `continues` says of each candidate, in order, whether it belongs to the candidate before it: as in the reference
+    even across a [SEP], and never the first one of a row.
+    """
+    batch, length = candidates.shape
+    cells = np.flatnonzero(candidates)
+    available = np.count_nonzero(candidates, axis=1)
+    is_start = ~continues
+    is_start[_before(available)[available > 0]] = True
+    starts = np.flatnonzero(is_start)
+    sizes = np.diff(starts, append=len(cells))
+    row = cells[starts] // length
+    words = np.bincount(row, minlength=batch)
+    column = np.arange(len(starts)) - _before(words)[row]
+    table = np.zeros((batch, max(words, default=0)), np.int64)
+    table[row, column] = sizes
+    is_chosen = np.repeat(_fill_greedily(table, counts, keys)[row, column], sizes)
+
+    rows, columns = np.divmod(cells[is_chosen], length)
+    positions = np.full((batch, slots), length, np.int64)
+    positions[rows, np.arange(len(rows)) - _before(np.bincount(rows, minlength=batch))[rows]] = columns
+    return positions
+
+
+def _before(counts: np.ndarray) -> np.ndarray:
+    """How many there are in all rows before each row."""
+    return np.cumsum(counts) - counts
+
+
+def _fill_greedily(sizes: np.ndarray, room: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Which of each row's things fit in its room, tried in random order: bool[B, n] from int64[B, n] and int64[B].
+
+    A row with fewer than n things has size 0 in its last columns.
+    """
+    shuffled = np.sort(_shuffle_key(sizes > 0, keys), axis=1) & _POSITION_MASK
+    order = np.minimum(shuffled, max(sizes.shape[1] - 1, 0)).astype(np.int64)  # past a row's things, a column of size 0
+    left = room.copy()
+    is_taken = np.zeros(sizes.shape[::-1], bool)
+    for taken, size in zip(is_taken, np.take_along_axis(sizes, order, axis=1).T, strict=True):
         np.logical_and(size > 0, size <= left, out=taken)
         left -= size * taken
         if not left.any():
             break
-    is_chosen = np.zeros((batch, length), bool)
+    is_chosen = np.zeros(sizes.shape, bool)
     np.put_along_axis(is_chosen, order, is_taken.T, axis=1)
-    rows, columns = np.nonzero(np.take_along_axis(is_chosen, words, axis=1) & candidates)
-    number = np.bincount(rows, minlength=batch)
-    positions = np.full((batch, slots), length, np.int64)
-    positions[rows, np.arange(len(rows)) - (np.cumsum(number) - number)[rows]] = columns
-    return positions
+    return is_chosen
 
 
 def _replace(labels: np.ndarray, positions: np.ndarray, keys: np.ndarray, rule: MaskRule) -> np.ndarray:

@@ -84,7 +84,7 @@ def check_row(row: dict[str, np.ndarray], split: MemorySplit, data: DataConfig) 
     assert row["cls_positions"].tolist() == [0] and row["pair_weights"].tolist() == [1.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     documents=st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=2, max_size=8),
     length=st.integers(8, 80),
@@ -188,6 +188,15 @@ def test_epochs_have_one_number_of_rows() -> None:
         assert placed != sorted(placed)
         keys = batches._pairs(epoch * sizes[0] + np.arange(sizes[0])).keys
         assert len(set(keys.tolist())) == sizes[0]
+
+
+def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
+    batches, other = small_batches(), small_batches(seed=1)
+    places = np.arange(100)
+    orders = [batches._shuffle(places, 50, epoch)[0].reshape(2, 50) for epoch in range(3)]
+    orders.append(other._shuffle(places, 50, 0)[0].reshape(2, 50))
+    assert (np.sort(orders, axis=2) == np.arange(50)).all()
+    assert len(np.unique(np.concatenate(orders), axis=0)) == 8
 
 
 def test_a_batch_may_straddle_many_epochs() -> None:

@@ -113,14 +113,14 @@ import sys
 sys.path.insert(0, {folder!r})
 {before}
 from test_feed import digest, feed, small_batches
-with feed(small_batches(), None) as fed:
-    print(fed.engine, digest([next(fed) for _ in range(3)]))
+fed = feed(small_batches(), None)
+print(fed.engine, digest([next(fed) for _ in range(3)]))
 """
 
 
 @pytest.mark.parametrize(("before", "engine"), [("", "tf.data"), ("sys.modules['tensorflow'] = None", "threads")])
 def test_a_process_without_tensorflow_gets_the_same_bytes(stream, before: str, engine: str) -> None:
-    """The feed says what it runs on, TensorFlow is silent, and an endless feed does not keep a process from ending."""
+    """The feed says what it runs on, TensorFlow is silent, and an open feed lets the process end."""
     code = CODE.format(before=before, folder=str(Path(__file__).parent))
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
