@@ -51,7 +51,7 @@ class WordPiece:
         self.strip_accents = strip_accents
         self._ids = _numbered(self.tokens, origin)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
-        self._cache = _ChunkCache(self._plain)
+        self._cache = _ChunkCache(self.backend)
 
     @classmethod
     def load(cls, vocab_path: str | Path, lowercase: bool, strip_accents: bool) -> WordPiece:
@@ -101,27 +101,19 @@ class WordPiece:
     @cached_property
     def backend(self) -> Tokenizer:
         """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
-        tokenizer = self._bare()
-        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
-        return tokenizer
-
-    @cached_property
-    def _plain(self) -> Tokenizer:
-        """As `backend`, but text that spells a special token is plain text: a corpus must not forge a [MASK]."""
-        return self._bare()
-
-    def _bare(self) -> Tokenizer:
         model = models.WordPiece(self._ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
         tokenizer = Tokenizer(model)
         tokenizer.normalizer = normalizer(self.lowercase, self.strip_accents)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
         return tokenizer
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode sentences without special tokens: (ids uint32 [tokens], lengths int64 [sentences]).
 
+        Text that spells a special token is plain text, as no chunk has a bracket in it: a corpus cannot forge a [MASK].
         A sentence with nothing in it that BERT keeps has length 0. Raises ValueError for a lone surrogate.
         """
         text = _SEPARATOR.join(sentences)
@@ -147,8 +139,8 @@ class WordPiece:
 class _ChunkCache:
     """Chunk of text -> its ids as the bytes of uint32, for the chunks seen so far."""
 
-    def __init__(self, plain: Tokenizer) -> None:
-        self._plain = plain
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
         self.known: dict[str, bytes] = {}
 
     def learn(self, chunks: Iterable[str]) -> None:
@@ -157,7 +149,7 @@ class _ChunkCache:
             self.known = {_SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
         unknown = [chunk for chunk in set(chunks) if chunk not in self.known]
         try:
-            encodings = self._plain.encode_batch_fast(unknown, add_special_tokens=False)
+            encodings = self._backend.encode_batch_fast(unknown, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
             broken = next(c for c in unknown if any("\ud800" <= character <= "\udfff" for character in c))
             raise ValueError(

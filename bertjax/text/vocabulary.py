@@ -54,7 +54,7 @@ def train_wordpiece(
         raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
     known = _alphabet(word_counts, vocab_size)
     # A word with a character that is not in the vocabulary becomes [UNK] whatever its other pieces are.
-    words = sorted(word for word in word_counts if known.issuperset(word))
+    words = [word for word in word_counts if known.issuperset(word)]
     splits = [[word[0], *(f"##{character}" for character in word[1:])] for word in words]
     letters = sorted({piece for split in splits for piece in split})
     room = vocab_size - len(SPECIAL_TOKENS) - len(letters)

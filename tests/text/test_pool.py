@@ -1,7 +1,10 @@
 """Worker processes: results of every unit, errors as they were raised, and a death told with its files."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +48,43 @@ def test_one_worker_is_this_process():
 def test_errors_come_as_they_were():
     with pytest.raises(ValueError, match=r"^part3\.txt is bad$"):
         list(run_units(refuse_three, UNITS, 2, "testing"))
+
+
+ORPHANS = """
+import os, sys, time
+sys.path.insert(0, {folder!r})
+from test_pool import UNITS, run_units, leave_process_number
+if __name__ == "__main__":
+    list(run_units(leave_process_number, UNITS, 2, "testing"))
+"""
+
+
+def leave_process_number(unit):
+    open(f"{os.environ['NUMBERS']}/{os.getpid()}", "w").close()
+    time.sleep(600)
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    (tmp_path / "orphans.py").write_text(ORPHANS.format(folder=os.path.dirname(__file__)))
+    (tmp_path / "numbers").mkdir()
+    environment = {**os.environ, "NUMBERS": str(tmp_path / "numbers")}
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphans.py")], env=environment)
+    wait_until(lambda: len(list((tmp_path / "numbers").iterdir())) == 2)
+    parent.kill()
+    parent.wait()
+    workers = [Path("/proc") / number.name for number in (tmp_path / "numbers").iterdir()]
+    wait_until(lambda: not any(is_alive(worker) for worker in workers))
+
+
+def is_alive(process):
+    return (process / "stat").is_file() and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_dead_worker_is_told_with_its_files():

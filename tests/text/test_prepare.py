@@ -193,10 +193,34 @@ def test_a_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
     assert not list(Path(data.root).glob("store*"))
 
 
+def test_a_unit_that_fails_leaves_no_files(data, tmp_path):
+    (tmp_path / "text" / "02.txt").write_bytes(b"\xff" * 99)
+    job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), True, True, 0.25)
+    before = content_names(tmp_path)
+    with pytest.raises(ValueError, match=r"02\.txt"):
+        shards.make_shards(Corpus.of(data).units[0], job)
+    assert content_names(tmp_path) - before <= {"data"}
+
+
+def content_names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
 def test_a_source_without_text_is_named(data, tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n \n")
     with pytest.raises(ValueError, match=r"source text:.*blank\.txt: no text in it"):
         prepare(changed(data, sources=(*data.sources, f"text:{tmp_path}/blank.txt")))
+
+
+def test_what_has_no_tokens_is_left_out(data, tmp_path):
+    (tmp_path / "text" / "00.txt").write_text("The river. \u200b\u200b! The river.\n\n\u200b\n\nIt was.")
+    (tmp_path / "text" / "01.txt").write_text("\u200b\u200d")
+    store = TokenStore.open(prepare(data))
+    documents = [document for name in ("train", "held_out") for document in sentences_of(store.split(name), VOCAB)]
+    assert len(documents) == 39
+    assert [d for d in documents if "[UNK]" in d] == [
+        ["the", "river", ".", "[UNK]", "the", "river", ".", "it", "was", "."]
+    ]
 
 
 def test_one_giant_line(data, tmp_path):
@@ -279,8 +303,11 @@ def test_parts_of_other_inputs_are_not_mixed_in(data, tmp_path):
     folder = target.with_name(f"{target.name}.partial")
     record = folder / "unit-00002.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "inputs": "of others"}))
-    (folder / "train-00002.tokens").write_bytes(b"stale")
+    stale = folder / "train-00002.tokens"
+    stale.write_bytes(bytes(stale.stat().st_size))
     (folder / "unit-00003.json").write_text("{")
+    (folder / "train-00004.sentences").write_bytes(b"cut")
+    (folder / "held_out-00000.documents").unlink(missing_ok=True)
     assert content(prepare(data)) == expected
 
 
