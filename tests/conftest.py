@@ -1,16 +1,49 @@
 """Eight fake CPU devices for every test, so that each mesh is a real one. Must run before jax is imported."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+# Tests compile far more than they compute: the compiler's costly passes are left out, and what one test has compiled
+# the next one, or a process that it starts, takes from a cache that lasts for the session.
+_CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-compiled-", ignore_cleanup_errors=True)
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        os.environ.get("XLA_FLAGS", ""),
+    ]
+)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("BERTJAX_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--long` runs full matrices too, of which the suite has a part."""
+    parser.addoption("--long", action="store_true", help="also run the checks marked `long`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", "long: part of a full matrix; runs with --long only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave `long` checks out unless they are asked for; deselected, for they are no skipped tests."""
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if "long" in item.keywords]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if "long" not in item.keywords]
 
 
 @pytest.fixture(scope="session")

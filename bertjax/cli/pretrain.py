@@ -53,9 +53,7 @@ def finish(config: Config, store: TokenStore, outcome: Outcome) -> None:
     print(last_words(config, summary, report, exported), flush=True)
 
 
-def summarise(
-    config: Config, store: TokenStore, outcome: Outcome, completions: tuple[Completion, ...]
-) -> Summary:
+def summarise(config: Config, store: TokenStore, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
     """The run in figures."""
     figures, baselines = outcome.evaluation, outcome.baselines
     train_split = store.split("train")

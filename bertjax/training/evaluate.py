@@ -19,7 +19,7 @@ from bertjax.text.store import SplitView
 from bertjax.training.objectives import Objective
 from bertjax.training.step import EvalStep, averages
 
-_TOKENS_AT_A_TIME = 1 << 22
+_SENTENCES_AT_A_TIME = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def unigram_baseline(split: SplitView, vocab_size: int) -> tuple[float, float]:
 
 
 def _token_counts(split: SplitView, vocab_size: int) -> Iterator[np.ndarray]:
-    for start in range(0, split.num_tokens, _TOKENS_AT_A_TIME):
-        length = min(_TOKENS_AT_A_TIME, split.num_tokens - start)
-        ids = split.tokens(np.array([start], np.int64), np.array([length], np.int64))
-        yield np.bincount(ids, minlength=vocab_size)
+    offsets = split.sentence_offsets
+    for first in range(0, split.num_sentences, _SENTENCES_AT_A_TIME):
+        edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
+        yield np.bincount(split.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)

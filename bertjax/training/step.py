@@ -213,7 +213,7 @@ def _apply(
     clip_norm: float,
 ) -> tuple[TrainState, jax.Array]:
     """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
     # tf.clip_by_global_norm: scaled down to the limit, never up.
     scale = clip_norm / jnp.maximum(norm, clip_norm)

@@ -21,6 +21,7 @@ from bertjax.parallel.sharding import check_divisible, local_rows, to_global
 from bertjax.text.store import TokenStore
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training import checkpoint, objectives
+from bertjax.training.compatibility import check_weights
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.interrupt import Interrupt
@@ -200,6 +201,7 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say) -> TrainSt
         say(f"resuming {config.directory} at step {restored.step:,}")
         return restored.state
     if config.init_from:
+        check_weights(checkpoint.read_metadata(config.init_from), job.metadata)
         params = checkpoint.restore_params(config.init_from, blueprint.state.params)
         say(f"starting from the weights of {config.init_from}")
         make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)

@@ -1,0 +1,72 @@
+"""Meshes: what fits, what is refused, and who holds which rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import MeshConfig, ModelConfig, TrainingConfig
+from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.sharding import batch_sharding, check_divisible, local_rows, spec, to_global
+
+MODEL = ModelConfig(hidden_size=32, num_attention_heads=4, intermediate_size=64)
+
+
+def test_minus_one_takes_what_is_left() -> None:
+    assert dict(make_mesh(MeshConfig(-1, 2, 2)).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert batch_shards(make_mesh(MeshConfig())) == 8
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MeshConfig(3, 1, 1), "does not fit the 8 cpu devices"),
+        (MeshConfig(2, 2, 1), "does not fit the 8 cpu devices"),
+        (MeshConfig(-1, -1, 1), "at most one may be -1"),
+        (MeshConfig(0, 1, 1), "every axis must be at least 1"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(config: MeshConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_mesh(config)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "model", "training", "message"),
+    [
+        (MeshConfig(8), {}, {"global_batch_size": 12}, r"global_batch_size=12.*multiple of 8"),
+        (MeshConfig(8), {}, {"global_batch_size": 16, "grad_accum_steps": 4}, r"grad_accum_steps=4.*multiple of 32"),
+        (MeshConfig(1, 8), {"hidden_size": 36}, {}, r"model.hidden_size=36 .*mesh.fsdp=8"),
+        (MeshConfig(1, 1, 8), {}, {}, r"model.num_attention_heads=4 .*mesh.tensor=8"),
+    ],
+)
+def test_what_the_mesh_cannot_share_evenly_is_refused(
+    mesh: MeshConfig, model: dict, training: dict, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_divisible(
+            make_mesh(mesh),
+            replace(MODEL, **model),
+            replace(TrainingConfig(), **training),
+            30_592,
+        )
+
+
+def test_a_mesh_axis_splits_one_dim_only() -> None:
+    assert tuple(spec(("embed", "embed"))) == ("fsdp", None)
+    with pytest.raises(KeyError):
+        spec(("embedd",))
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(8), MeshConfig(2, 2, 2)])
+def test_rows_come_back_where_they_were(mesh: MeshConfig) -> None:
+    made = make_mesh(mesh)
+    rows = local_rows(made, 16)
+    np.testing.assert_array_equal(rows, np.arange(16))
+    batch = {"x": np.arange(32).reshape(16, 2)}
+    placed = to_global(made, batch, 16)["x"]
+    assert placed.sharding == batch_sharding(made)
+    np.testing.assert_array_equal(jax.device_get(placed), batch["x"])

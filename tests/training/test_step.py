@@ -1,0 +1,215 @@
+"""The step is the same on every mesh, reduces once, and leaves out what is not finite."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_batches import random_batches
+
+from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.training.objectives import choose
+from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.state import draw_blueprint, init_state
+from bertjax.training.step import averages, make_eval_step, make_train_step, split_microbatches
+
+ROWS, LENGTH, PREDICTIONS, STEPS = 32, 24, 6, 10
+MODEL = ModelConfig(
+    vocab_size=300,  # padded to 384
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=LENGTH,
+    mlm_chunk=16,
+)
+OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
+OBJECTIVES = choose(("mlm", "nsp"))
+MESHES = {
+    "data=8": MeshConfig(8, 1, 1),
+    "data=2,fsdp=4": MeshConfig(2, 4, 1),
+    "data=2,fsdp=2,tensor=2": MeshConfig(2, 2, 2),
+}
+
+
+class Training:
+    """A state and a step on some mesh."""
+
+    def __init__(self, mesh: MeshConfig, *, model=MODEL, accumulate=1, dropout_seed=None, clip_norm=1.0) -> None:
+        sizes = (mesh.data, mesh.fsdp, mesh.tensor)
+        self.mesh = make_mesh(mesh, jax.devices()[: int(np.prod(sizes))])
+        optimizer = make_optimizer(OPTIMIZER)
+        with jax.set_mesh(self.mesh):
+            self.blueprint = draw_blueprint(model, optimizer, self.mesh)
+            self.state = init_state(self.blueprint, model, optimizer, 0)
+            self.train_step = make_train_step(
+                self.blueprint,
+                OBJECTIVES,
+                optimizer,
+                make_schedule(OPTIMIZER, 100),
+                clip_norm=clip_norm,
+                grad_accum_steps=accumulate,
+                dropout_seed=dropout_seed,
+            )
+            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES)
+
+    def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        with jax.set_mesh(self.mesh):
+            self.state, metrics = self.train_step(self.state, to_global(self.mesh, batch, ROWS))
+        return {name: float(value) for name, value in metrics.items()}
+
+    def losses(self) -> np.ndarray:
+        return np.array([self.step(batch)["loss"] for batch in batches()])
+
+    def compiled(self) -> str:
+        with jax.set_mesh(self.mesh):
+            data = to_global(self.mesh, next(batches()), ROWS)
+            return self.train_step.lower(self.state, data).compile().as_text()
+
+
+def batches(count: int = STEPS):
+    return random_batches(count, rows=ROWS, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def single() -> np.ndarray:
+    return Training(MeshConfig(1, 1, 1)).losses()
+
+
+@pytest.fixture(scope="module")
+def single_with_dropout() -> np.ndarray:
+    return Training(MeshConfig(1, 1, 1), dropout_seed=3).losses()
+
+
+LONG = pytest.mark.long
+REST = [(1, "full"), (2, "none"), (2, "full"), (4, "none")]
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "remat"),
+    [(1, "none"), (4, "full"), *[pytest.param(a, r, marks=LONG) for a, r in REST]],
+)
+@pytest.mark.parametrize("mesh", MESHES)
+def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, single: np.ndarray) -> None:
+    training = Training(MESHES[mesh], model=replace(MODEL, remat=remat), accumulate=accumulate)
+    np.testing.assert_allclose(training.losses(), single, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_dropout_masks_do_not_depend_on_mesh_or_accumulation(mesh: str, single_with_dropout: np.ndarray) -> None:
+    training = Training(MESHES[mesh], accumulate=2, dropout_seed=3)
+    np.testing.assert_allclose(training.losses(), single_with_dropout, rtol=1e-5)
+
+
+def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.ndarray) -> None:
+    assert np.abs(single_with_dropout / single - 1).max() > 1e-3
+
+
+def test_losses_fall_when_batches_repeat() -> None:
+    training = Training(MeshConfig(1, 1, 1))
+    batch = next(batches())
+    losses = [training.step(batch)["loss"] for _ in range(30)]
+    assert losses[-1] < losses[0] - 1
+
+
+@pytest.mark.parametrize("mesh", ["data=8", "data=2,fsdp=4"])
+def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
+    text = Training(MESHES[mesh], accumulate=2).compiled()
+    whole = re.findall(rf"f32\[{ROWS},{LENGTH},\d+|f32\[{ROWS // 2},{LENGTH},\d+|f32\[{ROWS},\d+,{LENGTH},", text)
+    assert not whole, f"activations of all rows in the program of one device: {sorted(set(whole))}"
+    assert re.search(rf"f32\[{ROWS // 8 // 2},{LENGTH},", text), "the pattern finds no activation at all"
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_gradients_are_reduced_once(accumulate: int) -> None:
+    training = Training(MESHES["data=8"], accumulate=accumulate)
+    reduced = sum(_elements(line) for line in _collectives(training.compiled(), "all-reduce"))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(training.state.params))
+    assert parameters <= reduced < parameters + 100  # metrics are the rest
+
+
+def test_fsdp_gathers_weights_and_scatters_gradients_once() -> None:
+    training = Training(MESHES["data=2,fsdp=4"], accumulate=4)
+    text = training.compiled()
+    axes = training.blueprint.logical_axes
+    split = sum(
+        leaf.size
+        for leaf, names in zip(
+            jax.tree.leaves(training.state.params),
+            jax.tree.leaves(axes, is_leaf=lambda x: isinstance(x, tuple)),
+            strict=True,
+        )
+        if "embed" in names
+    )
+    gathered = sum(_elements(line) for line in _collectives(text, "all-gather"))
+    scattered = sum(_elements(line) for line in _collectives(text, "reduce-scatter"))
+    assert gathered == split
+    assert scattered == split // 4
+
+
+def _collectives(text: str, kind: str) -> list[str]:
+    return [line for line in text.splitlines() if re.search(rf"= .*\b{kind}(-start)?\(", line)]
+
+
+def _elements(line: str) -> int:
+    """Elements of everything a collective returns: `(f32[2,3], f32[4]) all-reduce(...)`."""
+    result = re.split(r"\b(?:all-reduce|all-gather|reduce-scatter)", line.split(" = ", 1)[1])[0]
+    return sum(int(np.prod([int(n) for n in dims.split(",") if n])) for dims in re.findall(r"f32\[([\d,]*)\]", result))
+
+
+def test_padding_rows_of_the_vocabulary_stay_zero() -> None:
+    training = Training(MeshConfig(2, 2, 2), dropout_seed=0)
+    for batch in batches(3):
+        training.step(batch)
+    word = np.asarray(training.state.params["encoder"]["embeddings"]["word"])
+    bias = np.asarray(training.state.params["mlm_head"]["bias"])
+    assert word.shape[0] == 384
+    assert not word[300:].any()
+    assert not bias[300:].any()
+    assert word[:300].any(axis=1).all()
+
+
+def test_losses_do_not_depend_on_vocabulary_padding(single: np.ndarray) -> None:
+    training = Training(MeshConfig(1, 1, 1), model=replace(MODEL, vocab_pad_multiple=1))
+    np.testing.assert_allclose(training.losses(), single, rtol=1e-6)
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted() -> None:
+    training = Training(MeshConfig(2, 2, 2))
+    first, poisoned, *_ = batches(3)
+    training.step(first)
+    before = jax.device_get((training.state.params, training.state.opt_state))
+    poisoned = poisoned | {"mlm_weights": np.where(np.arange(ROWS)[:, None] == 5, np.nan, 1.0).astype(np.float32)}
+    for number in (1, 2):
+        metrics = training.step(poisoned)
+        assert (metrics["skipped_updates"], metrics["skipped_in_a_row"]) == (number, number)
+        assert not np.isfinite(metrics["grad_norm"])
+    after = jax.device_get((training.state.params, training.state.opt_state))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert int(training.state.step) == 3
+    metrics = training.step(first)
+    assert (metrics["skipped_updates"], metrics["skipped_in_a_row"]) == (2, 0)
+    assert metrics["learning_rate"] == pytest.approx(float(make_schedule(OPTIMIZER, 100)(jnp.int32(3))))
+
+
+def test_eval_step_sums_what_the_train_step_averages() -> None:
+    training = Training(MeshConfig(2, 2, 2))
+    batch = next(batches())
+    with jax.set_mesh(training.mesh):
+        sums = training.eval_step(training.state.params, to_global(training.mesh, batch, ROWS))
+    assert float(sums["mlm_weight"]) == batch["mlm_weights"].sum()
+    assert float(sums["tokens"]) == batch["sequence_ids"].sum()
+    expected = training.step(batch)
+    for name, value in averages(sums, sums, OBJECTIVES).items():
+        assert float(value) == pytest.approx(expected[name], rel=1e-6), name
+
+
+def test_microbatches_are_strided() -> None:
+    parts = split_microbatches({"x": jnp.arange(8)}, 2)["x"]
+    np.testing.assert_array_equal(parts, [[0, 2, 4, 6], [1, 3, 5, 7]])
