@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_prepare.py --vocab vocab.txt --sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
 
 Prints MB of text per second (UTF-8 bytes of the documents, over the whole of `prepare` in a fresh folder, the start of
-the processes included) and the peak of the proportional set size summed over the process tree, page cache excluded.
+the processes included), the processor time of all processes, which tells the speed of a machine with nothing else to
+do, and the peak of the proportional set size summed over the process tree, page cache excluded.
 Without --vocab, one is trained first and timed apart.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import dataclasses
 import os
 import re
+import resource
 import sys
 import tempfile
 import threading
@@ -71,6 +73,12 @@ def _private_and_shared(process: int) -> int:
     return sum(1024 * int(size) for size in re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", rollup, re.MULTILINE))
 
 
+def _processor_seconds() -> float:
+    """Of this process and of its ended children."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the speed and memory of prepare.")
     parser.add_argument("--sources", nargs="+", required=True, help="kind:glob, as data.sources")
@@ -92,7 +100,7 @@ def main() -> None:
             watch.start()
             data = dataclasses.replace(data, vocab=str(prepare_vocabulary(data, progress)))
             print(f"vocabulary: {time.perf_counter() - start:.1f} s, peak {watch.stop() / 1e9:.2f} GB")
-        watch, start = PeakMemory(), time.perf_counter()
+        watch, start, processor = PeakMemory(), time.perf_counter(), _processor_seconds()
         watch.start()
         store = TokenStore.open(prepare(data, progress))
         seconds, peak = time.perf_counter() - start, watch.stop()
@@ -100,7 +108,8 @@ def main() -> None:
         print(summary(store))
         print(
             f"prepare: {text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s = {text_bytes / 1e6 / seconds:.2f} MB/s, "
-            f"{data.workers or cores()} processes; peak memory {peak / 1e9:.2f} GB"
+            f"{data.workers or cores()} processes; {_processor_seconds() - processor:.1f} s of processor time; "
+            f"peak memory {peak / 1e9:.2f} GB"
         )
 
 
