@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertjax.input.randomness import below, fold_in, hash64, uniform
+from bertjax.input.randomness import fold_in, hash64
 
 KEEP_PROBABILITY = 0.1  # of the chosen tokens; another 0.1 become random tokens, the rest [MASK] (paper, section 3.1)
 RANDOM_PROBABILITY = 0.1
@@ -14,6 +14,7 @@ RANDOM_PROBABILITY = 0.1
 _POSITION_BITS = 16
 _POSITION_MASK = 2**_POSITION_BITS - 1
 _LAST = np.uint64(2**64 - 1)
+_LOW_HALF = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
     order = hash64(keys[:, None], column)
     order &= ~np.uint64(_POSITION_MASK)
     order |= column
-    np.putmask(order, ~is_drawn, _LAST)
+    np.copyto(order, _LAST, where=~is_drawn)
     return order
 
 
@@ -139,7 +140,8 @@ def _fill_greedily(sizes: np.ndarray, room: np.ndarray, keys: np.ndarray) -> np.
 
 def _replace(labels: np.ndarray, positions: np.ndarray, keys: np.ndarray, rule: MaskRule) -> np.ndarray:
     """What is shown instead of the chosen tokens, int32[B, P]; each token is drawn for itself."""
-    kind = uniform(hash64(fold_in(keys, "mask kind")[:, None], positions))
-    replacement = below(hash64(fold_in(keys, "replacement")[:, None], positions), rule.vocab_size)
-    shown = np.where(kind < KEEP_PROBABILITY, labels, replacement)
+    bits = hash64(fold_in(keys, "replacement")[:, None], positions)
+    kind = (bits & _LOW_HALF) * 2.0**-32
+    replacement = (bits >> 32) * rule.vocab_size >> 32
+    shown = np.where(kind < KEEP_PROBABILITY, labels, replacement.astype(np.int32))
     return np.where(kind < KEEP_PROBABILITY + RANDOM_PROBABILITY, shown, rule.mask_id)
