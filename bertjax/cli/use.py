@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from bertjax.analyze import fill_mask as masks
+from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.text.prepare import prepare
 from bertjax.text.progress import ProgressLine
@@ -41,7 +42,15 @@ def fill_mask(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Write the model in the format asked for."""
     model = load_run(arguments.run)
-    print(f"exported to {export_model(model, arguments.output)}")
+    directory = export_model(model, arguments.output)
+    difference = compare_with_transformers(model, directory)
+    if difference is None:
+        print("not compared: torch and transformers are not both installed here")
+    else:
+        print(f"loaded by transformers and compared: {difference}")
+    print(
+        f"exported step {model.step:,} to {directory}\nnext: AutoModelForMaskedLM.from_pretrained({str(directory)!r})"
+    )
     return 0
 
 

@@ -1,0 +1,139 @@
+"""The command line as a user meets it: help at once, errors in one line, every verb on a real run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertjax.__main__ import VERBS
+from bertjax.training.telemetry import read_metrics
+
+sys.path.insert(0, str(Path(__file__).parent / "training"))
+from generated_corpus import write_corpus
+from tiny_runs import command, finish, write_recipe
+
+
+def bertjax(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_help_takes_less_than_half_a_second() -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert "pretrain" in bertjax("--help").stdout
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_it_does_and_gives_an_example(verb: str) -> None:
+    shown = bertjax(verb, "--help").stdout
+    assert VERBS[verb].does[1:] in re.sub(r"\s+", " ", shown)
+    assert f"example: bertjax {verb} " in shown
+
+
+def test_help_of_a_recipe_lists_its_keys(tmp_path: Path) -> None:
+    shown = bertjax("pretrain", str(write_recipe(tmp_path)), "--help").stdout
+    assert "--optimizer.learning-rate" in shown
+    assert "0.002" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretrain", "nowhere.py"], "recipe nowhere.py: no such file"),
+        (["evaluate", "nowhere"], "nowhere: no checkpoint there"),
+        (["fill-mask", "nowhere", "a [MASK]"], "no checkpoint there"),
+        (["pretrain", "RECIPE", "--data.sources", "txt:a"], "text"),
+        (["pretrain", "RECIPE", "--data.sources", "text:/nowhere/*.txt"], "/nowhere/*.txt"),
+        (["pretrain", "RECIPE", "--training.global-batch-size", "9", "--mesh.data", "1"], "mesh data=1"),
+        (["pretrain", "RECIPE", "--training.global-batch-size", "9"], "training.global_batch_size=9"),
+        (["pretrain", "RECIPE", "--data.sequence-length", "64"], "beyond the position table"),
+    ],
+)
+def test_an_error_is_one_message_and_no_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    root = ["--data.root", str(tmp_path), "--data.workers", "1"] if "RECIPE" in arguments else []
+    ended = bertjax(*[recipe if word == "RECIPE" else word for word in arguments], *root)
+    assert ended.returncode == 1
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_unknown_words_are_refused() -> None:
+    assert bertjax("evaluate", "somewhere", "--fast").returncode == 2
+    assert bertjax("pretran").returncode == 2
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
+    """Recipe, run directory and command of a short run, made step by step with the single verbs."""
+    folder = tmp_path_factory.mktemp("verbs")
+    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 200)
+    fixed = [str(recipe), "--data.sources", f"lines:{source}", "--data.root", str(folder / "data")]
+    vocab = bertjax("vocab", *fixed)
+    assert vocab.returncode == 0, vocab.stderr
+    prepared = bertjax("prepare", *fixed)
+    assert prepared.returncode == 0, prepared.stderr
+    assert "held_out: " in prepared.stdout
+    arguments = command(recipe, source, folder / "run", "--training.steps", "40")
+    finish(arguments, folder / "log")
+    assert str(re.search(r"token store: (\S+)", prepared.stdout)[1]) in (folder / "log").read_text()
+    return folder, folder / "run", arguments
+
+
+def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -> None:
+    said = (run[0] / "log").read_text()
+    for line in ("held-out documents, after 40 steps", "unigram", "majority", "report.html", "what to try next", "ETA"):
+        assert line in said, said
+
+
+def test_evaluate_repeats_the_figures_of_the_run(run: tuple[Path, Path, list[str]]) -> None:
+    ended = bertjax("evaluate", str(run[1]))
+    assert ended.returncode == 0, ended.stderr
+    *_, last = (record for record in read_metrics(run[1] / "metrics.jsonl") if "eval/mlm_loss" in record)
+    for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy"):
+        shown = float(re.search(rf"eval/{name} +([\d.]+)", ended.stdout)[1])
+        assert shown == pytest.approx(last[f"eval/{name}"], abs=1e-4)
+
+
+def test_fill_mask_fills_each_mask(run: tuple[Path, Path, list[str]]) -> None:
+    ended = bertjax("fill-mask", str(run[1]), "the [MASK] ba [MASK] .", "--top", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert len(re.findall(r"%", ended.stdout)) == 6
+    refused = bertjax("fill-mask", str(run[1]), "the end")
+    assert refused.returncode == 1
+    assert "[MASK]" in refused.stderr
+
+
+def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    ended = bertjax("export", str(run[1]), "--output", str(tmp_path / "out"))
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "out" / "config.json").is_file()
+    assert str(tmp_path / "out") in ended.stdout
+
+
+def test_another_vocabulary_model_or_text_does_not_resume(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    folder, _, arguments = run
+    model = subprocess.run([*arguments, "--model.hidden-act", "gelu_tanh"], capture_output=True, text=True)
+    assert model.returncode == 1
+    assert "model.hidden_act" in model.stderr
+    other = write_corpus(folder / "other.txt", 200, seed=5)
+    text = subprocess.run([*arguments, "--data.sources", f"lines:{other}"], capture_output=True, text=True)
+    assert text.returncode == 1
+    assert "fingerprint" in text.stderr
+
+
+def test_init_from_starts_a_new_run_from_weights(run: tuple[Path, Path, list[str]]) -> None:
+    folder, run_dir, arguments = run
+    again = [str(folder / "again") if word == str(run_dir) else word for word in arguments]
+    finish([*again, "--init-from", str(run_dir)], folder / "again.log")
+    said = (folder / "again.log").read_text()
+    assert f"starting from the weights of {run_dir}" in said
+    assert "ETA" in said

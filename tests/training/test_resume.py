@@ -1,0 +1,94 @@
+"""A run that is killed and started again ends with the bits of one that never was."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import checkpoints, command, digests, finish, start, stop_after, write_recipe
+
+from bertjax.training.telemetry import read_metrics
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Recipe, source, and the directory of a run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("resume")
+    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+    finish(command(recipe, source, folder / "whole"), folder / "whole.log")
+    return recipe, source, folder / "whole"
+
+
+def kill_until_done(whole: tuple[Path, Path, Path], run_dir: Path, kills: int, rng: random.Random) -> int:
+    """Kill a run at random moments, then let it end; how often it was really killed."""
+    recipe, source, _ = whole
+    log, arguments, killed = run_dir.with_suffix(".log"), command(recipe, source, run_dir), 0
+    for _ in range(kills):
+        killed += stop_after(arguments, log, rng.uniform(0.0, 2.5), signal.SIGKILL) is not None
+    finish(arguments, log)
+    return killed
+
+
+def test_killed_at_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    killed = kill_until_done(whole, tmp_path / "killed", 3, random.Random(0))
+    assert killed >= 2, "the run ended before it could be killed: let it train longer"
+    assert digests(tmp_path / "killed") == digests(whole[2])
+    steps = [record["step"] for record in read_metrics(tmp_path / "killed" / "metrics.jsonl") if "train/loss" in record]
+    assert steps == sorted(set(steps)), "a killed process left lines that its successor wrote again"
+
+
+@pytest.mark.long
+def test_killed_at_twenty_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    killed = 0
+    for number in range(5):
+        run_dir = tmp_path / f"killed-{number}"
+        killed += kill_until_done(whole, run_dir, 4 if number else 8, random.Random(100 + number))
+        assert digests(run_dir) == digests(whole[2])
+    assert killed >= 20
+
+
+def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"
+    # So long between checkpoints that whatever is there was saved because of the signal.
+    arguments = command(recipe, source, run_dir, "--training.checkpoint-every", "1000")
+    assert stop_after(arguments, log, 1.0, signal.SIGTERM) == 75
+    assert len(checkpoints(run_dir)) == 1
+    assert "stopped by a signal" in log.read_text()
+    assert "run the same command again" in log.read_text()
+    finish(command(recipe, source, run_dir), log)
+    assert digests(run_dir) == digests(reference)
+
+
+def test_two_trainers_do_not_share_a_directory(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, _ = whole
+    log, arguments = tmp_path / "first.log", command(recipe, source, tmp_path / "run", "--training.steps", "100000")
+    stop = []
+
+    def second_while_first_trains() -> int:
+        code = start(arguments, tmp_path / "second.log").wait(120)
+        stop.append((tmp_path / "second.log").read_text())
+        return code
+
+    first = start(arguments, log)
+    try:
+        while "batches come through" not in log.read_text():
+            assert first.poll() is None, log.read_text()
+        assert second_while_first_trains() == 1
+        assert "another process is training there" in stop[0]
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_it_learned_and_left_everything(whole: tuple[Path, Path, Path]) -> None:
+    _, _, run_dir = whole
+    config = json.loads((run_dir / "config.json").read_text())
+    assert config["model"]["vocab_size"] == len((run_dir / "vocab.txt").read_text().splitlines())
+    assert (run_dir / "report.html").stat().st_size > 10_000
+    assert (run_dir / "huggingface" / "model.safetensors").is_file()
+    assert checkpoints(run_dir) == ["100", "110", "120"]

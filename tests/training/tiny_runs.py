@@ -1,0 +1,80 @@
+"""Runs small enough to be killed and restarted many times, through the real command line in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bertjax.training.checkpoint import DIRECTORY, read_metadata
+
+RECIPE = """
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+
+def config():
+    return Config(
+        name="tiny",
+        model=ModelConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                          max_position_embeddings=32, mlm_chunk=32),
+        data=DataConfig(vocab_size=1200, sequence_length=32, max_predictions=5, held_out=0.1, workers=1),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=10),
+        training=TrainingConfig(steps=120, global_batch_size=16, log_every=20, eval_every=60, eval_batches=2,
+                                checkpoint_every=10, keep_last=3),
+    )
+"""
+
+
+def write_recipe(folder: Path) -> Path:
+    path = folder / "tiny_recipe.py"
+    path.write_text(RECIPE)
+    return path
+
+
+def command(recipe: Path, source: Path, run_dir: Path, *overrides: str) -> list[str]:
+    """The command line of a run, resumed by being run again."""
+    fixed = ["--data.sources", f"lines:{source}", "--data.root", str(recipe.parent / "data"), "--run-dir", str(run_dir)]
+    return [sys.executable, "-m", "bertjax", "pretrain", str(recipe), *fixed, *overrides]
+
+
+def start(arguments: list[str], log: Path) -> subprocess.Popen:
+    """Start a run on one CPU device; what it prints is appended to `log`."""
+    environment = os.environ | {"XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")}
+    with log.open("a") as file:
+        return subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env=environment)
+
+
+def finish(arguments: list[str], log: Path, timeout: float = 300) -> None:
+    """Run to the end; raises with what it printed if it fails."""
+    code = start(arguments, log).wait(timeout)
+    assert code == 0, f"exit code {code}:\n{log.read_text()[-3000:]}"
+
+
+def stop_after(arguments: list[str], log: Path, seconds: float, number: signal.Signals) -> int | None:
+    """Start a run and send it a signal `seconds` after it began to train; its exit code, None if it ended before."""
+    begun = log.read_text().count("batches come through") if log.exists() else 0
+    process = start(arguments, log)
+    while log.read_text().count("batches come through") == begun:
+        if process.poll() is not None:
+            raise AssertionError(f"ended with {process.returncode} before it trained:\n{log.read_text()[-3000:]}")
+        time.sleep(0.02)
+    try:
+        process.wait(seconds)
+        return None
+    except subprocess.TimeoutExpired:
+        process.send_signal(number)
+        return process.wait(120)
+
+
+def digests(run_dir: Path) -> dict[str, str]:
+    """Digest of every array of the newest checkpoint: parameters, moments and counters."""
+    metadata = read_metadata(run_dir)
+    return {name: array["digest"] for name, array in metadata["arrays"].items()} | {"at step": str(metadata["step"])}
+
+
+def checkpoints(run_dir: Path) -> list[str]:
+    """Names in the run's directory of checkpoints."""
+    folder = run_dir / DIRECTORY
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
