@@ -69,7 +69,7 @@ def test_a_wrong_override_ends_with_the_nearest_name(
 
 
 def test_an_unknown_key_of_a_stored_config_is_named() -> None:
-    with pytest.raises(ValueError, match="model.hiden_size is unknown; did you mean model.hidden_size"):
+    with pytest.raises(ValueError, match=r"model\.hiden_size is unknown; did you mean model\.hidden_size"):
         from_dict({"model": {"hiden_size": 3}})
 
 
