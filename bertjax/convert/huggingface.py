@@ -1,0 +1,154 @@
+"""Export to a folder that Hugging Face's `from_pretrained` loads: config, weights, tokenizer, model card.
+
+Written with NumPy and safetensors alone; neither torch nor transformers is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from bertjax.config import ModelConfig
+from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.model_card import CARD_FILE, digest_in_card, model_card, sha256_of_file
+from bertjax.text.tokenizer import WordPiece
+from bertjax.training.run_directory import TrainedModel
+
+WEIGHTS_FILE = "model.safetensors"
+FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer.json", "tokenizer_config.json", CARD_FILE)
+
+# "gelu_new" is the tanh form under the name that every version of transformers knows.
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+_CONFIG_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+
+
+def export_huggingface(model: TrainedModel, directory: str | Path) -> Path:
+    """Write the model into `directory` as `BertForPreTraining`, and return it; the same model gives the same bytes.
+
+    The folder appears whole or not at all: it is made beside its place and then renamed. An earlier export there is
+    replaced. Raises ValueError if anything else is there, or an export that was changed since.
+    """
+    target = Path(directory).resolve()
+    _refuse_to_lose(target)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        _write_files(model, partial)
+        _put_in_place(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Path(directory)
+
+
+def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
+    """`config.json`: transformers' BertConfig, with the vocabulary's true size."""
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        **{name: getattr(model, name) for name in _CONFIG_FIELDS},
+        "hidden_act": _ACTIVATIONS[model.hidden_act],
+        "pad_token_id": pad_token_id,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+
+
+def tokenizer_config(tokenizer: WordPiece, model_max_length: int) -> dict[str, Any]:
+    """`tokenizer_config.json`: what AutoTokenizer needs beside `tokenizer.json`."""
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": tokenizer.lowercase,
+        "strip_accents": tokenizer.strip_accents,
+        "tokenize_chinese_chars": True,
+        "model_max_length": model_max_length,
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+    }
+
+
+def _write_files(model: TrainedModel, folder: Path) -> None:
+    config, tokenizer = model.config, model.tokenizer
+    # "pt" is what transformers insists on; it says how names and layouts are to be read.
+    tensors = to_huggingface_tensors(model.params, config.model.vocab_size)
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
+    limits = tokenizer_config(tokenizer, config.data.sequence_length)
+    parameters = sum(tensor.size for tensor in tensors.values())
+    texts = {
+        "config.json": _json(huggingface_config(config.model, tokenizer.pad_id)),
+        "vocab.txt": tokenizer.vocab_bytes.decode(),
+        "tokenizer.json": tokenizer.backend.to_str(pretty=True) + "\n",
+        "tokenizer_config.json": _json(limits),
+        CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    # safetensors makes its file readable by the owner alone.
+    shutil.copymode(folder / "config.json", folder / WEIGHTS_FILE)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    for name in FILES:
+        _sync(folder / name)
+
+
+def _refuse_to_lose(target: Path) -> None:
+    """Raises ValueError unless `target` is free, an empty folder, or an export whose weights are those of its card."""
+    if not target.exists():
+        return
+    advice = "choose another folder (--output), or move it away"
+    if not target.is_dir():
+        raise ValueError(f"export to {target}: there is a file of that name; {advice}")
+    found = sorted(path.name for path in target.iterdir())
+    foreign = [name for name in found if name not in FILES]
+    if foreign:
+        raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
+    if not found:
+        return
+    card, weights = target / CARD_FILE, target / WEIGHTS_FILE
+    if not (card.is_file() and weights.is_file()) or digest_in_card(card) != sha256_of_file(weights):
+        raise ValueError(f"export to {target}: {WEIGHTS_FILE} there is not the one its {CARD_FILE} speaks of; {advice}")
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Rename `partial` to `target`; an earlier export makes way first and comes back if that fails."""
+    earlier = target.with_name(f".{target.name}.earlier")
+    shutil.rmtree(earlier, ignore_errors=True)
+    if target.exists():
+        target.rename(earlier)
+    try:
+        partial.rename(target)
+    except OSError:
+        if earlier.exists():
+            earlier.rename(target)
+        raise
+    _sync(target.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2, sort_keys=True) + "\n"
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or a folder's names to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

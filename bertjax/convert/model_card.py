@@ -1,0 +1,162 @@
+"""The model card of an exported model: what it is, what it reached on held-out text, how to load it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import bertjax
+from bertjax.config import Config, to_dict
+from bertjax.training.run_directory import TrainedModel
+from bertjax.training.telemetry import METRICS_FILE, read_metrics
+
+CARD_FILE = "README.md"
+
+_DIGEST_LABEL = "SHA-256 of model.safetensors: "
+# Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
+_PRIVATE = ("run_dir", "init_from", "data.root", "data.sources", "data.vocab")
+_MEASURES = (
+    ("MLM loss, nats per masked token", "mlm_loss", "unigram_loss", "the held-out text's word frequencies", "{:.3f}"),
+    ("MLM accuracy", "mlm_accuracy", "unigram_accuracy", "always the most frequent token", "{:.1%}"),
+    ("NSP accuracy", "nsp_accuracy", "majority_accuracy", "always the more frequent label", "{:.1%}"),
+)
+
+_FRONT_MATTER = """\
+---
+library_name: transformers
+pipeline_tag: fill-mask
+tags:
+- bert
+- bertjax
+---
+"""
+
+_USE = """\
+```python
+from transformers import AutoTokenizer, BertForPreTraining, pipeline
+
+folder = "path/to/this/folder"
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = BertForPreTraining.from_pretrained(folder)  # the encoder and both heads
+
+pipeline("fill-mask", folder)("Text with a [MASK] in it.")
+```
+
+Classes with fewer heads load it too (`AutoModel`: the encoder and the pooler); transformers then lists the heads that
+they leave out as unexpected."""
+
+
+def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str:
+    """`README.md` as text, made of the run's config and of its `metrics.jsonl` at the exported step.
+
+    `parameters` is how many numbers are exported. No path of the machine is told, nor anything that changes from one
+    export of the same checkpoint to the next.
+    """
+    config = model.config
+    sections = [
+        f"{_FRONT_MATTER}\n# {config.name}",
+        _about(config, parameters),
+        "## Use",
+        _USE,
+        _limits(config),
+        "## Held-out text",
+        _held_out(_figures(model)),
+        "## Training",
+        _training(model),
+        "<details><summary>Configuration</summary>",
+        _table(("key", "value"), [(f"`{key}`", f"`{value}`") for key, value in _public(to_dict(config)).items()]),
+        "</details>",
+        _DIGEST_LABEL + weights_sha256,
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def digest_in_card(path: Path) -> str | None:
+    """The digest of the weights that a card was written for; None if it tells none."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(_DIGEST_LABEL):
+            return line.removeprefix(_DIGEST_LABEL)
+    return None
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _about(config: Config, parameters: int) -> str:
+    net = config.model
+    start = "from the weights of another run" if config.init_from else "from scratch"
+    return (
+        f"A BERT of {net.num_hidden_layers} layers, width {net.hidden_size}, {net.num_attention_heads} heads and "
+        f"{parameters:,} parameters, with {_objectives(config)}, pretrained {start} by bertjax {bertjax.__version__}."
+    )
+
+
+def _objectives(config: Config) -> str:
+    if "nsp" in config.training.objectives:
+        return "heads for masked words (MLM) and the next sentence (NSP)"
+    return "a head for masked words (MLM); its next-sentence head was never trained"
+
+
+def _limits(config: Config) -> str:
+    data = config.data
+    case = "Text is lower-cased" if data.lowercase else "Case is kept"
+    accents = "accents are stripped" if data.strip_accents else "accents are kept"
+    length, table = data.sequence_length, config.model.max_position_embeddings
+    unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
+    return f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
+
+
+def _figures(model: TrainedModel) -> Mapping[str, float]:
+    """What was logged at the exported step; empty if the run's log is not there or has no such step."""
+    path = model.directory / METRICS_FILE
+    records = read_metrics(path) if path.is_file() else []
+    logged = [record for record in records if record["step"] == model.step]
+    return {key: value for record in logged for key, value in record.items() if isinstance(value, int | float)}
+
+
+def _held_out(figures: Mapping[str, float]) -> str:
+    rows = []
+    for label, measure, baseline, meaning, form in _MEASURES:
+        value, base = figures.get(f"eval/{measure}", math.nan), figures.get(f"baseline/{baseline}", math.nan)
+        if not math.isnan(value):
+            rows.append((label, form.format(value), "" if math.isnan(base) else f"{form.format(base)} ({meaning})"))
+    if not rows:
+        return "This checkpoint was not evaluated in its run."
+    return "On documents kept out of training:\n\n" + _table(("measure", "this model", "baseline"), rows)
+
+
+def _training(model: TrainedModel) -> str:
+    data, training = model.config.data, model.config.training
+    rows = model.step * training.global_batch_size
+    kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in data.sources)) or "not told"
+    return _table(
+        ("what", "how much"),
+        [
+            ("steps", f"{model.step:,} of {training.steps:,}"),
+            ("rows of text", f"{rows:,}, {training.global_batch_size:,} a step"),
+            ("tokens", f"at most {rows * data.sequence_length:,}, {data.sequence_length:,} a row"),
+            ("vocabulary", f"{model.config.model.vocab_size:,} WordPiece tokens"),
+            ("kinds of source", kinds),
+            ("peak learning rate", f"{model.config.optimizer.learning_rate:g}"),
+        ],
+    )
+
+
+def _public(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Dotted key -> value, without the keys that hold paths."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if where + key not in _PRIVATE:
+            flat |= _public(value, f"{where}{key}.") if isinstance(value, Mapping) else {where + key: value}
+    return flat
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

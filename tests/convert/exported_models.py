@@ -1,0 +1,51 @@
+"""Small trained models that were never trained: random weights under a real vocabulary."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
+from bertjax.model.bert import abstract_bert
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.training.run_directory import TrainedModel
+
+WORDS = ("the", "of", "and", "museum", "opened", "drawings", "Museum", "The", "naïve", "naive", "1877")
+SIGNS = [*string.ascii_letters, *string.digits, *string.punctuation, *"éïèà北京是“”。"]
+
+
+def wordpiece(lowercase: bool = True, strip_accents: bool = True) -> WordPiece:
+    """Special tokens not in front and not in order, as in vocabularies of other makers."""
+    tokens = [*WORDS, *reversed(SPECIAL_TOKENS), *SIGNS, *(f"##{sign}" for sign in SIGNS)]
+    return WordPiece(tokens, lowercase, strip_accents)
+
+
+def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields) -> TrainedModel:
+    """A run's model with every parameter random but the vocabulary's padding, which is zero as in training."""
+    tokenizer = tokenizer or wordpiece()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    model = ModelConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=80, **(sizes | fields))
+    config = Config(
+        name="tiny",
+        run_dir=str(directory),
+        init_from="/secret/place/runs/other",
+        model=model,
+        data=DataConfig(
+            sources=("text:/secret/place/*.txt", "text:/secret/b/*", "docs:numpy"),
+            root="/secret/place/data",
+            vocab="/secret/place/vocab.txt",
+            lowercase=tokenizer.lowercase,
+            strip_accents=tokenizer.strip_accents,
+            sequence_length=64,
+        ),
+        training=TrainingConfig(steps=1000, global_batch_size=32),
+    )
+    graphdef, shapes, _ = abstract_bert(model)
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
+    params["encoder"]["embeddings"]["word"][model.vocab_size :] = 0
+    params["mlm_head"]["bias"][model.vocab_size :] = 0
+    return TrainedModel(directory, 700, config, tokenizer, graphdef, jax.device_put(params))

@@ -1,0 +1,236 @@
+"""The exported folder: loaded by transformers as what it is, the same bytes each time, nobody's files lost for it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import lzma
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from exported_models import trained_model, wordpiece
+
+from bertjax.convert import compare, huggingface
+from bertjax.convert.compare import PAIRS, compare_with_transformers
+from bertjax.convert.huggingface import FILES, export_huggingface
+from bertjax.convert.huggingface_names import their_shapes
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.training.telemetry import METRICS_FILE
+
+# Which heads each class has, as prefixes of tensor names.
+CLASSES = {
+    "BertForPreTraining": ("bert.", "cls."),
+    "AutoModelForPreTraining": ("bert.", "cls."),
+    "AutoModelForMaskedLM": ("bert.embeddings", "bert.encoder", "cls.predictions"),
+    "AutoModelForNextSentencePrediction": ("bert.", "cls.seq_relationship"),
+    "AutoModel": ("bert.",),
+}
+TEXTS = [
+    *itertools.chain(*PAIRS),
+    "It's 3.5% — don't\tpanic\u00a0\u200b!  NAÏVE naïve Museum museums, CAFÉ İstanbul ß ﬁ \u0301x [unused1]",
+    "नमस्ते दुनिया สวัสดี 東京は日本の首都です。 한국어 😀 " + "x" * 101,
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    pytest.importorskip("torch")
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def model(tmp_path):
+    return trained_model(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(model, folder) of an export that no test changes."""
+    model = trained_model(tmp_path_factory.mktemp("run"))
+    return model, export_huggingface(model, tmp_path_factory.mktemp("out") / "huggingface")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_folder_holds_what_hugging_face_reads(exported):
+    model, folder = exported
+    assert sorted(contents(folder)) == sorted(FILES)
+    config = json.loads((folder / "config.json").read_bytes())
+    assert config["vocab_size"] == model.tokenizer.vocab_size
+    assert config["pad_token_id"] == model.tokenizer.pad_id != 0
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in tensors.items()} == their_shapes(model.config.model)
+    assert (folder / "vocab.txt").read_bytes() == model.tokenizer.vocab_bytes
+    assert len({(path.stat().st_mode & 0o777) for path in folder.iterdir()}) == 1
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_loads_with_nothing_missing_and_only_absent_heads_left_over(transformers, exported, name, caplog):
+    model, folder = exported
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        _, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    absent = {tensor for tensor in their_shapes(model.config.model) if not tensor.startswith(CLASSES[name])}
+    assert info["unexpected_keys"] == absent
+    assert not info["missing_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
+    if not absent:
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
+def test_logits_equal_those_of_transformers(transformers, tmp_path, hidden_act):
+    model = trained_model(tmp_path / "run", hidden_act=hidden_act, dtype="bfloat16")
+    found = compare_with_transformers(model, export_huggingface(model, tmp_path / "out"))
+    assert max(found.mlm, found.nsp) < 2e-6
+    assert str(found).startswith("MLM logits ")
+
+
+def test_other_weights_or_another_gelu_are_found(transformers, exported):
+    model, folder = exported
+    tanh = replace(model.config, model=replace(model.config.model, hidden_act="gelu_tanh"))
+    with pytest.raises(RuntimeError, match="other logits"):
+        compare_with_transformers(replace(model, config=tanh), folder)
+    with pytest.raises(RuntimeError, match="tokenizer encodes"):
+        compare_with_transformers(replace(model, tokenizer=wordpiece(lowercase=False)), folder)
+
+
+def test_nothing_is_compared_without_transformers(exported, monkeypatch):
+    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
+    assert compare_with_transformers(*exported) is None
+
+
+def assert_auto_tokenizer_gives_our_ids(transformers, folder, ours, texts):
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    wanted = [[ours.cls_id, *ids.tolist(), ours.sep_id] for ids in ours.encode_sentences(texts)]
+    assert theirs(texts, verbose=False)["input_ids"] == wanted
+    special = [ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id]
+    assert theirs.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == special
+    named = (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id)
+    assert list(named) == special
+    return theirs, wanted
+
+
+@pytest.mark.parametrize(("lowercase", "strip_accents"), list(itertools.product((True, False), repeat=2)))
+def test_auto_tokenizer_gives_our_ids(transformers, tmp_path, lowercase, strip_accents):
+    model = trained_model(tmp_path / "run", wordpiece(lowercase, strip_accents))
+    folder = export_huggingface(model, tmp_path / "out")
+    theirs, ids = assert_auto_tokenizer_gives_our_ids(transformers, folder, model.tokenizer, TEXTS)
+    assert theirs.model_max_length == model.config.data.sequence_length
+    used = {model.tokenizer.tokens[token] for text in ids for token in text}
+    assert ("Museum" in used) == (not lowercase) and ("naïve" in used) == (not strip_accents)
+    pair = theirs("the museum", "of drawings [MASK]")
+    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1, 1] and pair["input_ids"][-2] == model.tokenizer.mask_id
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "lowercase"), [("bert-base-uncased", True), ("bert-base-cased", False), ("bert-base-chinese", False)]
+)
+def test_auto_tokenizer_gives_our_ids_on_real_text(transformers, tmp_path, real_data, vocabulary, lowercase):
+    tokenizer = WordPiece.load(real_data / "vocab" / vocabulary / "vocab.txt", lowercase, lowercase)
+    folder = export_huggingface(trained_model(tmp_path / "run", tokenizer), tmp_path / "out")
+    lines = []
+    for file in ("wikipedia_en/AA_00.txt.xz", "wikipedia_zh/zh_00.txt.xz", "wikipedia_ko/ko_00.txt.xz"):
+        with lzma.open(real_data / file, "rt", encoding="utf-8") as stream:
+            lines += stream.read(200_000).splitlines()
+    assert_auto_tokenizer_gives_our_ids(transformers, folder, tokenizer, [*TEXTS, *lines])
+
+
+def test_the_same_model_gives_the_same_bytes(model, tmp_path):
+    first = contents(export_huggingface(model, tmp_path / "one"))
+    assert contents(export_huggingface(model, tmp_path / "somewhere" / "else")) == first
+
+
+def test_no_path_of_the_machine_gets_out(exported):
+    model, folder = exported
+    for name, content in contents(folder).items():
+        for private in ("secret", str(model.directory), str(folder)):
+            assert private.encode() not in content, name
+
+
+def test_an_earlier_export_is_replaced(model, tmp_path):
+    folder = export_huggingface(model, tmp_path / "out")
+    other = replace(model, step=900, params={**model.params, "pooler": _doubled(model.params["pooler"])})
+    assert export_huggingface(other, tmp_path / "out") == folder
+    assert contents(folder) == contents(export_huggingface(other, tmp_path / "fresh"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "out"]
+
+
+def _doubled(tree):
+    return {"dense": {name: array * 2 for name, array in tree["dense"].items()}}
+
+
+@pytest.mark.parametrize("change", ["another file", "weights trained further", "no card", "a file of that name"])
+def test_what_is_not_an_export_of_ours_is_not_touched(model, tmp_path, change):
+    folder = tmp_path / "out"
+    if change == "a file of that name":
+        folder.write_text("mine")
+        message = "there is a file of that name"
+    else:
+        export_huggingface(model, folder)
+        message = "model.safetensors there is not the one its README.md speaks of"
+    if change == "another file":
+        (folder / "notes.txt").write_text("mine")
+        message = "holds notes.txt"
+    elif change == "weights trained further":
+        weights = bytearray((folder / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (folder / "model.safetensors").write_bytes(weights)
+    elif change == "no card":
+        (folder / "README.md").unlink()
+    before = contents(folder) if folder.is_dir() else folder.read_text()
+    with pytest.raises(ValueError, match=message):
+        export_huggingface(model, folder)
+    assert (contents(folder) if folder.is_dir() else folder.read_text()) == before
+
+
+def test_an_export_that_fails_leaves_the_one_before(model, tmp_path, monkeypatch):
+    before = contents(export_huggingface(model, tmp_path / "out"))
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(huggingface, "model_card", full)
+    with pytest.raises(OSError, match="no space"):
+        export_huggingface(model, tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_card_tells_the_figures_of_the_exported_step(model, tmp_path):
+    model.directory.mkdir()
+    records = [
+        {"step": 600, "eval/mlm_loss": 9.875},
+        {"step": 700, "train/mlm_loss": 8.125},
+        {"step": 700, "eval/mlm_loss": 4.5, "eval/mlm_accuracy": 0.254, "eval/nsp_accuracy": 0.81},
+        {"step": 700, "baseline/unigram_loss": 6.25, "baseline/unigram_accuracy": 0.06},
+    ]
+    (model.directory / METRICS_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
+    card = (export_huggingface(model, tmp_path / "out") / "README.md").read_text(encoding="utf-8")
+    assert "| MLM loss, nats per masked token | 4.500 | 6.250 (the held-out text's word frequencies) |" in card
+    assert "| MLM accuracy | 25.4% | 6.0% (always the most frequent token) |" in card
+    assert "| NSP accuracy | 81.0% |  |" in card
+    assert "9.875" not in card and "8.125" not in card
+    assert "| steps | 700 of 1,000 |" in card and "| kinds of source | text, docs |" in card
+    parameters = sum(np.prod(shape) for shape in their_shapes(model.config.model).values())
+    assert f"{parameters:,} parameters" in card
+
+
+def test_the_card_has_front_matter_that_is_yaml(exported):
+    yaml = pytest.importorskip("yaml")
+    _, matter, body = (exported[1] / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    assert yaml.safe_load(matter)["library_name"] == "transformers"
+    assert "This checkpoint was not evaluated" in body
+
+
+def test_the_card_says_so_if_there_was_no_next_sentence_objective(model, tmp_path):
+    config = replace(model.config, training=replace(model.config.training, objectives=("mlm",)))
+    card = (export_huggingface(replace(model, config=config), tmp_path / "out") / "README.md").read_text()
+    assert "next-sentence head was never trained" in card

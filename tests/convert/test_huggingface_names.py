@@ -1,0 +1,66 @@
+"""The table of names: complete, in both directions the same bits, and clear about what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from exported_models import trained_model
+
+from bertjax.config import ModelConfig
+from bertjax.convert.huggingface import huggingface_config
+from bertjax.convert.huggingface_names import TENSORS, from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.model.bert import abstract_bert
+from bertjax.training.checkpoint import named_arrays
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return trained_model(tmp_path_factory.mktemp("run"))
+
+
+def test_every_parameter_is_in_the_table_once():
+    ours = [tensor.ours for tensor in TENSORS]
+    assert sorted(ours) == sorted(named_arrays(abstract_bert(ModelConfig())[1]))
+    assert len({tensor.theirs for tensor in TENSORS}) == len(TENSORS)
+
+
+@pytest.mark.parametrize("vocab_pad_multiple", [1, 128, 1000])
+def test_there_and_back_gives_the_same_bits(model, vocab_pad_multiple):
+    config = replace(model.config.model, vocab_pad_multiple=vocab_pad_multiple)
+    tensors = to_huggingface_tensors(model.params, config.vocab_size)
+    assert {name: tensor.shape for name, tensor in tensors.items()} == their_shapes(config)
+    back = from_huggingface_tensors(tensors, config)
+    again = to_huggingface_tensors(back, config.vocab_size)
+    for name, tensor in tensors.items():
+        assert tensor.flags["C_CONTIGUOUS"] and tensor.dtype == np.float32
+        np.testing.assert_array_equal(again[name], tensor, name)
+    if vocab_pad_multiple == model.config.model.vocab_pad_multiple:
+        jax.tree.map(np.testing.assert_array_equal, back, jax.device_get(model.params))
+
+
+def test_names_and_shapes_are_those_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        network = transformers.BertForPreTraining(
+            transformers.BertConfig(**huggingface_config(ModelConfig(), pad_token_id=0))
+        )
+    network.tie_weights()
+    theirs = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    theirs = {name: shape for name, shape in theirs.items() if not name.startswith("cls.predictions.decoder")}
+    assert their_shapes(ModelConfig()) == theirs
+
+
+def test_what_does_not_fit_is_named(model):
+    config = model.config.model
+    tensors = to_huggingface_tensors(model.params, config.vocab_size)
+    without = {name: tensor for name, tensor in tensors.items() if name != "bert.pooler.dense.bias"}
+    with pytest.raises(ValueError, match=r"missing bert\.pooler\.dense\.bias; left over nothing"):
+        from_huggingface_tensors(without, config)
+    with pytest.raises(ValueError, match=r"num_hidden_layers=1.*left over bert\.encoder\.layer\.1.* and 11 more"):
+        from_huggingface_tensors(tensors, replace(config, num_hidden_layers=1))
+    with pytest.raises(ValueError, match=r"word_embeddings\.weight has shape \(\d+, 32\).*is \(7, 32\)"):
+        from_huggingface_tensors(tensors, replace(config, vocab_size=7))

@@ -1,0 +1,53 @@
+"""Batches of real text for small models: the standard library's documentation, as pretraining sees text."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import logging
+import random
+import re
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.text.sentences import split_sentences
+from bertjax.text.store import TokenStore
+from bertjax.text.store_writer import write_store
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+
+DOCUMENTED = (argparse, json, logging, random, re, argparse.ArgumentParser, json.JSONEncoder, random.Random)
+
+
+def documents() -> list[list[str]]:
+    """Sentences of several words, a few to a document."""
+    text = " ".join(" ".join((inspect.getdoc(thing) or "").split()) for thing in DOCUMENTED)
+    sentences = [sentence for sentence in split_sentences(text) if len(sentence.split()) > 3]
+    return [sentences[start : start + 5] for start in range(0, len(sentences), 5)]
+
+
+@cache
+def small_wordpiece() -> WordPiece:
+    """The words of the documents, a third of them left out to be spelled in pieces, and all characters."""
+    words = re.findall(r"[a-z]+|[^a-z\s]", " ".join(" ".join(d) for d in documents()).lower())
+    whole = [word for number, word in enumerate(sorted(set(words))) if len(word) > 1 and number % 3]
+    letters = sorted(set("".join(words)))
+    return WordPiece([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *whole], True, True)
+
+
+def real_batch(tokenizer: WordPiece, rows: int, length: int = 64, texts: list[list[str]] | None = None) -> dict:
+    """A pretraining batch with two segments, padding and masks; keys and shapes as the trainer gets them."""
+    encoded = [tokenizer.encode_sentences(document) for document in texts or documents()]
+    with TemporaryDirectory() as folder:
+        held = [[ids.tolist() for ids in document if len(ids)] for document in encoded]
+        store = TokenStore.open(write_store(Path(folder) / "store", {"train": held}, tokenizer))
+        data = DataConfig(sequence_length=length, max_predictions=10, short_sequence_probability=0.7)
+        batch = PairBatches(store.split("train"), tokenizer, data, seed=0).batch(0, rows)
+    assert np.any(batch["sequence_ids"] == 0) and np.any(batch["token_type_ids"] == 1)
+    assert np.any(batch["mlm_weights"] == 0) and set(batch["pair_labels"].flat) == {0, 1}
+    return batch

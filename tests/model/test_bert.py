@@ -1,0 +1,298 @@
+"""The network: equal to transformers' with the same weights, in its sizes, its first weights, and its rows apart."""
+
+from __future__ import annotations
+
+import functools
+import lzma
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_batches import real_batch, small_wordpiece
+
+from bertjax.config import ModelConfig
+from bertjax.convert.huggingface import huggingface_config
+from bertjax.convert.huggingface_names import from_huggingface_tensors, to_huggingface_tensors
+from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.model.encoder import positions_in_sequence
+from bertjax.text.tokenizer import WordPiece
+from bertjax.training.checkpoint import named_arrays
+from bertjax.training.objectives import choose
+from bertjax.training.step import averages, batch_weights, objective_sums
+
+SMALL = ModelConfig(
+    vocab_size=900, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
+    max_position_embeddings=64, mlm_chunk=32,
+)  # fmt: skip
+LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+OBJECTIVES = choose(("mlm", "nsp"))
+
+
+def relative(ours, reference):
+    return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
+
+
+def their_model(config, seed=0):
+    """transformers' model with every parameter random, those included that start as zeros or ones."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    network = transformers.BertForPreTraining(transformers.BertConfig(**huggingface_config(config, pad_token_id=0)))
+    for name, parameter in network.named_parameters():
+        around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+        torch.nn.init.normal_(parameter, around, 0.08)
+    return network.eval()
+
+
+def our_params(network, config):
+    return from_huggingface_tensors({name: p.detach().numpy() for name, p in network.named_parameters()}, config)
+
+
+def their_outputs(network, batch):
+    import torch
+
+    inputs = {"input_ids": batch["input_ids"], "token_type_ids": batch["token_type_ids"]}
+    inputs["attention_mask"] = (batch["sequence_ids"] > 0).astype(np.int32)
+    return network(**{k: torch.from_numpy(x).long() for k, x in inputs.items()}, output_hidden_states=True)
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "packed"))
+def run(graphdef, params, batch, *, packed):
+    bert = bind(graphdef, params)
+    ids = batch["input_ids"]
+    hidden = bert.encoder(ids, batch["token_type_ids"], batch["sequence_ids"], packed=packed)
+    everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    return hidden, bert.mlm_logits(hidden, everywhere), bert.nsp_logits(hidden, batch["cls_positions"])
+
+
+def our_outputs(config, params, batch, packed=False):
+    """(hidden states, MLM logits at every position, NSP logits)."""
+    inputs = {key: batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids", "cls_positions")}
+    return jax.device_get(run(abstract_bert(config)[0], params, inputs, packed=packed))
+
+
+def our_gradients(config, params, batch):
+    """(total loss, its parts, gradients), put together as the train step does."""
+    graphdef = abstract_bert(config)[0]
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(params):
+        sums = objective_sums(bind(graphdef, params), batch, None, OBJECTIVES)
+        figures = averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
+        return figures["loss"], figures
+
+    (_, figures), gradients = jax.jit(loss)(params)
+    return figures, gradients
+
+
+def their_gradients(network, batch):
+    """(losses, gradients by name), the losses transcribed from run_pretraining.py of google-research/bert."""
+    import torch
+
+    out = their_outputs(network, batch)
+    rows = torch.arange(len(batch["input_ids"]))[:, None]
+    logits = out.prediction_logits[rows, torch.from_numpy(batch["mlm_positions"]).long()]
+    labels, weights = torch.from_numpy(batch["mlm_labels"]).long(), torch.from_numpy(batch["mlm_weights"])
+    nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    mlm = (nll * weights.flatten()).sum() / (weights.sum() + 1e-5)
+    pairs = torch.from_numpy(batch["pair_labels"][:, 0]).long()
+    nsp = torch.nn.functional.cross_entropy(out.seq_relationship_logits, pairs)
+    (mlm + nsp).backward()
+    gradients = {name: p.grad.numpy() for name, p in network.named_parameters()}
+    return {"mlm_loss": mlm.item(), "nsp_loss": nsp.item(), "loss": (mlm + nsp).item()}, gradients
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return real_batch(small_wordpiece(), rows=12)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return replace(SMALL, vocab_size=small_wordpiece().vocab_size)
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
+def test_logits_equal_transformers(config, batch, hidden_act):
+    config = replace(config, hidden_act=hidden_act)
+    network = their_model(config)
+    theirs = their_outputs(network, batch)
+    hidden, mlm, nsp = our_outputs(config, our_params(network, config), batch)
+    real = batch["sequence_ids"] > 0
+    mlm = mlm[..., : config.vocab_size]
+    assert relative(hidden[real], theirs.hidden_states[-1].detach().numpy()[real]) < 2e-6
+    assert relative(mlm[real], theirs.prediction_logits.detach().numpy()[real]) < 2e-6
+    assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6
+
+
+def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
+    params = our_params(their_model(config), config)
+    _, erf, _ = our_outputs(config, params, batch)
+    _, tanh, _ = our_outputs(replace(config, hidden_act="gelu_tanh"), params, batch)
+    assert relative(tanh[..., : config.vocab_size], erf[..., : config.vocab_size]) > 1e-5
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
+def test_losses_and_every_gradient_equal_torch(config, batch, hidden_act):
+    config = replace(config, hidden_act=hidden_act)
+    network = their_model(config)
+    figures, gradients = our_gradients(config, our_params(network, config), batch)
+    losses, wanted = their_gradients(network, batch)
+    for name, value in losses.items():
+        assert float(figures[name]) == pytest.approx(value, rel=1e-6)
+    ours = to_huggingface_tensors(gradients, config.vocab_size)
+    assert ours.keys() == wanted.keys()
+    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in wanted.values()))
+    for name, reference in wanted.items():
+        off = np.linalg.norm(ours[name] - reference)
+        assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
+
+
+def test_logits_equal_transformers_on_wikipedia_with_the_published_vocabulary(real_data):
+    tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", True, True)
+    with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
+        articles = file.read(60_000).split("</doc>")[:-1]
+    texts = [[line for line in article.splitlines() if len(line.split()) > 3][1:] for article in articles]
+    batch = real_batch(tokenizer, rows=8, texts=[text for text in texts if text])
+    config = replace(SMALL, vocab_size=tokenizer.vocab_size, hidden_size=128, num_hidden_layers=2)
+    network = their_model(config)
+    theirs = their_outputs(network, batch)
+    _, mlm, nsp = our_outputs(config, our_params(network, config), batch)
+    real = batch["sequence_ids"] > 0
+    assert relative(mlm[real][:, : config.vocab_size], theirs.prediction_logits.detach().numpy()[real]) < 2e-6
+    assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "whole"),
+    [(ModelConfig(), 109_482_240, 110_106_428), (LARGE, 335_141_888, 336_226_108)],
+    ids=["base", "large"],
+)
+def test_parameter_counts_are_the_papers(config, body, whole):
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    shapes = abstract_bert(replace(config, vocab_pad_multiple=1))[1]
+    assert count(shapes["encoder"]) + count(shapes["pooler"]) == body
+    assert count(shapes) == whole
+    padded = abstract_bert(config)[1]
+    assert count(padded) == whole + (30_592 - 30_522) * (config.hidden_size + 1)
+
+
+@functools.cache
+def first_params(config, seed):
+    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(seed))
+    return named_arrays(jax.device_get(params))
+
+
+def test_first_weights_are_the_papers():
+    params = first_params(SMALL, 0)
+    for name, array in params.items():
+        if name.endswith("/bias"):
+            assert not array.any(), name
+        elif name.endswith("/scale"):
+            assert (array == 1).all(), name
+        else:
+            drawn = array[: SMALL.vocab_size] if name.endswith("/word") else array
+            assert np.abs(drawn).max() <= 0.04 and not array[len(drawn) :].any(), name
+            # A normal cut at two standard deviations keeps 0.8796 of its own.
+            error = 4 * 0.0176 / np.sqrt(drawn.size)
+            assert abs(drawn.mean()) < error and abs(drawn.std() - 0.02 * 0.87963) < error, name
+    kernels = [
+        a for name, array in params.items() if name.endswith("/kernel") for a in array.reshape(-1, array.shape[-1])
+    ]
+    firsts = [row[:2].tobytes() for row in kernels]
+    assert len(set(firsts)) == len(firsts), "two kernels, or two layers of one, are the same"
+
+
+def test_real_rows_start_the_same_under_any_padding():
+    wide, narrow = first_params(SMALL, 0), first_params(replace(SMALL, vocab_pad_multiple=1), 0)
+    assert [len(table["encoder/embeddings/word"]) for table in (wide, narrow)] == [1024, 900]
+    for name, array in narrow.items():
+        np.testing.assert_array_equal(wide[name][: len(array)], array, name)
+
+
+@pytest.fixture(scope="module")
+def params(config):
+    """Parameters far from their simple first values, drawn from a seed."""
+    shapes = abstract_bert(config)[1]
+    draw = np.random.default_rng(3)
+    filled = {name: draw.normal(0, 0.1, leaf.shape).astype(np.float32) for name, leaf in named_arrays(shapes).items()}
+    return jax.tree.unflatten(jax.tree.structure(shapes), filled.values())
+
+
+def test_what_padding_holds_changes_nothing(config, params, batch):
+    real = batch["sequence_ids"] > 0
+    garbage = np.random.default_rng(0).integers(0, config.vocab_size, real.shape)
+    filled = batch | {
+        "input_ids": np.where(real, batch["input_ids"], garbage).astype(np.int32),
+        "token_type_ids": np.where(real, batch["token_type_ids"], garbage % 2).astype(np.int32),
+    }
+    hidden, _, nsp = our_outputs(config, params, batch)
+    same_hidden, _, same_nsp = our_outputs(config, params, filled)
+    np.testing.assert_array_equal(hidden[real], same_hidden[real])
+    np.testing.assert_array_equal(nsp, same_nsp)
+
+
+def test_the_length_of_padding_changes_nothing(config, params, batch):
+    used = int((batch["sequence_ids"] > 0).sum(axis=1).min())
+    row = int((batch["sequence_ids"] > 0).sum(axis=1).argmin())
+    keys = ("input_ids", "token_type_ids", "sequence_ids")
+    short = {key: batch[key][[row], :used] for key in keys} | {"cls_positions": batch["cls_positions"][[row]]}
+    hidden, mlm, nsp = our_outputs(config, params, batch)
+    short_hidden, short_mlm, short_nsp = our_outputs(config, params, short)
+    assert relative(hidden[row, :used], short_hidden[0]) < 2e-6
+    assert relative(mlm[row, :used, : config.vocab_size], short_mlm[0, :, : config.vocab_size]) < 2e-6
+    assert relative(nsp[row], short_nsp[0]) < 2e-6
+
+
+def test_packed_rows_equal_single_rows(config, params):
+    draw = np.random.default_rng(5)
+    lengths = (20, 9, 25)
+    starts = np.cumsum((0, *lengths))[:-1]
+    singles = [draw.integers(0, config.vocab_size, n, dtype=np.int32) for n in lengths]
+    types = [(np.arange(n) >= n // 2).astype(np.int32) for n in lengths]
+    padded = lambda parts: np.pad(np.concatenate(parts), (0, 64 - sum(lengths)))[None].astype(np.int32)  # noqa: E731
+    packed = {
+        "input_ids": padded(singles),
+        "token_type_ids": padded(types),
+        "sequence_ids": padded([np.full(n, i + 1) for i, n in enumerate(lengths)]),
+        "cls_positions": starts[None].astype(np.int32),
+    }
+    hidden, _, nsp = our_outputs(config, params, packed, packed=True)
+    rows = lambda parts: np.stack([np.pad(part, (0, 64 - len(part))) for part in parts]).astype(np.int32)  # noqa: E731
+    single = {
+        "input_ids": rows(singles),
+        "token_type_ids": rows(types),
+        "sequence_ids": rows([np.ones(n) for n in lengths]),
+        "cls_positions": np.zeros((len(lengths), 1), np.int32),
+    }
+    wanted, _, wanted_nsp = our_outputs(config, params, single)
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        assert relative(hidden[0, start : start + length], wanted[number, :length]) < 2e-6
+        assert relative(nsp[0, number], wanted_nsp[number, 0]) < 2e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 7))
+def test_positions_restart_with_each_sequence(lengths, padding):
+    ids = np.concatenate([np.full(n, i + 1) for i, n in enumerate(lengths)] + [np.zeros(padding)])
+    ids = np.pad(ids, (0, 64 - len(ids))).astype(np.int32)  # one shape, so that it compiles once
+    positions = np.asarray(jax.jit(positions_in_sequence)(ids[None]))[0]
+    np.testing.assert_array_equal(positions[: sum(lengths)], np.concatenate([np.arange(n) for n in lengths]))
+
+
+def test_padding_entries_have_no_logits(config, params, batch):
+    _, mlm, _ = our_outputs(config, params, batch)
+    assert mlm.shape[-1] % 128 == 0 and mlm.shape[-1] > config.vocab_size
+    assert (mlm[..., config.vocab_size :] == np.finfo(np.float32).min).all()
+    assert np.isfinite(mlm).all()
+
+
+def test_half_precision_stays_near_full(config, params, batch):
+    hidden, mlm, _ = our_outputs(config, params, batch)
+    half_hidden, half_mlm, _ = our_outputs(replace(config, dtype="bfloat16"), params, batch)
+    assert half_hidden.dtype == jnp.bfloat16 and half_mlm.dtype == np.float32
+    assert relative(half_hidden.astype(np.float32), hidden) < 0.03
+    assert relative(half_mlm[..., : config.vocab_size], mlm[..., : config.vocab_size]) < 0.03

@@ -1,0 +1,131 @@
+"""Dropout: its share and scale, masks that are independent of each other and of how a batch is split."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import ModelConfig
+from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.model.dropout import (
+    ATTENTION_OUTPUT,
+    ATTENTION_PROBS,
+    EMBEDDINGS,
+    MLP_OUTPUT,
+    dropout,
+    fold,
+    row_keys,
+)
+
+SITES = (EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT)
+ELEMENTS = 16_384
+SIGMAS = 5  # a true generator fails a test this far out once in 1.7 million times
+
+
+def keys(rows=(0,), step=7, seed=1):
+    return row_keys(seed, jnp.int32(step), jnp.asarray(rows, jnp.uint32))
+
+
+def kept(keys, site=EMBEDDINGS, rate=0.1, elements=ELEMENTS):
+    """bool [rows, elements]: which elements stay."""
+    return np.asarray(dropout(jnp.ones((len(keys), elements)), keys, site, rate)) != 0
+
+
+def assert_independent(masks, rate):
+    """Every two masks agree as often as independent ones do."""
+    expected = rate**2 + (1 - rate) ** 2
+    error = np.sqrt(expected * (1 - expected) / masks.shape[1])
+    for one, other in itertools.combinations(masks, 2):
+        assert abs((one == other).mean() - expected) < SIGMAS * error
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_asked_share_is_dropped_in_every_row(rate):
+    shares = 1 - kept(keys(range(64)), rate=rate).mean(axis=1)
+    error = np.sqrt(rate * (1 - rate) / ELEMENTS)
+    assert np.abs(shares - rate).max() < SIGMAS * error
+    assert abs(shares.mean() - rate) < SIGMAS * error / 8
+    # Rows whose masks are one mask in another order would all have the same share.
+    assert 0.6 * error < shares.std() < 1.5 * error
+
+
+def test_what_stays_is_scaled_so_that_the_mean_stays():
+    x = jnp.asarray(np.random.default_rng(0).normal(5, 1, (4, ELEMENTS)), jnp.float32)
+    y = np.asarray(dropout(x, keys(range(4)), MLP_OUTPUT, 0.2))
+    stays = y != 0
+    np.testing.assert_allclose(y[stays], np.asarray(x)[stays] / 0.8, rtol=1e-6)
+    assert y.mean() == pytest.approx(float(x.mean()), rel=0.02)
+
+
+def test_the_gradient_passes_where_the_value_does():
+    x = jnp.ones((2, 512))
+    y, back = jax.vjp(lambda x: dropout(x, keys((0, 1)), MLP_OUTPUT, 0.3), x)
+    np.testing.assert_array_equal(back(jnp.ones_like(x))[0], y)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_masks_of_rows_layers_sites_steps_and_seeds_are_independent(rate):
+    folded = [fold(keys(), layer + 1) for layer in range(12)]
+    families = {
+        "rows": kept(keys([*range(24), 255, 256, 65_535]), rate=rate),
+        "layers": np.concatenate([kept(key, rate=rate) for key in folded]),
+        "sites": np.concatenate([kept(keys(), site, rate) for site in SITES]),
+        "layers and sites": np.concatenate([kept(key, site, rate) for key in folded[:4] for site in SITES]),
+        "steps": np.concatenate([kept(keys(step=step), rate=rate) for step in (0, 1, 2, 3, 1000, 1001, 999_999)]),
+        "seeds": np.concatenate([kept(keys(seed=seed), rate=rate) for seed in (0, 1, 2, 3, 12345)]),
+        "row n of step m": np.concatenate([kept(keys((n,), m), rate=rate) for n in range(4) for m in range(4)]),
+    }
+    for masks in families.values():
+        assert_independent(masks, rate)
+
+
+def test_a_mask_is_independent_of_itself_moved():
+    (mask,) = kept(keys(), rate=0.5)
+    shifts = (1, 2, 3, 64, 128, 4096)
+    assert_independent(np.stack([mask, *(np.roll(mask, shift) for shift in shifts)]), 0.5)
+
+
+def test_a_row_has_the_same_mask_in_any_split_of_the_batch():
+    x = jnp.ones((8, 3, 32))
+    all_keys = keys(range(8))
+    whole = np.asarray(dropout(x, all_keys, ATTENTION_OUTPUT, 0.1))
+    for rows in ([0, 1, 2, 3], [4, 5, 6, 7], [1, 3, 5, 7], [6]):
+        part = np.asarray(dropout(x[np.array(rows)], keys(rows), ATTENTION_OUTPUT, 0.1))
+        np.testing.assert_array_equal(part, whole[rows])
+
+
+def test_without_keys_or_rate_nothing_happens():
+    x = jnp.arange(12.0).reshape(2, 6)
+    assert dropout(x, None, EMBEDDINGS, 0.1) is x
+    assert dropout(x, keys((0, 1)), EMBEDDINGS, 0.0) is x
+
+
+def test_the_dtype_stays():
+    assert dropout(jnp.ones((1, 8), jnp.bfloat16), keys(), EMBEDDINGS, 0.1).dtype == jnp.bfloat16
+
+
+def test_the_network_drops_the_same_in_microbatches_and_otherwise_at_each_step():
+    config = ModelConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    graphdef = abstract_bert(config)[0]
+    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
+    # Every row the same, so that rows differ by their masks alone.
+    ids = jnp.tile(jnp.arange(16, dtype=jnp.int32), (4, 1))
+
+    @jax.jit
+    def encode(ids, keys):
+        return bind(graphdef, params).encoder(ids, jnp.zeros_like(ids), jnp.ones_like(ids), keys)
+
+    whole = np.asarray(encode(ids, keys(range(4))))
+    for first in (0, 1):
+        part = np.asarray(encode(ids[first::2], keys(range(first, 4, 2))))
+        np.testing.assert_allclose(part, whole[first::2], rtol=1e-5, atol=1e-6)
+    next_step = np.asarray(encode(ids, keys(range(4), step=8)))
+    different = [*whole, *next_step]
+    assert min(np.abs(a - b).max() for a, b in itertools.combinations(different, 2)) > 0.1
