@@ -113,7 +113,7 @@ def test_completions_hide_whole_and_telling_words(model, tmp_path):
     split = held_out(tmp_path, [*pieces, *bad, *good])
     found = held_out_completions(model, split, 40, seed=3)
     assert found == held_out_completions(model, split, 40, seed=3)
-    assert not set(found[:5]) & set(held_out_completions(model, split, 5, seed=4))
+    assert found[:5] != held_out_completions(model, split, 5, seed=4)
     texts = {TOKENIZER.decode(ids) for ids in good}
     for completion in found:
         assert completion.text.count("[MASK]") == 1 and completion.answer in RARE

@@ -19,6 +19,7 @@ from bertjax.convert.huggingface import huggingface_config
 from bertjax.convert.huggingface_names import from_huggingface_tensors, to_huggingface_tensors
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.encoder import positions_in_sequence
+from bertjax.text.sentences import split_sentences
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
@@ -107,7 +108,7 @@ def their_gradients(network, batch):
 
 @pytest.fixture(scope="module")
 def batch():
-    return real_batch(small_wordpiece(), rows=12)
+    return real_batch(small_wordpiece(), rows=24)
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +156,8 @@ def test_logits_equal_transformers_on_wikipedia_with_the_published_vocabulary(re
     tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", True, True)
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
         articles = file.read(60_000).split("</doc>")[:-1]
-    texts = [[line for line in article.splitlines() if len(line.split()) > 3][1:] for article in articles]
-    batch = real_batch(tokenizer, rows=8, texts=[text for text in texts if text])
+    texts = [split_sentences(article.partition("\n\n")[2]) for article in articles]
+    batch = real_batch(tokenizer, rows=24, texts=[text for text in texts if text])
     config = replace(SMALL, vocab_size=tokenizer.vocab_size, hidden_size=128, num_hidden_layers=2)
     network = their_model(config)
     theirs = their_outputs(network, batch)
