@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -41,11 +42,16 @@ def ids_of(*tokens):
 
 
 def probabilities(model, ids, types):
-    """By the plain model, unpadded: float [tokens, vocabulary]."""
-    ids, types = jnp.array([ids]), jnp.array([types])
-    bert = bind(model.graphdef, model.params)
-    hidden = bert.encoder(ids, types, jnp.ones_like(ids))
-    return np.asarray(jax.nn.softmax(bert.mlm_logits(hidden, jnp.arange(ids.shape[1])[None])))[0]
+    """By the plain model, at another padded length: float [16, vocabulary]."""
+    row = [np.pad(values, (0, 16 - len(ids)))[None] for values in (ids, types, np.ones_like(ids))]
+    return np.asarray(plain(model.graphdef, model.params, *row))[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def plain(graphdef, params, ids, types, sequence_ids):
+    bert = bind(graphdef, params)
+    everywhere = jnp.arange(ids.shape[1])[None]
+    return jax.nn.softmax(bert.mlm_logits(bert.encoder(ids, types, sequence_ids), everywhere))
 
 
 def assert_are_the_best(guesses, row, top):
