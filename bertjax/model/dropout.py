@@ -25,6 +25,13 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
+def _high_bits(x: jax.Array) -> jax.Array:
+    """The part of `_mix` that a comparison sees: its high bits depend on every bit of x. Runs once per element."""
+    x = x * jnp.uint32(0x21F0AAAD)
+    x = x ^ (x >> 15)
+    return x * jnp.uint32(0x735A2D97)
+
+
 def row_keys(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
     """One dropout key per row: uint32 [B], from the run's seed, the step and the row's number in the global batch."""
     key = _mix(jnp.uint32(seed & 0xFFFFFFFF) + jnp.uint32(0x9E3779B9))
@@ -45,5 +52,5 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     assert math.prod(inner) < 2**32, "an element's place in its row must fit 32 bits"
     place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner)
     key = fold(keys, site).reshape(-1, *[1] * len(inner))
-    keep = _mix(place ^ key) >= jnp.uint32(round(rate * 2**32))
+    keep = _high_bits(place ^ key) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)

@@ -63,7 +63,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
 
     def schedule(step: jax.Array) -> jax.Array:
         step = step.astype(jnp.float32)
-        decayed = config.learning_rate * (1.0 - jnp.minimum(step, total_steps) / total_steps)
+        decayed = config.learning_rate * (jnp.maximum(total_steps - step, 0.0) / total_steps)
         warming = config.learning_rate * step / max(config.warmup_steps, 1)
         return jnp.where(step < config.warmup_steps, warming, decayed)
 

@@ -177,32 +177,30 @@ def _manual_specs(blueprint: Blueprint) -> Any:
     return jax.tree.map(manual, blueprint.logical_axes, is_leaf=is_names)
 
 
-def _over_fsdp(leaf: Callable[[jax.Array, int], jax.Array], whole: Callable[[jax.Array], jax.Array]) -> Callable:
-    """A function of (array, its spec) that treats arrays split over `fsdp` (along some dim) and whole ones apart."""
-
-    def apply(x: jax.Array, axes: P) -> jax.Array:
-        return leaf(x, tuple(axes).index("fsdp")) if "fsdp" in axes else whole(x)
-
-    return apply
-
-
 def _gather(params: Params, blueprint: Blueprint) -> Params:
     """Every parameter whole along the batch axes, gathered over `fsdp` where it is split."""
     if blueprint.mesh.shape["fsdp"] == 1:
         return params
-    gather = functools.partial(jax.lax.all_gather, axis_name="fsdp", tiled=True)
-    apply = _over_fsdp(lambda x, dim: gather(x, axis=dim), lambda x: x)
-    return jax.tree.map(apply, params, _manual_specs(blueprint))
+
+    def gather(x: jax.Array, axes: P) -> jax.Array:
+        return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
+
+    return jax.tree.map(gather, params, _manual_specs(blueprint))
 
 
 def _reduce(grads: Params, blueprint: Blueprint) -> Params:
     """Gradients summed over the batch axes, once: scattered over `fsdp` where the parameter is split."""
-    scatter = functools.partial(jax.lax.psum_scatter, axis_name="fsdp", tiled=True)
-    apply = _over_fsdp(
-        lambda g, dim: jax.lax.psum(scatter(g, scatter_dimension=dim), "data"),
-        lambda g: jax.lax.psum(g, BATCH_AXES),
-    )
-    return jax.tree.map(apply, grads, _manual_specs(blueprint))
+    # An axis of one device is left out, for summing over it would still copy every gradient.
+    several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
+
+    def reduce(g: jax.Array, axes: P) -> jax.Array:
+        summed = several
+        if "fsdp" in axes and "fsdp" in several:
+            g = jax.lax.psum_scatter(g, "fsdp", scatter_dimension=tuple(axes).index("fsdp"), tiled=True)
+            summed = several - {"fsdp"}
+        return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
+
+    return jax.tree.map(reduce, grads, _manual_specs(blueprint))
 
 
 def _apply(

@@ -16,6 +16,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Feed, open_feed
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
+from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows, to_global
 from bertjax.text.store import TokenStore
@@ -134,6 +135,7 @@ def preflight(config: Config) -> Config:
     Raises ValueError like `validate`, `make_mesh` and `check_divisible`.
     """
     config = validate(config)
+    keep_freed_memory()
     objectives.choose(config.training.objectives)
     check_divisible(make_mesh(config.mesh), config.model, config.training, padded_vocab_size(config.model))
     return config

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.objectives import choose
@@ -56,6 +57,7 @@ def make_batch(vocab_size: int, rows: int) -> dict[str, np.ndarray]:
 
 def ours(config: ModelConfig, batch: dict[str, np.ndarray]) -> Callable[[], float]:
     """A function that runs one step of ours to its end and returns the loss."""
+    keep_freed_memory()  # as the trainer does
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     settings = OptimizerConfig()
     optimizer = make_optimizer(settings)
@@ -157,6 +159,7 @@ def main() -> None:
         num_attention_heads=heads,
         intermediate_size=forward,
         scan_unroll=layers,
+        mlm_chunk=320,
     )
     batch = make_batch(config.vocab_size, rows)
     sides = {"bertjax": ours(config, batch)}
