@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ class Baselines:
     unigram_loss: float  # entropy of the held-out text's own token frequencies
     unigram_accuracy: float  # share of its most frequent token
     majority_accuracy: float  # share of the more frequent next-sentence label in the held-out batches
+
+    def metrics(self) -> dict[str, float]:
+        """The baselines under their names in the log."""
+        return {f"baseline/{name}": value for name, value in dataclasses.asdict(self).items()}
 
 
 class HeldOut:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertjax.training.flops import mfu
 
+TOKENS_SEEN = "train/tokens_seen"  # real tokens since step 0, over all processes that the run has had
 _IN_FLIGHT = 2  # steps the host may run ahead of the device
 
 # The step's name of a figure -> its name in the log.
@@ -22,11 +23,12 @@ class StepMetrics:
     `add` waits for the step before the one before: the device always has work queued, the host never runs far ahead.
     """
 
-    def __init__(self, flops_per_token: float, peak_flops: float) -> None:
+    def __init__(self, flops_per_token: float, peak_flops: float, tokens_before: float = 0.0) -> None:
+        """`peak_flops` of all devices, in FLOP/s; `tokens_before` were seen by processes of the run that ended."""
         self._flops_per_token, self._peak = flops_per_token, peak_flops
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
-        self.tokens = 0.0  # real tokens in all steps that finished
+        self.tokens = tokens_before  # real tokens in all steps of the run that finished
         self._compiled = False
         self._timed_tokens = self._timed_seconds = 0.0
 
@@ -55,7 +57,7 @@ class StepMetrics:
         self.tokens += tokens
         losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(("loss", "accuracy"))}
         figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
-        figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST}
+        figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
         if not self._compiled:
             self._compiled = True
             return figures

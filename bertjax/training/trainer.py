@@ -26,13 +26,13 @@ from bertjax.training.compatibility import check_weights
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.interrupt import Interrupt
-from bertjax.training.metrics import StepMetrics
+from bertjax.training.metrics import TOKENS_SEEN, StepMetrics
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.progress import Progress
 from bertjax.training.run_directory import describe_run, own_directory
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint, init_state, state_of
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step, make_train_step
-from bertjax.training.telemetry import Telemetry, open_telemetry
+from bertjax.training.telemetry import METRICS_FILE, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timesplit import TimeSplit
 
 # Evaluation draws its pairs and masks under a seed of its own, so that no training seed changes what is measured.
@@ -68,7 +68,7 @@ class Outcome:
     step: int
     evaluation: dict[str, float]
     baselines: Baselines
-    tokens: float  # real tokens trained on, by this process's life of the run
+    tokens: float  # real tokens trained on since step 0
     seconds: float  # wall time of this process's loop
     tokens_per_second: float  # while stepping
     mfu: float
@@ -185,7 +185,7 @@ def train(job: Job, say: Say) -> Outcome:
             telemetry = open_telemetry(directory, start) if jax.process_index() == 0 else Telemetry([])
             progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every)
             with feed, telemetry, progress:
-                return Loop(job, saved, telemetry, progress, interrupt).run(state, feed)
+                return Loop(job, saved, telemetry, progress, interrupt, tokens_seen(directory)).run(state, feed)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say) -> TrainState:
@@ -211,6 +211,13 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say) -> TrainSt
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 
 
+def tokens_seen(directory: Path) -> float:
+    """Real tokens that the run's earlier processes had trained on, up to the step where this one begins."""
+    path = directory / METRICS_FILE
+    records = read_metrics(path) if path.exists() else []
+    return max((record.get(TOKENS_SEEN, 0.0) for record in records), default=0.0)
+
+
 class Loop:
     """The loop over steps, and what happens between them."""
 
@@ -221,13 +228,14 @@ class Loop:
         telemetry: Telemetry,
         progress: Progress,
         interrupt: Interrupt,
+        tokens_before: float,
     ) -> None:
         config = job.config
         self.job, self.saved, self.telemetry = job, saved, telemetry
         self.progress, self.interrupt = progress, interrupt
         predictions = min(config.data.max_predictions, config.data.mask_probability * config.data.sequence_length)
         self.flops_per_token = train_flops_per_token(config.model, config.data.sequence_length, predictions)
-        self.metrics = StepMetrics(self.flops_per_token, job.peak.flops * job.mesh.devices.size)
+        self.metrics = StepMetrics(self.flops_per_token, job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.window_start = time.perf_counter()
 
@@ -295,7 +303,7 @@ class Loop:
         """Evaluate on the held-out batches and log it."""
         with self.times.measure("eval"):
             figures = self.job.held_out.evaluate(self.job.eval_step, state.params, self.job.objectives)
-        self.telemetry.write(step, figures)
+        self.telemetry.write(step, figures | self.job.baselines.metrics())
         self.progress.note(f"step {step:,}  held out  {_brief(figures)}")
         self.window_start = time.perf_counter()
         return figures

@@ -33,12 +33,19 @@ def kill_until_done(whole: tuple[Path, Path, Path], run_dir: Path, kills: int, r
     return killed
 
 
+def logged(run_dir: Path) -> list[tuple[int, float]]:
+    """(step, tokens seen) of every logged window."""
+    records = read_metrics(run_dir / "metrics.jsonl")
+    return [(record["step"], record["train/tokens_seen"]) for record in records if "train/tokens_seen" in record]
+
+
 def test_killed_at_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     killed = kill_until_done(whole, tmp_path / "killed", 3, random.Random(0))
     assert killed >= 2, "the run ended before it could be killed: let it train longer"
     assert digests(tmp_path / "killed") == digests(whole[2])
-    steps = [record["step"] for record in read_metrics(tmp_path / "killed" / "metrics.jsonl") if "train/loss" in record]
-    assert steps == sorted(set(steps)), "a killed process left lines that its successor wrote again"
+    curve = logged(tmp_path / "killed")
+    assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "a killed process's lines were kept"
+    assert curve[-1] == logged(whole[2])[-1], "tokens were lost or counted twice"
 
 
 @pytest.mark.long
