@@ -183,6 +183,8 @@ def main() -> None:
             pipe.send(True)
             times[side].append(pipe.recv())
         print(number, *(f"{side} {seconds[-1]:.3f} s" for side, seconds in times.items()), flush=True)
+    for pipe in pipes.values():
+        pipe.send(False)
     medians = {side: statistics.median(seconds) for side, seconds in times.items()}
     tokens = rows * LENGTH
     bound = matmul_flops_per_step(config, rows) / peak
