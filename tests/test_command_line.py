@@ -120,7 +120,8 @@ def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_pat
 
 
 def test_another_vocabulary_model_or_text_does_not_resume(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
-    folder, _, arguments = run
+    folder, run_dir, arguments = run
+    before = [(run_dir / name).read_bytes() for name in ("config.json", "vocab.txt")]
     model = subprocess.run([*arguments, "--model.hidden-act", "gelu_tanh"], capture_output=True, text=True)
     assert model.returncode == 1
     assert "model.hidden_act" in model.stderr
@@ -128,6 +129,7 @@ def test_another_vocabulary_model_or_text_does_not_resume(run: tuple[Path, Path,
     text = subprocess.run([*arguments, "--data.sources", f"lines:{other}"], capture_output=True, text=True)
     assert text.returncode == 1
     assert "fingerprint" in text.stderr
+    assert [(run_dir / name).read_bytes() for name in ("config.json", "vocab.txt")] == before
 
 
 def test_init_from_starts_a_new_run_from_weights(run: tuple[Path, Path, list[str]]) -> None:

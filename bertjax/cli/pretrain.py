@@ -17,8 +17,8 @@ from bertjax.text.progress import ProgressLine
 from bertjax.text.store import TokenStore
 from bertjax.training.environment import environment
 from bertjax.training.report import Completion, Summary, write_report
-from bertjax.training.run_directory import VOCABULARY_FILE, load_run
-from bertjax.training.trainer import Outcome, assemble, describe, preflight, prepare_run_directory, train
+from bertjax.training.run_directory import load_run
+from bertjax.training.trainer import Outcome, assemble, describe, preflight, train
 
 COMPLETIONS = 5
 
@@ -30,7 +30,6 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     print(f"token store {store.path}\n{describe_store(store)}", flush=True)
     job = assemble(config, store)
     print(describe(job), flush=True)
-    prepare_run_directory(job.config, store.path / VOCABULARY_FILE)
     outcome = train(job, lambda line: print(line, flush=True))
     if outcome.exit_code:
         print(

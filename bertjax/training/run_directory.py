@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +56,10 @@ def own_directory(directory: Path) -> Iterator[None]:
         yield
 
 
-def describe_run(config: Config, vocabulary: Path) -> None:
-    """Write the resolved config and the vocabulary into the run's directory."""
+def describe_run(config: Config, tokenizer: WordPiece) -> None:
+    """Write the resolved config and the vocabulary into the run's directory, which this process must own."""
     replace_text(config.directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
-    shutil.copyfile(vocabulary, config.directory / VOCABULARY_FILE)
+    replace_text(config.directory / VOCABULARY_FILE, tokenizer.vocab_bytes.decode())
 
 
 def load_run(path: str | Path) -> TrainedModel:

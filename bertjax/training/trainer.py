@@ -171,6 +171,9 @@ def train(job: Job, say: Say) -> Outcome:
         )
         with saved:
             state = starting_state(job, saved, say)
+            # Only now, for a run that is refused must not touch what the directory says of the one that is there.
+            if jax.process_index() == 0:
+                describe_run(job.config, job.tokenizer)
             start = int(state.step)
             rows = local_rows(job.mesh, training.global_batch_size)
             feed = open_feed(
@@ -342,13 +345,6 @@ def _brief(figures: dict[str, float]) -> str:
     ]
     found = {name.split("/", 1)[1]: value for name, value in figures.items()} | figures
     return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in shown if name in found)
-
-
-def prepare_run_directory(config: Config, vocabulary: Path) -> None:
-    """Write the resolved config and vocabulary, by process 0."""
-    if jax.process_index() == 0:
-        config.directory.mkdir(parents=True, exist_ok=True)
-        describe_run(config, vocabulary)
 
 
 def evaluate_params(config: Config, store: TokenStore, params: Params) -> tuple[dict[str, float], Baselines]:
