@@ -13,7 +13,7 @@ from bertjax.parallel.sharding import constrain
 
 
 class Projection(nnx.Module):
-    """One of query, key, value: [B, L, D] -> [B, L, H, K]."""
+    """The weights of one of query, key, value."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -21,11 +21,14 @@ class Projection(nnx.Module):
         self.kernel = weight(rngs, shape, ("embed", "heads", "head_dim"), config)
         self.bias = zeros((heads, head_dim), ("heads", "head_dim"))
 
-    def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        D, H, K = self.kernel.shape
-        y = x_BLD @ self.kernel[...].reshape(D, H * K).astype(x_BLD.dtype)
-        y = y.reshape(*x_BLD.shape[:-1], H, K) + self.bias[...].astype(x_BLD.dtype)
-        return constrain(y, "act_batch", "act_length", "act_heads", "head_dim")
+
+def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
+    """[B, L, D] -> [B, L, H, K] for each projection, all in one product: a wide matmul runs nearer to the peak."""
+    kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
+    bias_THK = jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
+    y_BLTHK = jnp.tensordot(x_BLD, kernel_DTHK, axes=1) + bias_THK
+    parts = [y_BLTHK[:, :, i] for i in range(len(projections))]
+    return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
 
 class OutputProjection(nnx.Module):
@@ -56,7 +59,7 @@ class SelfAttention(nnx.Module):
         self.dropout_rate = config.attention_probs_dropout_prob
 
     def __call__(self, x_BLD: jax.Array, sequence_ids: jax.Array, dropout_keys: jax.Array | None) -> jax.Array:
-        q, k, v = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
+        q, k, v = project(x_BLD, self.query, self.key, self.value)
         return self.output(attend(q, k, v, sequence_ids, dropout_keys, self.dropout_rate))
 
 

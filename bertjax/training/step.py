@@ -8,7 +8,6 @@ tied embedding's gradient twice, and once per microbatch.)
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +84,7 @@ def make_train_step(
     Call it under `jax.set_mesh(blueprint.mesh)`.
     """
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps)
+    on_cpu = blueprint.mesh.devices.flat[0].platform == "cpu"
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
@@ -92,7 +92,7 @@ def make_train_step(
         keys = None if dropout_seed is None else row_keys(dropout_seed, state.step, rows)
         grads, sums = gradient(state.params, batch, keys, weights)
         learning_rate = schedule(state.step)
-        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm)
+        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, on_cpu)
         metrics = averages(sums, weights, objectives) | {
             "grad_norm": grad_norm,
             "learning_rate": learning_rate,
@@ -209,23 +209,39 @@ def _apply(
     optimizer: optax.GradientTransformation,
     learning_rate: jax.Array,
     clip_norm: float,
+    branch: bool,
 ) -> tuple[TrainState, jax.Array]:
     """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
     # tf.clip_by_global_norm: scaled down to the limit, never up.
     scale = clip_norm / jnp.maximum(norm, clip_norm)
-    updates, opt_state = optimizer.update(jax.tree.map(lambda g: g * scale, grads), state.opt_state, state.params)
-    params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
-    keep = functools.partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
+
+    def update(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
+        updates, opt_state = optimizer.update(jax.tree.map(lambda g: g * scale, grads), opt_state, params)
+        return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
+
+    params, opt_state = update_if(finite, update, (state.params, state.opt_state), branch=branch)
     skipped = jnp.where(finite, 0, 1)
     return (
         TrainState(
             step=state.step + 1,
-            params=keep(params, state.params),
-            opt_state=keep(opt_state, state.opt_state),
+            params=params,
+            opt_state=opt_state,
             skipped=state.skipped + skipped,
             skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
         ),
         norm,
     )
+
+
+def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, branch: bool) -> tuple:
+    """`update(*old)` where `finite` (bool []), else `old`.
+
+    `branch` skips the update with a conditional: on CPU it spares the passes over memory of a select and of copies of
+    the moments (5 % of BERT-Base's step). Accelerators fuse the select, and a GPU would wait for the host to see
+    `finite`.
+    """
+    if branch:
+        return jax.lax.cond(finite, update, lambda *old: old, *old)
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), update(*old), old)

@@ -17,7 +17,7 @@ from bertjax.parallel.sharding import to_global
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import averages, make_eval_step, make_train_step, split_microbatches
+from bertjax.training.step import averages, make_eval_step, make_train_step, split_microbatches, update_if
 
 ROWS, LENGTH, PREDICTIONS, STEPS = 32, 24, 6, 10
 MODEL = ModelConfig(
@@ -196,6 +196,15 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted() -> None:
     metrics = training.step(first)
     assert (metrics["skipped_updates"], metrics["skipped_in_a_row"]) == (2, 0)
     assert metrics["learning_rate"] == pytest.approx(float(make_schedule(OPTIMIZER, 100)(jnp.int32(3))))
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_an_update_happens_only_if_finite(branch: bool) -> None:
+    old = ({"w": jnp.arange(4.0)}, jnp.float32(7))
+    run = jax.jit(lambda finite: update_if(finite, lambda p, m: ({"w": p["w"] / 0}, m + 1), old, branch=branch))
+    jax.tree.map(np.testing.assert_array_equal, run(False), old)
+    assert float(run(True)[1]) == 8
+    assert not np.isfinite(run(True)[0]["w"]).any()
 
 
 def test_eval_step_sums_what_the_train_step_averages() -> None:
