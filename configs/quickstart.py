@@ -8,13 +8,13 @@ from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, Tra
 
 
 def config() -> Config:
-    """2 layers of width 128 (the shape of BERT-Tiny) with an own vocabulary of 8,000 entries."""
+    """2 layers of width 128 (BERT-Tiny with twice the heads) with an own vocabulary of 8,000 entries."""
     return Config(
         name="quickstart",
         model=ModelConfig(
             hidden_size=128,
             num_hidden_layers=2,
-            num_attention_heads=2,
+            num_attention_heads=4,  # of width 32: with BERT-Tiny's two the first 3,000 steps learn little
             intermediate_size=512,
             max_position_embeddings=128,
             # With the paper's 0.02 a model of this width has not begun to use its context when the run ends.
@@ -34,11 +34,11 @@ def config() -> Config:
         ),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=300),
         training=TrainingConfig(
-            steps=3_000,
+            steps=3_800,
             global_batch_size=32,
             log_every=50,
-            eval_every=1_000,
+            eval_every=950,
             eval_batches=64,
-            checkpoint_every=1_000,
+            checkpoint_every=950,
         ),
     )
