@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import json
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ModelConfig:
 class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
-    sources: tuple[str, ...] = ()  # each `kind:glob`; kinds: text, lines, jsonl, wikiextractor, docs
+    sources: tuple[str, ...] = ()  # each `kind:glob`: text, lines, jsonl, wikiextractor; docs; tfds:NAME
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
     vocab: str = ""  # a vocab.txt to use; empty trains one of `vocab_size` entries on the sources
     vocab_size: int = 30_522
@@ -55,6 +58,8 @@ class DataConfig:
     sequence_length: int = 128
     max_predictions: int = 20  # masked positions per row at most; the paper's 20 at length 128
     mask_probability: float = 0.15
+    keep_share: float = 0.1  # of the masked positions: the token stays as it is
+    random_share: float = 0.1  # of the masked positions: a random token; the rest become [MASK]
     short_sequence_probability: float = 0.1
     whole_word_masking: bool = False
     threads: int = 2  # threads that make batches
@@ -73,10 +78,12 @@ class MeshConfig:
 class OptimizerConfig:
     """The update rule and its schedule; defaults are the paper's (appendix A.2) and google-research/bert's."""
 
-    name: Literal["bert_adamw", "adamw"] = "bert_adamw"
+    name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected"] = "bert_adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 10_000
-    schedule: Literal["linear"] = "linear"
+    schedule: Literal["linear", "polynomial", "cosine", "warmup_stable_decay"] = "linear"
+    decay_power: float = 1.0  # of the polynomial schedule
+    decay_steps: int = 0  # of warmup_stable_decay: the last steps, over which the rate falls to 0
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
@@ -103,18 +110,32 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class StageConfig:
+    """A later stretch of the run with other rows; None keeps what was. The optimizer's state goes on through it."""
+
+    start: int  # the step it begins at; it ends where the next begins, or with the run
+    sequence_length: int | None = None
+    max_predictions: int | None = None
+    global_batch_size: int | None = None
+    grad_accum_steps: int | None = None
+    learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
+    warmup_steps: int | None = None  # of that schedule
+
+
+@dataclass(frozen=True)
 class Config:
-    """One run, whole."""
+    """One run, whole. `data`, `optimizer` and `training` describe it up to where the first of `stages` begins."""
 
     name: str = "bert"
     run_dir: str = ""  # empty: runs/<name>
-    init_from: str = ""  # a run or checkpoint whose weights start this run at step 0
+    init_from: str = ""  # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0
     restore: Literal["newest", "previous"] = "newest"  # `previous` is for when the newest checkpoint is damaged
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    stages: tuple[StageConfig, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -122,28 +143,46 @@ class Config:
         return Path(self.run_dir or f"runs/{self.name}")
 
 
-def load_recipe(path: str | Path) -> Config:
-    """Return the `Config` that a recipe file makes.
+def variant_of(variants: Mapping[str, T], name: str) -> T:
+    """What a recipe has under the name of a variant. Raises ValueError for another name, with the list."""
+    if name not in variants:
+        raise ValueError(f"variant {name!r} is unknown; this recipe has {', '.join(variants)}")
+    return variants[name]
+
+
+def load_recipe(recipe: str | Path) -> Config:
+    """Return the `Config` that a recipe makes: a file, or `FILE.py:VARIANT` for one of a file that has several.
 
     Raises ValueError if the file is missing, has no `config`, or `config()` returns something else.
     """
-    path = Path(path)
+    file, colon, variant = str(recipe).partition(".py:")
+    path = Path(f"{file}.py" if colon else file)
     if not path.is_file():
         known = sorted(str(p) for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
         near = difflib.get_close_matches(str(path), known, 1)
         hint = f"did you mean {near[0]}?" if near else f"recipes beside it: {', '.join(known) or 'none'}"
         raise ValueError(f"recipe {path}: no such file; {hint}")
+    # A recipe may build on one beside it.
     sys.path.insert(0, str(path.parent))
     try:
         make = runpy.run_path(str(path)).get("config")
     finally:
         sys.path.remove(str(path.parent))
+        # Another folder may have a recipe of the same name.
+        for name in [n for n, m in sys.modules.items() if _is_in(path.parent, m)]:
+            del sys.modules[name]
     if make is None:
         raise ValueError(f"recipe {path}: it defines no `config`; write `def config() -> Config: ...`")
-    made = make()
+    if colon and not inspect.signature(make).parameters:
+        raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
+    made = make(variant) if colon else make()
     if not isinstance(made, Config):
         raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
     return made
+
+
+def _is_in(folder: Path, module: Any) -> bool:
+    return Path(getattr(module, "__file__", None) or "/").resolve().parent == folder.resolve()
 
 
 def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
@@ -211,6 +250,9 @@ def validate(config: Config) -> Config:
     for key, value in shares.items():
         if not 0 <= value < 1:
             raise ValueError(f"{key}={value} must be a share in [0, 1)")
+    for key, value in {"data.keep_share": data.keep_share, "data.random_share": data.random_share}.items():
+        if not 0 <= value <= 1 or data.keep_share + data.random_share > 1 + 1e-9:
+            raise ValueError(f"{key}={value}: data.keep_share and data.random_share are shares that sum to 1 at most")
     if config.optimizer.warmup_steps >= training.steps:
         raise ValueError(
             f"optimizer.warmup_steps={config.optimizer.warmup_steps} leaves nothing of "
@@ -242,6 +284,8 @@ def _build(cls: type, values: dict[str, Any], where: str) -> Any:
         default = fields[key].default_factory
         if isinstance(default, type) and dataclasses.is_dataclass(default):
             value = _build(default, value, f"{where}{key}.")
+        if key == "stages" and cls is Config:
+            value = [_build(StageConfig, stage, f"{where}{key}.{n}.") for n, stage in enumerate(value)]
         made[key] = tuple(value) if isinstance(value, list) else value
     return cls(**made)
 

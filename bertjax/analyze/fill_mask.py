@@ -76,7 +76,7 @@ def held_out_completions(
 
 def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     """Token ids of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
-    tokenizer, limit = model.tokenizer, model.config.data.sequence_length
+    tokenizer, limit = model.tokenizer, model.max_length
     segments = [_encode(tokenizer, part) for part in ([text] if isinstance(text, str) else text)]
     ids = [tokenizer.cls_id]
     types = [0]
@@ -90,7 +90,7 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     if len(ids) > limit:
         raise ValueError(
             f"text {shown!r} has {len(ids)} tokens, special ones included; the model was trained on rows of {limit} "
-            "(data.sequence_length); shorten it"
+            "(data.sequence_length, stages.*.sequence_length); shorten it"
         )
     return _Prompt(np.array(ids), np.array(types), masks)
 
@@ -109,7 +109,7 @@ def _sample(model: TrainedModel, split: SplitView, seed: int) -> list[np.ndarray
     chosen = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
     starts = np.asarray(split.sentence_offsets)[chosen]
     lengths = np.asarray(split.sentence_offsets)[chosen + 1] - starts
-    longest = min(_SENTENCE_TOKENS[-1], model.config.data.sequence_length - 2)
+    longest = min(_SENTENCE_TOKENS[-1], model.max_length - 2)
     fits = (lengths >= _SENTENCE_TOKENS[0]) & (lengths <= longest)
     if not fits.any():
         return []
@@ -155,7 +155,7 @@ def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[lis
     tokens = model.tokenizer.tokens
     guesses = []
     for prompt in prompts:
-        row = _row(prompt, model.tokenizer.pad_id, model.config.data.sequence_length, width)
+        row = _row(prompt, model.tokenizer.pad_id, model.max_length, width)
         shares, ids = jax.device_get(_predict(model.graphdef, model.params, *row, top=top))
         found = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
         guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in found])

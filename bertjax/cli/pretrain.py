@@ -10,15 +10,19 @@ import jax
 from bertjax.analyze.fill_mask import held_out_completions
 from bertjax.cli.prepare import describe_store
 from bertjax.cli.recipe import configured
-from bertjax.cli.use import export_model
 from bertjax.config import Config, to_dict
+from bertjax.convert.adapt import adapt
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.sources import read_source
+from bertjax.model.bert import Params
 from bertjax.text.prepare import prepare
 from bertjax.text.progress import ProgressLine
 from bertjax.text.store import TokenStore
 from bertjax.training.environment import environment
+from bertjax.training.job import Job, assemble, describe, preflight
 from bertjax.training.report import Completion, Summary, write_report
 from bertjax.training.run_directory import load_run
-from bertjax.training.trainer import Outcome, assemble, describe, preflight, train
+from bertjax.training.trainer import Outcome, train
 
 COMPLETIONS = 5
 
@@ -30,7 +34,7 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     print(f"token store {store.path}\n{describe_store(store)}", flush=True)
     job = assemble(config, store)
     print(describe(job), flush=True)
-    outcome = train(job, lambda line: print(line, flush=True))
+    outcome = train(job, _say, (lambda: initial_params(job)) if config.init_from else None)
     if outcome.exit_code:
         print(
             f"\nstopped by a signal after step {outcome.step:,}; saved in {job.config.directory}.\n"
@@ -42,13 +46,25 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return outcome.exit_code
 
 
+def initial_params(job: Job) -> Params:
+    """The weights that `init_from` names, fitted to the job's model and vocabulary."""
+    source = job.config.init_from
+    params, notes = adapt(read_source(source), job.config.model, job.tokenizer)
+    _say("\n  ".join([f"starting from the weights of {source}", *notes]))
+    return params
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def finish(config: Config, store: TokenStore, outcome: Outcome) -> None:
     """Completions, report and export of a finished run, and the last words on the terminal."""
     model = load_run(config.directory)
     completions = held_out_completions(model, store.split("held_out"), COMPLETIONS, config.training.seed)
     summary = summarise(config, store, outcome, completions)
     report = write_report(config.directory, summary, to_dict(config), environment())
-    exported = export_model(model, None)
+    exported = export_huggingface(model, model.directory / "huggingface")
     print(last_words(config, summary, report, exported), flush=True)
 
 

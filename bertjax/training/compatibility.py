@@ -35,12 +35,16 @@ MUST_MATCH = frozenset(
         "data.sequence_length",
         "data.max_predictions",
         "data.mask_probability",
+        "data.keep_share",
+        "data.random_share",
         "data.short_sequence_probability",
         "data.whole_word_masking",
         "optimizer.name",
         "optimizer.learning_rate",
         "optimizer.warmup_steps",
         "optimizer.schedule",
+        "optimizer.decay_power",
+        "optimizer.decay_steps",
         "optimizer.beta1",
         "optimizer.beta2",
         "optimizer.eps",
@@ -49,6 +53,7 @@ MUST_MATCH = frozenset(
         "training.global_batch_size",
         "training.objectives",
         "training.seed",
+        "stages",
     }
 )
 
@@ -87,20 +92,6 @@ MAY_CHANGE = frozenset(
     }
 )
 
-# What gives the weights their meaning; a run started from them may choose everything else anew.
-_WEIGHTS = (
-    "model.vocab_size",
-    "model.hidden_size",
-    "model.num_hidden_layers",
-    "model.num_attention_heads",
-    "model.intermediate_size",
-    "model.hidden_act",
-    "model.max_position_embeddings",
-    "model.type_vocab_size",
-    "model.layer_norm_eps",
-    "model.vocab_pad_multiple",
-)
-
 
 def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """Whether a run described by `current` may go on from a checkpoint described by `saved`; returns lines to print.
@@ -122,20 +113,6 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
         for key, (was, now) in changed.items()
         if key in CHANGES_WITH_NOTICE
     ]
-
-
-def check_weights(saved: dict[str, Any], current: dict[str, Any]) -> None:
-    """Whether a new run described by `current` may start from the weights of a checkpoint described by `saved`.
-
-    Raises ValueError if the vocabulary or a model key that gives the weights their meaning differs.
-    """
-    changed = _changed(saved, current)
-    refused = {key: changed[key] for key in (*_WEIGHTS, "tokenizer_fingerprint") if key in changed}
-    if refused:
-        raise ValueError(
-            f"these weights are of another model or vocabulary:\n{_listed(refused)}\n"
-            "set these keys as the checkpoint has them (and data.vocab to its vocabulary), or give another --init-from"
-        )
 
 
 def _changed(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -23,14 +23,18 @@ class StepMetrics:
     `add` waits for the step before the one before: the device always has work queued, the host never runs far ahead.
     """
 
-    def __init__(self, flops_per_token: float, peak_flops: float, tokens_before: float = 0.0) -> None:
+    def __init__(self, peak_flops: float, tokens_before: float = 0.0) -> None:
         """`peak_flops` of all devices, in FLOP/s; `tokens_before` were seen by processes of the run that ended."""
-        self._flops_per_token, self._peak = flops_per_token, peak_flops
+        self._flops_per_token, self._peak = 0.0, peak_flops
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
         self.tokens = tokens_before  # real tokens in all steps of the run that finished
         self._compiled = False
-        self._timed_tokens = self._timed_seconds = 0.0
+        self._timed_tokens = self._timed_seconds = self._timed_flops = 0.0
+
+    def begin(self, flops_per_token: float) -> None:
+        """The steps that follow are of another stage, and the first of them is compiled."""
+        self._flops_per_token, self._compiled = flops_per_token, False
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
         """Take the figures of a step that was just dispatched."""
@@ -46,7 +50,7 @@ class StepMetrics:
     def window(self, elapsed: float) -> dict[str, float]:
         """Means over the steps that finished since the last call, and rates over the `elapsed` seconds they took.
 
-        The first call has no rates: its step was compiled in that time.
+        The first call of a stage has no rates: its step was compiled in that time.
         """
         fetched: list[dict[str, np.ndarray]] = jax.device_get(self._finished)
         self._finished = []
@@ -63,6 +67,7 @@ class StepMetrics:
             return figures
         self._timed_tokens += tokens
         self._timed_seconds += elapsed
+        self._timed_flops += tokens * self._flops_per_token
         return figures | {
             "perf/tokens_per_second": tokens / elapsed,
             "perf/step_seconds": elapsed / len(fetched),
@@ -73,6 +78,11 @@ class StepMetrics:
     def rate(self) -> float:
         """Real tokens per second over all windows that had a rate; 0 if none had."""
         return self._timed_tokens / self._timed_seconds if self._timed_seconds else 0.0
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation over the same windows."""
+        return mfu(self._timed_flops / self._timed_seconds, self._peak) if self._timed_seconds else 0.0
 
 
 def _mean_of_finite(values: list[np.ndarray]) -> float:

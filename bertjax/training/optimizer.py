@@ -1,8 +1,7 @@
-"""Update rules and learning-rate schedules, by name."""
+"""Update rules, by name: the direction of an update, before the learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +9,6 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig
-
-Schedule = Callable[[jax.Array], jax.Array]
 
 
 class BertAdamState(NamedTuple):
@@ -35,36 +32,57 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
     return optax.GradientTransformation(init, update)
 
 
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's step size (arXiv 1904.00962): each weight matrix's update gets the norm of the matrix; 1 if either is 0.
+
+    Layers that are stacked in one array count one by one. Biases and LayerNorm scales, which do not decay, are left as
+    they are. Rows that pad the vocabulary are 0 and so is their update: they add nothing to either norm.
+    """
+
+    def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
+        names = [part.key for part in path]
+        if not _decays(names):
+            return update
+        within = tuple(range(1 if "layers" in names else 0, param.ndim))
+        of_param, of_update = (jnp.sqrt(jnp.sum(jnp.square(x), within, keepdims=True)) for x in (param, update))
+        both = (of_param > 0) & (of_update > 0)
+        return update * jnp.where(both, of_param / jnp.where(both, of_update, 1.0), 1.0)
+
+    def update(updates: optax.Updates, state: optax.EmptyState, params: Any) -> tuple[optax.Updates, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
 def decays(params: optax.Params) -> Any:
     """Which parameters weight decay touches: all but biases and LayerNorm scales (optimization.py)."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: _decays([part.key for part in path]), params)
+
+
+def _decays(names: list[str]) -> bool:
+    return names[-1] not in ("bias", "scale")
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The update direction, before the learning rate: the step multiplies by the schedule at the state's own step.
+    """The rule of a name:
 
-    Clipping is the step's too, which needs the gradient norm anyway.
+    bert_adamw        Adam without bias correction, decoupled decay (google-research/bert; the paper's)
+    adamw             Adam with bias correction, decoupled decay
+    lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
+    lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
+
+    The step multiplies by the schedule at the state's own step, and clips: it needs the gradient norm anyway. Raises
+    ValueError for another name, with the list.
     """
+    plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
+    corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decays)
     rules = {
-        "bert_adamw": lambda: scale_by_bert_adam(config.beta1, config.beta2, config.eps),
-        "adamw": lambda: optax.scale_by_adam(config.beta1, config.beta2, config.eps),
+        "bert_adamw": (plain, decay),
+        "adamw": (corrected, decay),
+        "lamb": (corrected, decay, scale_by_trust_ratio()),
+        "lamb_uncorrected": (plain, decay, scale_by_trust_ratio()),
     }
     if config.name not in rules:
         raise ValueError(f"optimizer.name={config.name!r} is unknown; choose from {', '.join(rules)}")
-    return optax.chain(rules[config.name](), optax.add_decayed_weights(config.weight_decay, mask=decays))
-
-
-def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
-    """Learning rate by step: linear warm-up, then linear decay to zero at total_steps.
-
-    As in optimization.py the decay runs underneath the warm-up, so the rate is 0 at step 0 and falls from
-    `learning_rate` to `learning_rate * (1 - warmup / total)` where the warm-up ends.
-    """
-
-    def schedule(step: jax.Array) -> jax.Array:
-        step = step.astype(jnp.float32)
-        decayed = config.learning_rate * (jnp.maximum(total_steps - step, 0.0) / total_steps)
-        warming = config.learning_rate * step / max(config.warmup_steps, 1)
-        return jnp.where(step < config.warmup_steps, warming, decayed)
-
-    return schedule
+    return optax.chain(*rules[config.name])

@@ -22,6 +22,7 @@ from bertjax.model.bert import Params, abstract_bert
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.files import replace_text
+from bertjax.training.stages import stages_of
 
 CONFIG_FILE, VOCABULARY_FILE = "config.json", "vocab.txt"
 _LOCK_FILE = ".lock"
@@ -37,6 +38,11 @@ class TrainedModel:
     tokenizer: WordPiece
     graphdef: nnx.GraphDef
     params: Params
+
+    @property
+    def max_length(self) -> int:
+        """Tokens in the longest rows that it was trained on."""
+        return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start <= self.step)
 
 
 @contextlib.contextmanager

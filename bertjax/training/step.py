@@ -21,7 +21,7 @@ from bertjax.model.dropout import row_keys
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
 from bertjax.training.objectives import Batch, Objective
-from bertjax.training.optimizer import Schedule
+from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
@@ -77,14 +77,15 @@ def make_train_step(
     clip_norm: float,
     grad_accum_steps: int,
     dropout_seed: int | None,
+    platform: str | None = None,
 ) -> TrainStep:
     """The jitted `(state, batch) -> (state, metrics)`; the state is donated.
 
-    dropout_seed None trains without dropout. Metrics are float32 scalars over the global batch, still on the device.
-    Call it under `jax.set_mesh(blueprint.mesh)`.
+    dropout_seed None trains without dropout; `platform` is what it is compiled for, by default the mesh's own. Metrics
+    are float32 scalars over the global batch, still on the device. Call it under `jax.set_mesh(blueprint.mesh)`.
     """
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps)
-    on_cpu = blueprint.mesh.devices.flat[0].platform == "cpu"
+    on_cpu = (platform or blueprint.mesh.devices.flat[0].platform) == "cpu"
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)

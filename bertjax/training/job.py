@@ -1,0 +1,161 @@
+"""A run put together from its config: everything that can be wrong with one is found here, before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from bertjax.config import Config, to_dict
+from bertjax.input.batches import PairBatches
+from bertjax.model.encoder import padded_vocab_size
+from bertjax.parallel.host_memory import keep_freed_memory
+from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.sharding import check_divisible
+from bertjax.text.store import TokenStore
+from bertjax.text.tokenizer import WordPiece
+from bertjax.training import checkpoint, objectives
+from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
+from bertjax.training.flops import Peak, device_peak, train_flops_per_token
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.stages import Stage, stage_at, stages_of
+from bertjax.training.state import Blueprint, draw_blueprint
+from bertjax.training.step import EvalStep, TrainStep, make_eval_step, make_train_step
+
+# Evaluation draws its pairs and masks under a seed of its own, so that no training seed changes what is measured.
+HELD_OUT_SEED = 0x45564C
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a stage trains on and is measured on, and the step that does it."""
+
+    stage: Stage
+    train_step: TrainStep
+    batches: PairBatches
+    held_out: HeldOut
+    baselines: Baselines
+    flops_per_token: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that the loop needs."""
+
+    config: Config
+    mesh: Mesh
+    blueprint: Blueprint
+    optimizer: optax.GradientTransformation
+    objectives: tuple[objectives.Objective, ...]
+    eval_step: EvalStep
+    stages: tuple[Rows, ...]
+    tokenizer: WordPiece
+    metadata: dict
+    peak: Peak
+
+
+def preflight(config: Config) -> Config:
+    """Refuse at once what would otherwise be refused after hours of preparing text.
+
+    Raises ValueError like `stages_of`, `make_mesh` and `check_divisible`.
+    """
+    stages = stages_of(config)
+    keep_freed_memory()
+    objectives.choose(config.training.objectives)
+    _check_divisible(config, make_mesh(config.mesh), stages)
+    return config
+
+
+def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -> Job:
+    """Put a run together; with `only_at`, no stage but that of a step.
+
+    Raises ValueError naming the key, its value and what to do.
+    """
+    tokenizer = store.tokenizer()
+    config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))
+    stages = stages_of(config)
+    mesh = make_mesh(config.mesh)
+    _check_divisible(config, mesh, stages)
+    optimizer = make_optimizer(config.optimizer)
+    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    chosen = objectives.choose(config.training.objectives)
+    unigram = unigram_baseline(store.split("held_out"), tokenizer.vocab_size)
+
+    def rows_of(stage: Stage) -> Rows:
+        data, training = stage.data, stage.training
+        held_out = HeldOut(
+            PairBatches(store.split("held_out"), tokenizer, data, HELD_OUT_SEED),
+            mesh,
+            training.eval_batches,
+            training.global_batch_size // training.grad_accum_steps,
+        )
+        train_step = make_train_step(
+            blueprint,
+            chosen,
+            optimizer,
+            stage.schedule(),
+            clip_norm=config.optimizer.clip_norm,
+            grad_accum_steps=training.grad_accum_steps,
+            dropout_seed=training.seed,
+        )
+        return Rows(
+            stage,
+            train_step,
+            PairBatches(store.split("train"), tokenizer, data, stage.seed),
+            held_out,
+            Baselines(*unigram, held_out.next_sentence_majority()),
+            train_flops_per_token(
+                config.model,
+                data.sequence_length,
+                min(data.max_predictions, data.mask_probability * data.sequence_length),
+            ),
+        )
+
+    return Job(
+        config=config,
+        mesh=mesh,
+        blueprint=blueprint,
+        optimizer=optimizer,
+        objectives=chosen,
+        eval_step=make_eval_step(blueprint, chosen),
+        stages=tuple(rows_of(stage) for stage in ([stage_at(stages, only_at)] if only_at is not None else stages)),
+        tokenizer=tokenizer,
+        metadata=checkpoint.run_metadata(
+            to_dict(config),
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            data_fingerprint=store.fingerprint,
+            mesh=mesh,
+        ),
+        peak=device_peak(mesh.devices.flat[0]),
+    )
+
+
+def describe(job: Job) -> str:
+    """What the run is, in lines for the log: devices, sizes, corpus."""
+    config, mesh = job.config, job.mesh
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
+    padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (config.model.hidden_size + 1)
+    axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    lines = [
+        f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
+        f"model: {parameters - padding:,} parameters",
+    ]
+    return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
+
+
+def _describe_rows(rows: Rows, shards: int) -> str:
+    stage, training = rows.stage, rows.stage.training
+    steps, an_epoch = stage.stop - stage.start, rows.batches.rows_per_epoch
+    at_a_time = training.global_batch_size // training.grad_accum_steps // shards
+    return (
+        f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} rows of "
+        f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.grad_accum_steps} "
+        f"microbatch(es); {steps * training.global_batch_size / an_epoch:.2f} epochs of {an_epoch:,} rows"
+    )
+
+
+def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:
+    for stage in stages:
+        check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))

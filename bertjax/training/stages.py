@@ -1,0 +1,95 @@
+"""The stages of a run: stretches of steps with rows of their own, one optimizer state through all of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import jax
+
+from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
+from bertjax.training.schedules import Schedule, make_schedule
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps `start` to `stop` of a run, what their rows are, and the schedule that they are part of."""
+
+    number: int  # from 0
+    start: int
+    stop: int
+    data: DataConfig
+    training: TrainingConfig
+    optimizer: OptimizerConfig
+    schedule_start: int
+    schedule_stop: int
+
+    @property
+    def seed(self) -> int:
+        """Of the stage's pairs and masks: a stage does not repeat the rows of the one before it."""
+        return self.training.seed + 0x9E3779B9 * self.number
+
+    def schedule(self) -> Schedule:
+        """Learning rate by the step of the run."""
+        rate = make_schedule(self.optimizer, self.schedule_stop - self.schedule_start)
+
+        def schedule(step: jax.Array) -> jax.Array:
+            return rate(step - self.schedule_start)
+
+        return schedule
+
+
+def stages_of(config: Config) -> tuple[Stage, ...]:
+    """The run's stages in order: the config itself, then one for each of `config.stages`.
+
+    A stage keeps what it does not name from the one before it. A schedule runs from the stage that names it to the next
+    that names one, or to the end. Raises ValueError, like `validate`, if a stage cannot work.
+    """
+    edges = _edges(config)
+    configs = [config]
+    for number, change in enumerate(config.stages):
+        configs.append(_changed(configs[-1], change, f"stages.{number}"))
+    schedule_edges = [0, *(c.start for c in config.stages if c.learning_rate is not None), config.training.steps]
+    stages = []
+    for number, (one, start, stop) in enumerate(zip(configs, edges, edges[1:], strict=False)):
+        first = max(edge for edge in schedule_edges if edge <= start)
+        last = min(edge for edge in schedule_edges if edge >= stop)
+        validate(replace(one, training=replace(one.training, steps=last - first)))
+        stages.append(Stage(number, start, stop, one.data, one.training, one.optimizer, first, last))
+    return tuple(stages)
+
+
+def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
+    """The stage that step `step` belongs to; after the last step of the run, the last."""
+    return next((stage for stage in stages if step < stage.stop), stages[-1])
+
+
+def _edges(config: Config) -> list[int]:
+    """Where the stages begin, and where the last one ends."""
+    named = [("the first step", 0), *((f"stages.{n}.start", stage.start) for n, stage in enumerate(config.stages))]
+    named.append(("training.steps", config.training.steps))
+    for (before, start), (after, stop) in itertools.pairwise(named):
+        if start >= stop:
+            raise ValueError(f"{after}={stop:,} is not after {before} ({start:,}); stages are in order, none is empty")
+    return [step for _, step in named]
+
+
+def _changed(config: Config, change: StageConfig, name: str) -> Config:
+    """The config of a stage, given the one before it."""
+    if change.warmup_steps is not None and change.learning_rate is None:
+        raise ValueError(
+            f"{name}.warmup_steps={change.warmup_steps} belongs to no schedule; give {name}.learning_rate as well"
+        )
+    optimizer = config.optimizer
+    if change.learning_rate is not None:
+        optimizer = replace(optimizer, learning_rate=change.learning_rate, warmup_steps=change.warmup_steps or 0)
+    return replace(
+        config,
+        data=replace(config.data, **_given(change, "sequence_length", "max_predictions")),
+        training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
+        optimizer=optimizer,
+    )
+
+
+def _given(change: StageConfig, *names: str) -> dict[str, int]:
+    return {name: getattr(change, name) for name in names if getattr(change, name) is not None}

@@ -1,0 +1,66 @@
+"""Schedules have the reference's values at every step."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import OptimizerConfig
+from bertjax.training.schedules import make_schedule
+
+RATE, WARMUP, TOTAL = 1e-4, 100, 1000
+STEPS = np.arange(0, TOTAL + 50)
+
+
+def rates(**settings: object) -> np.ndarray:
+    schedule = make_schedule(OptimizerConfig(learning_rate=RATE, warmup_steps=WARMUP, **settings), TOTAL)
+    return np.array(schedule(jnp.asarray(STEPS)))
+
+
+def polynomial_decay(step: int, power: float) -> float:
+    """tf.train.polynomial_decay to 0 at TOTAL, as optimization.py calls it: at the unshifted step."""
+    return RATE * (1 - min(step, TOTAL) / TOTAL) ** power
+
+
+def test_linear_is_google_research_berts() -> None:
+    expected = [RATE * step / WARMUP if step < WARMUP else polynomial_decay(step, 1.0) for step in STEPS]
+    found = rates()
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-12)
+    assert found[0] == 0
+    assert found[WARMUP] == pytest.approx(RATE * (1 - WARMUP / TOTAL))
+    assert (found[TOTAL:] == 0).all()
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_polynomial_has_any_power(power: float) -> None:
+    expected = [RATE * step / WARMUP if step < WARMUP else polynomial_decay(step, power) for step in STEPS]
+    np.testing.assert_allclose(rates(schedule="polynomial", decay_power=power), expected, rtol=1e-5, atol=1e-12)
+
+
+def test_cosine_joins_the_warm_up_at_its_peak() -> None:
+    def expected(step: int) -> float:
+        if step < WARMUP:
+            return RATE * step / WARMUP
+        return RATE * 0.5 * (1 + math.cos(math.pi * min((step - WARMUP) / (TOTAL - WARMUP), 1)))
+
+    np.testing.assert_allclose(rates(schedule="cosine"), [expected(step) for step in STEPS], rtol=1e-5, atol=1e-11)
+
+
+def test_warmup_stable_decay_stays_at_the_peak_until_the_last_steps() -> None:
+    found = rates(schedule="warmup_stable_decay", decay_steps=200)
+    np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
+    np.testing.assert_allclose(found[TOTAL - 200 : TOTAL + 1], np.linspace(RATE, 0, 201), rtol=1e-5, atol=1e-11)
+    assert (found[TOTAL:] == 0).all()
+
+
+def test_without_warm_up_it_begins_at_the_peak() -> None:
+    schedule = make_schedule(OptimizerConfig(learning_rate=RATE, warmup_steps=0), TOTAL)
+    assert float(schedule(jnp.int32(0))) == pytest.approx(RATE)
+
+
+def test_an_unknown_name_is_refused_with_the_list() -> None:
+    with pytest.raises(ValueError, match=r"optimizer.schedule='step'.*linear, polynomial, cosine"):
+        make_schedule(OptimizerConfig(schedule="step"), 10)

@@ -1,0 +1,212 @@
+"""Stages: a run whose rows change on the way is the runs it is made of, one after another."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import command, digests, finish, stop_after, write_recipe
+
+from bertjax.config import (
+    Config,
+    DataConfig,
+    MeshConfig,
+    OptimizerConfig,
+    StageConfig,
+    TrainingConfig,
+    from_dict,
+    to_dict,
+)
+from bertjax.input.batches import PairBatches
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.text.store import TokenStore
+from bertjax.training.checkpoint import read_metadata
+from bertjax.training.objectives import choose
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.run_directory import load_run
+from bertjax.training.schedules import make_schedule
+from bertjax.training.stages import stage_at, stages_of
+from bertjax.training.state import draw_blueprint, init_state
+from bertjax.training.step import make_train_step
+from bertjax.training.telemetry import read_metrics
+
+SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, global_batch_size=8)"
+THIRD = "StageConfig(start=90, sequence_length=16, learning_rate=1e-3, warmup_steps=5, grad_accum_steps=2)"
+
+
+def config(*stages: StageConfig, steps: int = 1000) -> Config:
+    return Config(
+        data=DataConfig(sequence_length=128, max_predictions=20),
+        training=TrainingConfig(steps=steps, global_batch_size=256),
+        optimizer=OptimizerConfig(warmup_steps=100),
+        stages=stages,
+    )
+
+
+def test_a_run_without_stages_is_one() -> None:
+    (only,) = stages_of(config())
+    assert (only.start, only.stop, only.seed) == (0, 1000, 0)
+    assert only.data.sequence_length == 128
+
+
+def test_a_stage_keeps_what_it_does_not_name() -> None:
+    first, second, third = stages_of(
+        config(
+            StageConfig(start=600, sequence_length=512, max_predictions=77),
+            StageConfig(start=900, global_batch_size=128, grad_accum_steps=4),
+        )
+    )
+    assert [(s.start, s.stop) for s in (first, second, third)] == [(0, 600), (600, 900), (900, 1000)]
+    assert [s.data.sequence_length for s in (first, second, third)] == [128, 512, 512]
+    assert [s.data.max_predictions for s in (first, second, third)] == [20, 77, 77]
+    assert [s.training.global_batch_size for s in (first, second, third)] == [256, 256, 128]
+    assert [s.training.grad_accum_steps for s in (first, second, third)] == [1, 1, 4]
+    assert len({s.seed for s in (first, second, third)}) == 3
+    assert stage_at((first, second, third), 599) is first
+    assert stage_at((first, second, third), 600) is second
+    assert stage_at((first, second, third), 1000) is third
+
+
+def test_one_schedule_runs_through_stages_that_name_none() -> None:
+    whole = make_schedule(OptimizerConfig(warmup_steps=100), 1000)
+    for stage in stages_of(config(StageConfig(start=600, sequence_length=512))):
+        for step in (0, 99, 100, 599, 600, 999):
+            assert float(stage.schedule()(jnp.int32(step))) == float(whole(jnp.int32(step)))
+
+
+def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
+    first, second = stages_of(config(StageConfig(start=600, learning_rate=3e-4, warmup_steps=50)))
+    before = make_schedule(OptimizerConfig(warmup_steps=100), 600)
+    after = make_schedule(OptimizerConfig(learning_rate=3e-4, warmup_steps=50), 400)
+    for step in (0, 100, 599):
+        assert float(first.schedule()(jnp.int32(step))) == float(before(jnp.int32(step)))
+    for step in (0, 25, 50, 399):
+        assert float(second.schedule()(jnp.int32(600 + step))) == float(after(jnp.int32(step)))
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([StageConfig(start=0)], r"stages.0.start=0 is not after the first step"),
+        ([StageConfig(start=1000)], r"training.steps=1,000 is not after stages.0.start"),
+        ([StageConfig(start=500), StageConfig(start=400)], r"stages.1.start=400 is not after stages.0.start \(500\)"),
+        ([StageConfig(start=500, sequence_length=1024)], r"sequence_length=1024 is beyond the position table"),
+        ([StageConfig(start=500, global_batch_size=10, grad_accum_steps=4)], r"global_batch_size=10 is not divisible"),
+        ([StageConfig(start=500, warmup_steps=4)], r"stages.0.warmup_steps=4 belongs to no schedule"),
+        ([StageConfig(start=500, learning_rate=1e-3, warmup_steps=500)], r"warmup_steps=500 leaves nothing"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(stages: list[StageConfig], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stages_of(config(*stages))
+
+
+def test_stages_survive_being_written_down() -> None:
+    made = config(StageConfig(start=600, sequence_length=512, learning_rate=1e-5))
+    assert from_dict(to_dict(made)) == made
+    with pytest.raises(ValueError, match=r"stages.0.strat is unknown; did you mean stages.0.start"):
+        from_dict({"stages": [{"strat": 3}]})
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Recipe, source, and the directory of a run of three stages that was never interrupted."""
+    folder = tmp_path_factory.mktemp("stages")
+    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+    text = recipe.read_text().replace("OptimizerConfig, ", "OptimizerConfig, StageConfig, ", 1)
+    recipe.write_text(text.replace("        training=", f"        stages=({SECOND}, {THIRD}),\n        training="))
+    finish(command(recipe, source, folder / "whole"), folder / "whole.log")
+    return recipe, source, folder / "whole"
+
+
+def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path]) -> None:
+    """The same steps by hand: each length with a step and batches of its own, the state handed on."""
+    recipe, _, run_dir = staged
+    run = from_dict(read_metadata(run_dir)["config"])
+    (store_dir,) = (recipe.parent / "data").glob("store-*")
+    store = TokenStore.open(store_dir)
+    tokenizer, optimizer = store.tokenizer(), make_optimizer(run.optimizer)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    plan = [  # start, stop, rows, length, predictions, microbatches, schedule's start, its length, peak, warm-up
+        (0, 40, 16, 32, 5, 1, 0, 90, 2e-3, 10),
+        (40, 90, 8, 24, 4, 1, 0, 90, 2e-3, 10),
+        (90, 120, 8, 16, 4, 2, 90, 30, 1e-3, 5),
+    ]
+    with jax.set_mesh(mesh):
+        blueprint = draw_blueprint(run.model, optimizer, mesh)
+        state = init_state(blueprint, run.model, optimizer, 0)
+        losses = []
+        for number, (start, stop, rows, length, predictions, parts, begins, lasts, peak, warmup) in enumerate(plan):
+            rate = make_schedule(OptimizerConfig(learning_rate=peak, warmup_steps=warmup), lasts)
+            step = make_train_step(
+                blueprint,
+                choose(("mlm", "nsp")),
+                optimizer,
+                lambda k, rate=rate, begins=begins: rate(k - begins),
+                clip_norm=1.0,
+                grad_accum_steps=parts,
+                dropout_seed=0,
+            )
+            data = replace(run.data, sequence_length=length, max_predictions=predictions)
+            batches = PairBatches(store.split("train"), tokenizer, data, stages_of(run)[number].seed)
+            for k in range(stop - start):
+                state, metrics = step(state, to_global(mesh, batches.batch(k, rows), rows))
+                losses.append(float(metrics["loss"]))
+    assert int(state.step) == 120
+    logged = [(r["step"], r["train/loss"]) for r in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in r]
+    first = 0
+    for step, loss in logged:
+        assert np.mean(losses[first:step]) == pytest.approx(loss, rel=1e-6), step
+        first = step
+    assert first == 120
+    # Not bit for bit: this process has eight devices, the run's had one, and XLA splits its loops by that.
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5),
+        jax.device_get(state.params),
+        jax.device_get(load_run(run_dir).params),
+    )
+
+
+def test_killed_around_its_boundaries_a_staged_run_ends_with_the_same_bits(
+    staged: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    recipe, source, reference = staged
+    rng = random.Random(3)
+    log, arguments = tmp_path / "log", command(recipe, source, tmp_path / "killed")
+    killed = [stop_after(arguments, log, rng.uniform(0.0, 2.5), signal.SIGKILL) is not None for _ in range(3)]
+    finish(arguments, log)
+    assert any(killed)
+    assert digests(tmp_path / "killed") == digests(reference)
+
+
+def test_killed_exactly_at_a_boundary_it_goes_on_with_the_next_stage(
+    staged: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    recipe, source, reference = staged
+    run_dir, log = tmp_path / "run", tmp_path / "log"
+    arguments = command(recipe, source, run_dir, "--training.keep-last", "20")
+    finish(arguments, log)
+    for folder in sorted((run_dir / "checkpoints").iterdir()):
+        if int(folder.name) > 90:
+            shutil.rmtree(folder)
+    finish(arguments, log)
+    assert "resuming" in log.read_text() and "at step 90" in log.read_text()
+    assert digests(run_dir) == digests(reference)
+
+
+def test_a_changed_stage_is_another_run(staged: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, run_dir = staged
+    other = tmp_path / "recipe.py"
+    other.write_text(recipe.read_text().replace("sequence_length=24", "sequence_length=20"))
+    arguments = command(other, source, run_dir, "--data.root", str(recipe.parent / "data"))
+    with pytest.raises(AssertionError, match=r"checkpoint is of another run"):
+        finish(arguments, tmp_path / "log")
