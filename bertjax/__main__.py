@@ -56,6 +56,11 @@ VERBS = {
         "write a run's model in another framework's format",
         "bertjax export runs/quickstart --to huggingface",
     ),
+    "import": Verb(
+        "use:import_model",
+        "make a run of a model in another framework's format",
+        "bertjax import hf:bert-base-uncased --output runs/bert-base-uncased",
+    ),
 }
 
 
@@ -93,15 +98,23 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
-    made["export"].add_argument("--to", choices=("huggingface",), default="huggingface", help="format (%(default)s)")
+    made["export"].add_argument(
+        "--to", choices=("huggingface", "tf1"), default="huggingface", help="format (%(default)s)"
+    )
     made["export"].add_argument("--output", metavar="DIR", help="where to; by default RUN/<format>")
+    made["import"].add_argument(
+        "source",
+        metavar="SOURCE",
+        help="hf:DIR (Hugging Face's layout) or tf1:DIR (google-research/bert's checkpoints)",
+    )
+    made["import"].add_argument("--output", metavar="RUN", help="the run to make; by default runs/<name of DIR>")
     return parser
 
 
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
     verb = VERBS[name]
     # Where a recipe is named, --help belongs to the recipe's keys.
-    configured = name in ("pretrain", "vocab", "prepare") and any(word.endswith(".py") for word in sys.argv[1:])
+    configured = name in ("pretrain", "vocab", "prepare") and any(".py" in word for word in sys.argv[1:])
     return verbs.add_parser(
         name,
         help=verb.does,

@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import jax
+
 from bertjax.analyze import fill_mask as masks
-from bertjax.convert.compare import compare_with_transformers
+from bertjax.convert.compare import Difference, compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.sources import read_source, write_run
+from bertjax.convert.tensorflow_checkpoint import export_tensorflow
 from bertjax.text.prepare import prepare
 from bertjax.text.progress import ProgressLine
 from bertjax.text.store import TokenStore
-from bertjax.training.run_directory import TrainedModel, load_run
+from bertjax.training.run_directory import load_run
 from bertjax.training.trainer import evaluate_params
+
+EXPORTERS = {"huggingface": export_huggingface, "tf1": export_tensorflow}
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     model = load_run(arguments.run)
     store = TokenStore.open(prepare(model.config.data, ProgressLine()))
-    figures, baselines = evaluate_params(model.config, store, model.params)
+    figures, baselines = evaluate_params(model.config, store, model.params, model.step)
     print(f"step {model.step:,} of {model.directory}, on {store.split('held_out').num_documents:,} held-out documents:")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")
@@ -42,18 +48,37 @@ def fill_mask(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Write the model in the format asked for."""
     model = load_run(arguments.run)
-    directory = export_model(model, arguments.output)
-    difference = compare_with_transformers(model, directory)
-    if difference is None:
-        print("not compared: torch and transformers are not both installed here")
+    directory = EXPORTERS[arguments.to](model, Path(arguments.output or model.directory / arguments.to))
+    if arguments.to == "huggingface":
+        print(_compared(compare_with_transformers(model, directory)))
+        print(f"next: AutoModelForMaskedLM.from_pretrained({str(directory)!r})")
     else:
-        print(f"loaded by transformers and compared: {difference}")
+        print("read back: the same bits")
+    print(f"exported step {model.step:,} to {directory}")
+    return 0
+
+
+def import_model(arguments: argparse.Namespace) -> int:
+    """Make a run of a model of another system."""
+    model = read_source(arguments.source)
+    kind, _, place = arguments.source.partition(":")
+    directory = write_run(model, arguments.output or f"runs/{Path(place or kind).resolve().name}")
+    parameters = sum(array.size for array in jax.tree.leaves(model.params))
+    print(f"{model.origin}: {parameters:,} numbers, a vocabulary of {model.tokenizer.vocab_size:,} tokens")
+    for note in (*model.notes, *(f"{module}: not there; drawn at random" for module in model.drawn)):
+        print(f"  {note}")
+    if kind == "hf":
+        print(_compared(compare_with_transformers(load_run(directory), place, heads=not model.drawn)))
+    else:
+        print("not compared: nothing here computes with the original")
     print(
-        f"exported step {model.step:,} to {directory}\nnext: AutoModelForMaskedLM.from_pretrained({str(directory)!r})"
+        f"imported to {directory}\nnext: bertjax fill-mask {directory} 'A text with a [MASK].'\n"
+        f"      bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / 'vocab.txt'}"
     )
     return 0
 
 
-def export_model(model: TrainedModel, output: str | None) -> Path:
-    """Export to Hugging Face's layout, by default into the run's directory."""
-    return export_huggingface(model, Path(output) if output else model.directory / "huggingface")
+def _compared(difference: Difference | None) -> str:
+    if difference is None:
+        return "not compared: torch and transformers are not both installed here"
+    return f"compared with transformers on real text: {difference}"

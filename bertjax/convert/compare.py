@@ -17,6 +17,7 @@ from bertjax.text.tokenizer import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
+_HIDDEN, _MLM, _NSP = "hidden states", "MLM logits", "NSP logits"
 
 # Padding (the pairs differ in length), two segments, accents, digits, other scripts.
 PAIRS = (
@@ -30,35 +31,44 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two sets of logits are apart: norm of the difference over the norm of the reference."""
+    """How far two models' outputs are apart, by what is compared: norm of the difference over that of the reference."""
 
-    mlm: float
-    nsp: float
+    of: dict[str, float]
 
     def __str__(self) -> str:
-        return f"MLM logits {self.mlm:.1e}, NSP logits {self.nsp:.1e}"
+        return ", ".join(f"{name} {value:.1e}" for name, value in self.of.items())
+
+    @property
+    def largest(self) -> float:
+        """The worst of them."""
+        return max(self.of.values())
 
 
 def compare_with_transformers(
-    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
+    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS, heads: bool = True
 ) -> Difference | None:
-    """Compare our float32 logits for pairs of texts with those of the exported model; None without torch, transformers.
+    """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
-    Padding is left out. Raises RuntimeError if token ids differ, or logits by more than `LIMIT`.
+    Hidden states of the last layer, and with `heads` the MLM and NSP logits; padding is left out. Raises RuntimeError
+    if token ids differ, or outputs by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
-    from transformers import AutoTokenizer, BertForPreTraining
+    from transformers import AutoTokenizer, BertForPreTraining, BertModel
 
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    network = BertForPreTraining.from_pretrained(directory).eval()
+    network = (BertForPreTraining if heads else BertModel).from_pretrained(directory).float().eval()
     _check_ids(model.tokenizer, tokenizer, pairs)
     first, second = zip(*pairs, strict=True)
-    length = model.config.data.sequence_length
-    batch = tokenizer(list(first), list(second), padding=True, truncation=True, max_length=length, return_tensors="np")
-    found = _difference(batch, _our_logits(model, batch), _their_logits(network, batch))
-    if not max(found.mlm, found.nsp) <= LIMIT:
-        raise RuntimeError(f"export {directory}: transformers computes other logits, off by {found} (limit {LIMIT})")
+    batch = tokenizer(
+        list(first), list(second), padding=True, truncation=True, max_length=model.max_length, return_tensors="np"
+    )
+    batch = {key: batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")}
+    ours, theirs = _our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
+    real = batch["attention_mask"] == 1
+    found = Difference({name: _relative(ours[name], theirs[name], real) for name in theirs})
+    if not found.largest <= LIMIT:
+        raise RuntimeError(f"{directory}: transformers computes other outputs, off by {found} (limit {LIMIT})")
     return found
 
 
@@ -71,37 +81,39 @@ def _check_ids(ours: WordPiece, theirs: Any, pairs: Sequence[tuple[str, str]]) -
             raise RuntimeError(f"the exported tokenizer encodes {pair} as {found}, ours as {wanted}")
 
 
-def _our_logits(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """MLM logits [B, L, V] and NSP logits [B, 2] of our network, in float32 whatever it was trained in."""
+def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in."""
     config = replace(model.config.model, dtype="float32")
     graphdef = abstract_bert(config)[0]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in ("input_ids", "token_type_ids", "attention_mask"))
 
     @jax.jit
-    def logits(params: Params) -> tuple[jax.Array, jax.Array]:
+    def outputs(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
         hidden = bert.encoder(ids, types, mask, packed=False)
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        return bert.mlm_logits(hidden, everywhere), bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]
+        mlm = bert.mlm_logits(hidden, everywhere)[..., : config.vocab_size]
+        return {_HIDDEN: hidden, _MLM: mlm, _NSP: bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]}
 
     # Accelerators multiply float32 in fewer bits unless told otherwise.
     with jax.default_matmul_precision("highest"):
-        mlm, nsp = jax.device_get(logits(model.params))
-    return mlm[..., : config.vocab_size], nsp
+        return jax.device_get(outputs(model.params))
 
 
-def _their_logits(network: Any, batch: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The same of transformers' network."""
+def _their_outputs(network: Any, batch: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
+    """The same of transformers' network, as far as it has them."""
     import torch
 
     with torch.no_grad():
-        out = network(**{key: torch.from_numpy(x) for key, x in batch.items()})
-    return out.prediction_logits.numpy(), out.seq_relationship_logits.numpy()
+        out = network(**{key: torch.from_numpy(x) for key, x in batch.items()}, output_hidden_states=True)
+    found = {_HIDDEN: out.hidden_states[-1].numpy()}
+    if "prediction_logits" in out:
+        found[_MLM] = out.prediction_logits.numpy()[..., :vocab_size]
+        found[_NSP] = out.seq_relationship_logits.numpy()
+    return found
 
 
-def _difference(
-    batch: Mapping[str, np.ndarray], ours: tuple[np.ndarray, ...], theirs: tuple[np.ndarray, ...]
-) -> Difference:
-    real = batch["attention_mask"] == 1
-    pairs = (ours[0][real], theirs[0][real]), (ours[1], theirs[1])
-    return Difference(*(float(np.linalg.norm(our - their) / np.linalg.norm(their)) for our, their in pairs))
+def _relative(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) -> float:
+    if ours.ndim == 3:
+        ours, theirs = ours[real], theirs[real]
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

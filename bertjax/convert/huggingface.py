@@ -89,7 +89,7 @@ def _write_files(model: TrainedModel, folder: Path) -> None:
     tensors = to_huggingface_tensors(model.params, config.model.vocab_size)
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
-    limits = tokenizer_config(tokenizer, config.data.sequence_length)
+    limits = tokenizer_config(tokenizer, model.max_length)
     parameters = sum(tensor.size for tensor in tensors.values())
     texts = {
         "config.json": _json(huggingface_config(config.model, tokenizer.pad_id)),

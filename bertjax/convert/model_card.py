@@ -11,6 +11,7 @@ from typing import Any
 import bertjax
 from bertjax.config import Config, to_dict
 from bertjax.training.run_directory import TrainedModel
+from bertjax.training.stages import stages_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 CARD_FILE = "README.md"
@@ -61,7 +62,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
         _about(config, parameters),
         "## Use",
         _USE,
-        _limits(config),
+        _limits(model),
         "## Held-out text",
         _held_out(_figures(model)),
         "## Training",
@@ -103,11 +104,11 @@ def _objectives(config: Config) -> str:
     return "a head for masked words (MLM); its next-sentence head was never trained"
 
 
-def _limits(config: Config) -> str:
-    data = config.data
+def _limits(model: TrainedModel) -> str:
+    data = model.config.data
     case = "Text is lower-cased" if data.lowercase else "Case is kept"
     accents = "accents are stripped" if data.strip_accents else "accents are kept"
-    length, table = data.sequence_length, config.model.max_position_embeddings
+    length, table = model.max_length, model.config.model.max_position_embeddings
     unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
     return f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
 
@@ -132,15 +133,15 @@ def _held_out(figures: Mapping[str, float]) -> str:
 
 
 def _training(model: TrainedModel) -> str:
-    data, training = model.config.data, model.config.training
-    rows = model.step * training.global_batch_size
-    kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in data.sources)) or "not told"
+    stages = [(stage, min(model.step, stage.stop) - stage.start) for stage in stages_of(model.config)]
+    seen = [(s.data.sequence_length, s.training.global_batch_size, steps) for s, steps in stages if steps > 0]
+    kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in model.config.data.sources)) or "not told"
     return _table(
         ("what", "how much"),
         [
-            ("steps", f"{model.step:,} of {training.steps:,}"),
-            ("rows of text", f"{rows:,}, {training.global_batch_size:,} a step"),
-            ("tokens", f"at most {rows * data.sequence_length:,}, {data.sequence_length:,} a row"),
+            ("steps", f"{model.step:,} of {model.config.training.steps:,}"),
+            *[("of them", f"{n:,} with {rows:,} rows of {length:,} tokens each") for length, rows, n in seen],
+            ("tokens", f"at most {sum(length * rows * n for length, rows, n in seen):,}, padding included"),
             ("vocabulary", f"{model.config.model.vocab_size:,} WordPiece tokens"),
             ("kinds of source", kinds),
             ("peak learning rate", f"{model.config.optimizer.learning_rate:g}"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.model.bert import abstract_bert
 from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
@@ -41,6 +41,7 @@ def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields)
             strip_accents=tokenizer.strip_accents,
             sequence_length=64,
         ),
+        optimizer=OptimizerConfig(warmup_steps=100),
         training=TrainingConfig(steps=1000, global_batch_size=32),
     )
     graphdef, shapes, _ = abstract_bert(model)

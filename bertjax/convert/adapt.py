@@ -1,0 +1,117 @@
+"""Weights of one model as the start of another: a vocabulary that grew, a longer position table, more segments.
+
+What gives the weights their meaning must be equal; the three tables may differ, and each has its rule:
+
+words      a token of both keeps its row; a new one starts as the mean of the rows of the pieces that the old vocabulary
+           makes of it (of all rows, if it makes none)
+positions  a longer table repeats the old one from its start (Longformer's rule); a shorter one is cut
+segments   new ones start as the row of segment 0
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from bertjax.config import ModelConfig
+from bertjax.convert.foreign import ForeignModel
+from bertjax.model.bert import Params
+from bertjax.model.encoder import padded_vocab_size
+from bertjax.text.tokenizer import WordPiece
+
+_EQUAL = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "layer_norm_eps",
+)
+_MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
+
+
+def adapt(model: ForeignModel, config: ModelConfig, tokenizer: WordPiece) -> tuple[Params, list[str]]:
+    """(parameters for a model of `config` over `tokenizer`, what was done to get them, in lines).
+
+    Raises ValueError with every key that differs and must not.
+    """
+    different = {key: (getattr(model.config, key), getattr(config, key)) for key in _EQUAL}
+    refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
+    if refused:
+        raise ValueError(
+            f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys as they are there, or give "
+            "another --init-from"
+        )
+    params = copy.deepcopy(model.params)
+    tables, head = params["encoder"]["embeddings"], params["mlm_head"]
+    notes = [f"{', '.join(model.drawn)}: not there; drawn at random"] if model.drawn else []
+    rows, said = _rows_for(model.tokenizer, tokenizer)
+    tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
+    head["bias"] = _padded(_mean_rows(head["bias"], rows), config)
+    notes += said
+    tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
+    notes += said
+    tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
+    return params, notes + said
+
+
+def _rows_for(old: WordPiece, new: WordPiece) -> tuple[list[list[int]], list[str]]:
+    """Per token of the new vocabulary, the rows of the old table that it starts from; and what to say of it."""
+    ids = {token: number for number, token in enumerate(old.tokens)}
+    gone = sum(not token.startswith("[unused") for token in set(old.tokens) - set(new.tokens))
+    if gone > _MAY_BE_GONE * old.vocab_size:
+        raise ValueError(
+            f"the weights are of another vocabulary: {gone:,} of its {old.vocab_size:,} tokens are not in this one; "
+            "give its vocab.txt, or one that extends it, as data.vocab"
+        )
+    added = [token for token in new.tokens if token not in ids]
+    pieces = dict(zip(added, old.encode_sentences([t.removeprefix("##") for t in added]), strict=True)) if added else {}
+    everything = list(range(old.vocab_size))
+    rows = []
+    for token in new.tokens:
+        known = [ids[token]] if token in ids else [int(i) for i in pieces[token] if i != old.unk_id]
+        rows.append(known or everything)
+    notes = []
+    if added:
+        shown = ", ".join(added[:5]) + (", ..." if len(added) > 5 else "")
+        notes.append(f"{len(added):,} tokens are new ({shown}): each starts as the mean of its pieces")
+    if gone:
+        notes.append(f"{gone:,} tokens of the old vocabulary are not in this one; their rows were left out")
+    if (old.lowercase, old.strip_accents) != (new.lowercase, new.strip_accents):
+        notes.append(
+            f"text was normalised otherwise there: lowercase {old.lowercase}, strip_accents {old.strip_accents}; "
+            f"here {new.lowercase}, {new.strip_accents}"
+        )
+    return rows, notes
+
+
+def _mean_rows(table: np.ndarray, rows: list[list[int]]) -> np.ndarray:
+    return np.stack([table[of[0]] if len(of) == 1 else table[of].mean(axis=0, dtype=np.float64) for of in rows]).astype(
+        np.float32
+    )
+
+
+def _padded(table: np.ndarray, config: ModelConfig) -> np.ndarray:
+    missing = padded_vocab_size(config) - len(table)
+    assert missing >= 0, "the config's vocabulary is that of the tokenizer"
+    return np.pad(table, [(0, missing), *[(0, 0)] * (table.ndim - 1)])
+
+
+def _positions(table: np.ndarray, size: int) -> tuple[np.ndarray, list[str]]:
+    if size == len(table):
+        return table, []
+    if size < len(table):
+        return table[:size], [f"the position table was cut from {len(table):,} to {size:,}"]
+    return np.resize(table, (size, table.shape[1])), [
+        f"the position table has {size:,} rows: the {len(table):,} there, repeated from the start"
+    ]
+
+
+def _segments(table: np.ndarray, size: int) -> tuple[np.ndarray, list[str]]:
+    if size == len(table):
+        return table, []
+    if size < len(table):
+        raise ValueError(f"model.type_vocab_size={size} is below the {len(table)} segments of the weights; raise it")
+    more = np.repeat(table[:1], size - len(table), axis=0)
+    return np.concatenate([table, more]), [f"segments from {len(table)} on start as the row of segment 0"]

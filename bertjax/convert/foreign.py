@@ -1,0 +1,146 @@
+"""A BERT of another system, read into ours: what every importer returns, and what it may leave to us."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config import ModelConfig
+from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.model.bert import Params, init_params
+from bertjax.text.tokenizer import WordPiece
+
+# What a checkpoint may lack as a whole: an encoder is often published without the heads it was pretrained with.
+_MODULES = {
+    "pooler": "bert.pooler.",
+    "MLM head": "cls.predictions.",
+    "NSP head": "cls.seq_relationship.",
+}
+_BY_TOKEN = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+_CONFIG_FIELDS = {  # key of the config -> type; all are plain numbers
+    "hidden_size": int,
+    "num_hidden_layers": int,
+    "num_attention_heads": int,
+    "intermediate_size": int,
+    "hidden_dropout_prob": float,
+    "attention_probs_dropout_prob": float,
+    "max_position_embeddings": int,
+    "type_vocab_size": int,
+    "initializer_range": float,
+    "layer_norm_eps": float,
+}
+_LARGEST = 1 << 20  # of any size in a config
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """Weights, vocabulary and shape of a model that was read."""
+
+    origin: str  # kind:path
+    config: ModelConfig
+    tokenizer: WordPiece
+    params: Params  # NumPy float32, layers stacked, the vocabulary padded
+    drawn: tuple[str, ...]  # modules that the source lacks and that were drawn from seed 0
+    notes: tuple[str, ...]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises ValueError if it is missing or is none."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return values
+
+
+def model_config(values: Mapping[str, Any], activations: Mapping[str, str], where: Path) -> ModelConfig:
+    """Our ModelConfig from a `config.json` or `bert_config.json`; keys it does not have take BERT's defaults.
+
+    `activations` has their names of the activation and ours. Raises ValueError for what is no BERT of ours.
+    """
+    wanted = {"model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False}
+    for key, value in wanted.items():
+        if values.get(key, value) != value:
+            raise ValueError(f"{where}: {key} is {values[key]!r}; only BERT encoders ({key} {value!r}) can be imported")
+    found: dict[str, Any] = {}
+    for key, kind in _CONFIG_FIELDS.items():
+        value = values.get(key, getattr(ModelConfig(), key))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+            raise ValueError(f"{where}: {key} is {value!r}, which is not a sensible number")
+        found[key] = kind(value)
+    if min(value for key, value in found.items() if _CONFIG_FIELDS[key] is int) < 1:
+        raise ValueError(f"{where}: every size must be at least 1")
+    if found["hidden_size"] % found["num_attention_heads"]:
+        raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")
+    activation = values.get("hidden_act", "gelu")
+    if activation not in activations:
+        raise ValueError(f"{where}: hidden_act is {activation!r}; bertjax has {', '.join(activations)}")
+    return ModelConfig(**found, hidden_act=activations[activation])
+
+
+def foreign_model(
+    origin: str,
+    config: ModelConfig,
+    tokenizer: WordPiece,
+    tensors: Mapping[str, np.ndarray],
+    notes: Sequence[str] = (),
+) -> ForeignModel:
+    """A model from tensors under BertForPreTraining's names, and a config that may not know the vocabulary's size yet.
+
+    A whole module that is missing is drawn as for a new model; rows of the tables beyond the vocabulary are left out.
+    Raises ValueError for tensors that are missing, of another shape, not of floating point, or not finite.
+    """
+    rows = _rows_of_the_vocabulary(tensors, tokenizer, origin)
+    notes = list(notes)
+    if rows > tokenizer.vocab_size:
+        notes.append(f"{rows - tokenizer.vocab_size} rows of the word table beyond the vocabulary were left out")
+    config = replace(config, vocab_size=tokenizer.vocab_size)
+    wanted = their_shapes(config)
+    given = {
+        name: array[: tokenizer.vocab_size] if name in _BY_TOKEN and len(array) == rows else array
+        for name, array in tensors.items()
+    }
+    for name, array in given.items():
+        _check(name, array, wanted, origin)
+    drawn = tuple(module for module, prefix in _MODULES.items() if not any(n.startswith(prefix) for n in given))
+    if drawn:
+        fresh = to_huggingface_tensors(jax.jit(lambda: init_params(config, jax.random.key(0)))(), config.vocab_size)
+        given |= {name: x for name, x in fresh.items() if name.startswith(tuple(_MODULES[m] for m in drawn))}
+    try:
+        params = from_huggingface_tensors(given, config)
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from None
+    return ForeignModel(origin, config, tokenizer, params, drawn, tuple(notes))
+
+
+def _rows_of_the_vocabulary(tensors: Mapping[str, np.ndarray], tokenizer: WordPiece, where: str) -> int:
+    table = tensors.get(_BY_TOKEN[0])
+    if table is None or table.ndim != 2:
+        raise ValueError(f"{where}: it has no table of word embeddings; is it a BERT?")
+    if len(table) < tokenizer.vocab_size:
+        raise ValueError(
+            f"{where}: the vocabulary has {tokenizer.vocab_size:,} tokens and the table of word embeddings "
+            f"{len(table):,} rows; they are not of one model"
+        )
+    return len(table)
+
+
+def _check(name: str, array: np.ndarray, wanted: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Before anything is drawn for a config that the tensors may contradict."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"{where}: tensor {name} has dtype {array.dtype}; weights are floating point")
+    if name in wanted and array.shape != wanted[name]:
+        raise ValueError(f"{where}: tensor {name} has shape {array.shape}; by the config it is {wanted[name]}")
+    if not np.isfinite(array.astype(np.float32)).all():
+        raise ValueError(f"{where}: tensor {name} has NaN or infinity in it")

@@ -1,0 +1,71 @@
+"""Where a model may come from: a run of ours, a folder in Hugging Face's layout, a TensorFlow 1 checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.config import Config, DataConfig, to_dict
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.tensorflow_checkpoint import read_tensorflow
+from bertjax.parallel.mesh import make_mesh
+from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
+from bertjax.training.run_directory import describe_run, load_run, own_directory
+
+KINDS: dict[str, Callable[[str], ForeignModel]] = {"hf": read_huggingface, "tf1": read_tensorflow}
+
+
+def read_source(source: str) -> ForeignModel:
+    """Read `hf:DIR`, `tf1:DIR`, or a run's directory (or one of its checkpoints).
+
+    Raises ValueError naming the file and what is wrong with it.
+    """
+    kind, _, place = source.partition(":")
+    if kind in KINDS:
+        return KINDS[kind](place)
+    path = Path(source)
+    if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
+        raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
+    run = load_run(path)
+    params = jax.tree.map(np.asarray, jax.device_get(run.params))
+    return ForeignModel(source, run.config.model, run.tokenizer, params, (), ())
+
+
+def write_run(model: ForeignModel, directory: str | Path) -> Path:
+    """Make a run of a model that was read: its config, vocabulary, and the weights as checkpoint 0, without moments.
+
+    Every verb that takes a run takes it. Raises ValueError if the directory holds anything.
+    """
+    directory = Path(directory)
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(
+            f"import to {directory}: it is not empty; choose another directory (--output), or move it away"
+        )
+    length = model.config.max_position_embeddings
+    config = Config(
+        name=directory.resolve().name,
+        run_dir=str(directory),
+        model=model.config,
+        data=DataConfig(
+            vocab_size=model.tokenizer.vocab_size,
+            lowercase=model.tokenizer.lowercase,
+            strip_accents=model.tokenizer.strip_accents,
+            sequence_length=length,
+            max_predictions=max(1, round(0.15 * length)),
+        ),
+    )
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    metadata = run_metadata(
+        to_dict(config),
+        tokenizer_fingerprint=model.tokenizer.fingerprint,
+        data_fingerprint=f"imported from {model.origin.partition(':')[0]}",
+        mesh=mesh,
+    )
+    with own_directory(directory), Checkpoints(directory / DIRECTORY, keep_last=1) as saved:
+        describe_run(config, model.tokenizer)
+        saved.save(0, {"params": jax.device_put(model.params, jax.devices()[0])}, metadata)
+    return directory

@@ -1,0 +1,150 @@
+"""TensorFlow 1 checkpoints in the layout of google-research/bert, read and written.
+
+bert_config.json   vocab.txt   bert_model.ckpt.index   bert_model.ckpt.data-00000-of-00001
+
+TensorFlow reads and writes them itself, and checks the CRC of every tensor. Nothing of a graph is loaded or run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
+from bertjax.convert.huggingface import huggingface_config
+from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.tensorflow_names import from_tensorflow, to_tensorflow
+from bertjax.input.feed import import_tensorflow
+from bertjax.model.bert import Params
+from bertjax.text.tokenizer import WordPiece
+from bertjax.training.run_directory import TrainedModel
+
+CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+STEP = "global_step"
+
+# Since 2018 the "gelu" of google-research/bert has been the tanh form; the very first checkpoints had the erf form, and
+# Hugging Face reads them all as erf.
+ACTIVATIONS = {"gelu": "gelu_tanh"}
+
+
+@dataclass(frozen=True)
+class AdamSlots:
+    """The optimizer's state in a checkpoint, in our layout: parameters' trees of NumPy float32, and the step."""
+
+    mu: Params
+    nu: Params
+    step: int
+
+
+def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> ForeignModel:
+    """Read a folder with `bert_config.json`, `vocab.txt` and one checkpoint.
+
+    The layout does not say whether text is lower-cased; `lowercase` None takes it from the vocabulary, which is cased
+    if a token of it has a capital letter. Raises ValueError naming the file and what is wrong with it, and
+    ModuleNotFoundError where TensorFlow is not installed.
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise ValueError(f"tf1:{folder}: no such folder")
+    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
+    tokens = WordPiece.load(folder / VOCABULARY_FILE, True, True)
+    if lowercase is None:
+        lowercase = not any(token.lower() != token for token in tokens.tokens if not token.startswith("["))
+    tokenizer = WordPiece(tokens.tokens, lowercase, lowercase, origin=f"vocabulary {folder / VOCABULARY_FILE}")
+    tensors = from_tensorflow(_read_arrays(_prefix(folder)), their_shapes(config))
+    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, as the vocabulary suggests"]
+    return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
+
+
+def read_adam_slots(directory: str | Path) -> AdamSlots:
+    """Adam's moments and the step of a checkpoint that was not stripped of them.
+
+    Raises ValueError if a parameter has none.
+    """
+    folder = Path(directory)
+    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
+    tokenizer = WordPiece.load(folder / VOCABULARY_FILE, True, True)
+    config = replace(config, vocab_size=tokenizer.vocab_size)
+    arrays = _read_arrays(_prefix(folder))
+    moments = []
+    for slot in ("/adam_m", "/adam_v"):
+        of_slot = {name.removesuffix(slot): array for name, array in arrays.items() if name.endswith(slot)}
+        try:
+            moments.append(from_huggingface_tensors(from_tensorflow(of_slot, their_shapes(config)), config))
+        except ValueError as error:
+            raise ValueError(f"tf1:{folder}: its Adam slots {slot} are not complete: {error}") from None
+    return AdamSlots(*moments, step=int(arrays[STEP]))
+
+
+def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
+    """Write a run's model for google-research/bert: its weights bit for bit, without moments; returns the folder.
+
+    The folder appears whole or not at all, and is read back before it does. Raises ValueError if it exists, and
+    ModuleNotFoundError where TensorFlow is not installed.
+    """
+    target = Path(directory).resolve()
+    if target.exists():
+        raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        arrays = to_tensorflow(to_huggingface_tensors(model.params, model.tokenizer.vocab_size))
+        arrays[STEP] = np.asarray(model.step, np.int64)
+        _write_arrays(partial / PREFIX, arrays)
+        text = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
+        (partial / CONFIG_FILE).write_text(text, encoding="utf-8")
+        (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.vocab_bytes)
+        found = _read_arrays(partial / PREFIX)
+        assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Path(directory)
+
+
+def _config(model: TrainedModel) -> dict[str, Any]:
+    """`bert_config.json`. Raises ValueError for an activation that google-research/bert does not compute."""
+    config = huggingface_config(model.config.model, model.tokenizer.pad_id)
+    keys = ("architectures", "model_type", "pad_token_id", "tie_word_embeddings", "dtype", "layer_norm_eps")
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    if model.config.model.hidden_act not in names:
+        raise ValueError(
+            f"model.hidden_act={model.config.model.hidden_act!r}: google-research/bert computes gelu in its tanh form "
+            "alone; train with model.hidden_act=gelu_tanh to export there, or export to huggingface"
+        )
+    return {k: v for k, v in config.items() if k not in keys} | {"hidden_act": names[model.config.model.hidden_act]}
+
+
+def _prefix(folder: Path) -> Path:
+    """The one checkpoint of a folder, the newest step if they are numbered."""
+    found = [path.with_suffix("") for path in folder.glob("*.ckpt*.index")]
+    if not found:
+        raise ValueError(f"tf1:{folder}: no checkpoint there (bert_model.ckpt.index)")
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]) if path.name[-1].isdecimal() else 0)
+
+
+def _read_arrays(prefix: Path) -> dict[str, np.ndarray]:
+    tf = import_tensorflow(required=True)
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, IndexError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"checkpoint {prefix}: cannot be read, or is damaged: {str(error).splitlines()[0]}") from None
+
+
+def _write_arrays(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    tf = import_tensorflow(required=True)
+    with tf.device("CPU"):
+        tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=list(arrays),
+            shape_and_slices=[""] * len(arrays),
+            tensors=[tf.constant(array) for array in arrays.values()],
+        )

@@ -1,0 +1,307 @@
+"""Models of other systems come in, are what they were, and go out again with the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from exported_models import trained_model, wordpiece
+
+from bertjax.convert.adapt import adapt
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.sources import read_source, write_run
+from bertjax.convert.tensorflow_checkpoint import export_tensorflow, read_adam_slots, read_tensorflow
+from bertjax.model.encoder import padded_vocab_size
+from bertjax.text.tokenizer import WordPiece
+from bertjax.training.run_directory import TrainedModel, load_run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return trained_model(tmp_path_factory.mktemp("run"), hidden_act="gelu_tanh")
+
+
+@pytest.fixture(scope="module")
+def folder(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_huggingface(model, tmp_path_factory.mktemp("out") / "huggingface")
+
+
+def assert_same(ours: dict, theirs: dict) -> None:
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def foreign(model: TrainedModel) -> ForeignModel:
+    params = jax.tree.map(np.asarray, model.params)
+    return ForeignModel("here", model.config.model, model.tokenizer, params, (), ())
+
+
+def test_through_hugging_face_and_back_it_has_the_same_bits(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    found = read_huggingface(folder)
+    assert_same(found.params, model.params)
+    assert found.config == model.config.model
+    assert found.tokenizer.fingerprint == model.tokenizer.fingerprint
+    assert not found.drawn and not found.notes
+    run = load_run(write_run(found, tmp_path / "run"))
+    assert_same(run.params, model.params)
+    assert run.step == 0
+    again = read_source(str(tmp_path / "run"))
+    assert_same(again.params, model.params)
+
+
+def test_through_tensorflow_and_back_it_has_the_same_bits(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    found = read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True)
+    assert_same(found.params, model.params)
+    assert dataclasses.replace(found.config, dtype=model.config.model.dtype) == model.config.model
+    assert found.tokenizer.tokens == model.tokenizer.tokens
+    with pytest.raises(ValueError, match=r"it exists; choose another"):
+        export_tensorflow(model, tmp_path / "tf1")
+
+
+def test_the_erf_form_does_not_go_where_it_is_not_computed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"hidden_act='gelu': google-research/bert computes gelu in its tanh form"):
+        export_tensorflow(trained_model(tmp_path / "run"), tmp_path / "tf1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickled_state_dict_comes_in_too(model: TrainedModel, folder: Path, tmp_path: Path, zipped: bool) -> None:
+    torch = pytest.importorskip("torch")
+    shutil.copytree(folder, tmp_path / "bin")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    (tmp_path / "bin" / "model.safetensors").unlink()
+    # As it was published until 2019: other names for LayerNorm, buffers, the tied projection once more.
+    named = {
+        k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+        for k, v in tensors.items()
+    }
+    state = {k: torch.from_numpy(v) for k, v in named.items()}
+    state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
+    state["bert.embeddings.position_ids"] = torch.arange(80)[None]
+    torch.save(state, tmp_path / "bin" / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    assert_same(read_huggingface(tmp_path / "bin").params, model.params)
+
+
+def test_an_encoder_alone_gets_heads_and_says_so(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "encoder")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    bare = {
+        name.removeprefix("bert."): x for name, x in tensors.items() if not name.startswith(("cls.", "bert.pooler"))
+    }
+    bare["classifier.weight"] = np.zeros((2, 32), np.float32)
+    safetensors.numpy.save_file(bare, tmp_path / "encoder" / "model.safetensors")
+    found = read_huggingface(tmp_path / "encoder")
+    assert found.drawn == ("pooler", "MLM head", "NSP head")
+    assert found.notes == ("left out, not of a BERT for pretraining: classifier.weight",)
+    assert_same(found.params["encoder"], model.params["encoder"])
+    assert np.std(found.params["pooler"]["dense"]["kernel"]) > 0
+
+
+def test_a_table_longer_than_the_vocabulary_is_cut(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "padded")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        tensors[name] = np.concatenate([tensors[name], np.ones_like(tensors[name][:6])])
+    safetensors.numpy.save_file(tensors, tmp_path / "padded" / "model.safetensors")
+    found = read_huggingface(tmp_path / "padded")
+    assert found.notes == ("6 rows of the word table beyond the vocabulary were left out",)
+    assert_same(found.params, model.params)
+
+
+def test_a_vocabulary_in_tokenizer_json_alone_is_read(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "json")
+    (tmp_path / "json" / "vocab.txt").unlink()
+    assert read_huggingface(tmp_path / "json").tokenizer.fingerprint == model.tokenizer.fingerprint
+
+
+def broken_weights(change) -> object:
+    def apply(folder: Path) -> None:
+        tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+        change(tensors)
+        safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+    return apply
+
+
+def broken_config(**values: object) -> object:
+    def apply(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return apply
+
+
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+BROKEN = {
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json: no such file"),
+    "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
+    "another architecture": (broken_config(model_type="albert"), "model_type is 'albert'"),
+    "relative positions": (broken_config(position_embedding_type="relative_key"), "position_embedding_type"),
+    "another activation": (broken_config(hidden_act="relu"), "hidden_act is 'relu'"),
+    "absurd size": (broken_config(hidden_size=10**12), "hidden_size is 1000000000000"),
+    "size of words": (broken_config(hidden_size="big"), "hidden_size is 'big'"),
+    "no layers": (broken_config(num_hidden_layers=0), "at least 1"),
+    "odd heads": (broken_config(num_attention_heads=5), "not divisible"),
+    "more layers": (broken_config(num_hidden_layers=3), "missing bert.encoder.layer.2"),
+    "another width": (broken_config(intermediate_size=40), "has shape"),
+    "no vocabulary": (
+        lambda f: [(f / n).unlink() for n in ("vocab.txt", "tokenizer.json")],
+        "no vocab.txt and no tokenizer.json",
+    ),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors and no pytorch_model.bin"),
+    "missing tensor": (broken_weights(lambda t: t.pop(QUERY)), f"missing {QUERY}"),
+    "path-like name": (broken_weights(lambda t: t.update({"../../evil": np.ones(2, np.float32)})), "left over"),
+    "NaN": (broken_weights(lambda t: t[QUERY].__setitem__((0, 0), np.nan)), "has NaN or infinity"),
+    "integers": (broken_weights(lambda t: t.update({QUERY: np.ones((32, 32), np.int32)})), "dtype int32"),
+    "another shape": (broken_weights(lambda t: t.update({QUERY: t[QUERY][:16].copy()})), r"has shape \(16, 32\)"),
+    "fewer words": (
+        broken_weights(lambda t: t.update({"bert.embeddings.word_embeddings.weight": np.ones((5, 32), np.float32)})),
+        "not of one model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_refused_and_nothing_is_written(folder: Path, tmp_path: Path, name: str) -> None:
+    breaks, message = BROKEN[name]
+    shutil.copytree(folder, tmp_path / "broken")
+    breaks(tmp_path / "broken")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=message):
+        write_run(read_source(f"hf:{tmp_path / 'broken'}"), tmp_path / "run")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_flipped_bytes_of_a_tensorflow_checkpoint_are_found(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    export_tensorflow(model, tmp_path / "tf1")
+    rng = random.Random(0)
+    for name in ("bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"):
+        path = tmp_path / "tf1" / name
+        whole = path.read_bytes()
+        for _ in range(10):
+            place = rng.randrange(len(whole))
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+            try:
+                found = read_tensorflow(tmp_path / "tf1", lowercase=True)
+            except ValueError:
+                continue
+            assert_same(found.params, model.params)  # a byte that says nothing
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=r"tf1|checkpoint"):
+            read_tensorflow(tmp_path / "tf1", lowercase=True)
+        path.write_bytes(whole)
+
+
+def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    source = real_data / "checkpoints" / "bert_tf1_fixture"
+    found = read_tensorflow(source)
+    reader = tf.train.load_checkpoint(str(source / "bert_model.ckpt"))
+    layer = "bert/encoder/layer_1/attention/self/query"
+    query = found.params["encoder"]["layers"]["attention"]["query"]
+    np.testing.assert_array_equal(query["kernel"][1].reshape(4, 4), reader.get_tensor(f"{layer}/kernel"))
+    np.testing.assert_array_equal(query["bias"][1].reshape(4), reader.get_tensor(f"{layer}/bias"))
+    np.testing.assert_array_equal(
+        found.params["nsp_head"]["dense"]["kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
+    )
+    assert found.config.hidden_act == "gelu_tanh" and found.tokenizer.lowercase
+    slots = read_adam_slots(source)
+    moments = slots.mu["encoder"]["layers"]["attention"]["query"]["kernel"][1].reshape(4, 4)
+    np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
+    assert (jax.tree.leaves(slots.nu)[0] >= 0).all() and slots.step == reader.get_tensor("global_step")
+    run = load_run(write_run(found, tmp_path / "run"))
+    exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
+    assert_same(exported.params, found.params)
+
+
+def test_adapting_to_the_same_model_changes_nothing(model: TrainedModel) -> None:
+    params, notes = adapt(foreign(model), model.config.model, model.tokenizer)
+    assert_same(params, model.params)
+    assert not notes
+
+
+def test_another_padding_of_the_vocabulary_changes_no_real_row(model: TrainedModel) -> None:
+    size = model.tokenizer.vocab_size
+    for multiple in (1, 8, 512):
+        config = dataclasses.replace(model.config.model, vocab_pad_multiple=multiple)
+        params, _ = adapt(foreign(model), config, model.tokenizer)
+        word = params["encoder"]["embeddings"]["word"]
+        assert word.shape == (padded_vocab_size(config), 32)
+        np.testing.assert_array_equal(word[:size], model.params["encoder"]["embeddings"]["word"][:size])
+        assert not word[size:].any() and not params["mlm_head"]["bias"][size:].any()
+
+
+def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> None:
+    old = model.tokenizer
+    new = WordPiece([*old.tokens, "cab", "##ab", "漢"], True, True)
+    config = dataclasses.replace(model.config.model, vocab_size=new.vocab_size)
+    params, notes = adapt(foreign(model), config, new)
+    table, grown = np.asarray(model.params["encoder"]["embeddings"]["word"]), params["encoder"]["embeddings"]["word"]
+    ids = {token: number for number, token in enumerate(old.tokens)}
+    size = old.vocab_size
+    np.testing.assert_array_equal(grown[:size], table[:size])
+    np.testing.assert_allclose(grown[size], table[[ids["c"], ids["##a"], ids["##b"]]].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(grown[size + 1], table[[ids["a"], ids["##b"]]].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(grown[size + 2], table[:size].mean(axis=0), rtol=1e-5)
+    bias = np.asarray(model.params["mlm_head"]["bias"])
+    np.testing.assert_allclose(params["mlm_head"]["bias"][size + 1], bias[[ids["a"], ids["##b"]]].mean(), rtol=1e-6)
+    assert notes == ["3 tokens are new (cab, ##ab, 漢): each starts as the mean of its pieces"]
+
+
+def test_another_vocabulary_or_network_is_refused(model: TrainedModel) -> None:
+    other = WordPiece([*wordpiece().tokens[11:16], *(f"w{n}" for n in range(300))], True, True)
+    config = dataclasses.replace(model.config.model, vocab_size=other.vocab_size)
+    with pytest.raises(ValueError, match=r"another vocabulary: .* of its .* tokens are not in this one"):
+        adapt(foreign(model), config, other)
+    config = dataclasses.replace(model.config.model, num_hidden_layers=3, hidden_act="gelu")
+    with pytest.raises(ValueError, match=r"num_hidden_layers: there 2, here 3\n  model.hidden_act"):
+        adapt(foreign(model), config, model.tokenizer)
+
+
+def test_longer_positions_repeat_and_more_segments_start_as_the_first(model: TrainedModel) -> None:
+    config = dataclasses.replace(model.config.model, max_position_embeddings=200, type_vocab_size=4)
+    params, notes = adapt(foreign(model), config, model.tokenizer)
+    old, new = model.params["encoder"]["embeddings"], params["encoder"]["embeddings"]
+    np.testing.assert_array_equal(new["position"], np.concatenate([old["position"]] * 3)[:200])
+    np.testing.assert_array_equal(new["token_type"], np.asarray(old["token_type"])[[0, 1, 0, 0]])
+    assert len(notes) == 2 and "repeated" in notes[0]
+    shorter = dataclasses.replace(model.config.model, max_position_embeddings=40)
+    params, notes = adapt(foreign(model), shorter, model.tokenizer)
+    np.testing.assert_array_equal(params["encoder"]["embeddings"]["position"], old["position"][:40])
+    assert notes == ["the position table was cut from 80 to 40"]
+
+
+def test_the_command_line_imports_compares_and_exports(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    def bertjax(*arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=300
+        )
+
+    imported = bertjax("import", f"hf:{folder}", "--output", "run")
+    assert imported.returncode == 0, imported.stderr
+    assert "hidden states" in imported.stdout or "not compared" in imported.stdout
+    assert "imported to run" in imported.stdout
+    filled = bertjax("fill-mask", "run", "the [MASK] of drawings")
+    assert filled.returncode == 0, filled.stderr
+    exported = bertjax("export", "run", "--to", "huggingface", "--output", "again")
+    assert exported.returncode == 0, exported.stderr
+    ours, theirs = (safetensors.numpy.load_file(f / "model.safetensors") for f in (tmp_path / "again", folder))
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    refused = bertjax("import", f"hf:{folder}", "--output", "run")
+    assert refused.returncode == 1 and "not empty" in refused.stderr
+    unknown = bertjax("import", str(folder), "--output", "other")
+    assert unknown.returncode == 1 and f"write hf:{folder}" in unknown.stderr

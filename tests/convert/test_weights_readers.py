@@ -1,0 +1,229 @@
+"""Files of weights: read as torch and safetensors read them, and refused when they are hostile, with nothing run."""
+
+from __future__ import annotations
+
+import collections
+import io
+import json
+import os
+import pickle
+import random
+import time
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertjax.convert.safetensors_reader import read_safetensors
+from bertjax.convert.torch_reader import read_torch_tensors
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+def tensors(torch) -> dict:
+    big = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
+    return {
+        "plain": big,
+        "transposed": big[1].T,
+        "part": big[:, 1:, ::2],
+        "scalar": torch.tensor(3.5),
+        "empty": torch.zeros(0, 4),
+        "half": torch.tensor([1.5, -2.0], dtype=torch.float16),
+        "bfloat16": torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16),
+        "ids": torch.arange(5),
+        "parameter": torch.nn.Parameter(torch.ones(2, 2)),
+    }
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_reads_what_torch_saved(torch, tmp_path: Path, zipped: bool, wrapped: bool) -> None:
+    saved = collections.OrderedDict(tensors(torch))
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"state_dict": saved} if wrapped else saved, path, _use_new_zipfile_serialization=zipped)
+    found = read_torch_tensors(path)
+    assert found.keys() == saved.keys()
+    for name, tensor in saved.items():
+        tensor = tensor.detach()
+        assert found[name].shape == tuple(tensor.shape)
+        wanted = tensor.to(torch.float32).numpy() if tensor.dtype.is_floating_point else tensor.numpy()
+        np.testing.assert_array_equal(found[name].astype(wanted.dtype), wanted)
+    assert found["bfloat16"].dtype == ml_dtypes.bfloat16
+
+
+def test_reads_a_published_file(torch, real_data: Path) -> None:
+    path = real_data / "checkpoints" / "rxnmapper_albert" / "pytorch_model.bin"
+    theirs = torch.load(path, weights_only=True, map_location="cpu")
+    found = read_torch_tensors(path)
+    assert found.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        np.testing.assert_array_equal(found[name], tensor.numpy())
+
+
+class Attack:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.target),)
+
+
+def attacks(target: Path) -> dict[str, bytes]:
+    evil = pickle.dumps({"weight": Attack(target)}, protocol=2)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("model/data.pkl", evil)
+        file.writestr("model/version", "3\n")
+    compressed = io.BytesIO()
+    with zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("model/data.pkl", pickle.dumps({}))
+    magic = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2) + pickle.dumps(1001, protocol=2)
+    return {
+        "a pickle": evil,
+        "in a zip": archive.getvalue(),
+        "in the old format": magic + pickle.dumps({"little_endian": True}, protocol=2) + evil,
+        "compressed": compressed.getvalue(),
+        "getattr": b"\x80\x02cbuiltins\ngetattr\n.",
+        "numpy": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n.",
+        "torch function": b"\x80\x02ctorch.hub\nload\n.",
+        "not a pickle": b"hello",
+        "nothing": b"",
+        "deep": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",
+    }
+
+
+@pytest.mark.parametrize("name", list(attacks(Path())))
+def test_hostile_files_are_refused_at_once_and_run_nothing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(attacks(tmp_path / "pwned")[name])
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin"):
+        read_torch_tensors(path)
+    assert time.process_time() - start < 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+def test_a_view_outside_its_storage_is_refused(torch, tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"weight": torch.arange(100.0).as_strided((10, 10), (10, 1))}, path)
+    content = path.read_bytes()
+    assert read_torch_tensors(path)["weight"].shape == (10, 10)
+    # In the pickle the shape (10, 10) is two one-byte integers: make it (200, 10).
+    assert content.count(b"K\nK\n\x86") == 1
+    edited = content.replace(b"K\nK\n\x86", b"K\xc8K\n\x86")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(archive, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            new.writestr(info.filename, data.replace(b"K\nK\n\x86", b"K\xc8K\n\x86"))
+    assert edited != content
+    path.write_bytes(archive.getvalue())
+    with pytest.raises(ValueError, match="reaches beyond its storage"):
+        read_torch_tensors(path)
+
+
+def test_damaged_files_are_refused(torch, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    for zipped in (True, False):
+        path = tmp_path / f"{zipped}.bin"
+        torch.save({"weight": torch.arange(1000.0), "bias": torch.ones(8)}, path, _use_new_zipfile_serialization=zipped)
+        whole = path.read_bytes()
+        wanted = read_torch_tensors(path)
+        for _ in range(60):
+            cut = rng.randrange(len(whole))
+            path.write_bytes(whole[:cut])
+            with pytest.raises(ValueError, match="weights"):
+                read_torch_tensors(path)
+        for _ in range(200):
+            place = rng.randrange(len(whole))
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+            try:
+                found = read_torch_tensors(path)
+            except ValueError:
+                continue
+            # The old format has no checksum: a flipped number is a number. But nothing else may happen.
+            if zipped:
+                for name in found:
+                    np.testing.assert_array_equal(found[name], wanted[name])
+
+
+def safetensors_file(header: dict | bytes, data: bytes = b"", size: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if size is None else size).to_bytes(8, "little") + text + data
+
+
+def test_reads_what_safetensors_saved(tmp_path: Path) -> None:
+    saved = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.array([1, 2], np.int64),
+        "c": np.array([1.5], np.float16),
+        "empty": np.zeros((0, 3), np.float32),
+    }
+    safetensors.numpy.save_file(saved, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    found = read_safetensors(tmp_path / "model.safetensors")
+    assert found.keys() == saved.keys()
+    for name, array in saved.items():
+        np.testing.assert_array_equal(found[name], array)
+    half = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    header = {"x": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}
+    (tmp_path / "bf16").write_bytes(safetensors_file(header, half.tobytes()))
+    np.testing.assert_array_equal(read_safetensors(tmp_path / "bf16")["x"], half)
+
+
+def entry(first: int, last: int, shape: list, dtype: str = "F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [first, last]}
+
+
+HOSTILE = {
+    "huge header": (safetensors_file(b"{}", size=2**62), "its header claims"),
+    "header beyond the file": (safetensors_file(b"{}", size=1000), "its header claims"),
+    "short": (b"\x01\x02", "its header claims"),
+    "not JSON": (safetensors_file(b"[[[["), "Expecting value"),
+    "deep JSON": (safetensors_file(b"[" * 100_000), "recursion"),
+    "not an object": (safetensors_file(b"[1]"), "not a JSON object"),
+    "a name twice": (
+        safetensors_file(
+            b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}',
+            b"\0" * 8,
+        ),
+        "names 'w' twice",
+    ),
+    "another size": (safetensors_file({"w": entry(0, 8, [3])}, b"\0" * 8), "does not have 8 bytes"),
+    "overlap": (safetensors_file({"v": entry(0, 8, [2]), "w": entry(4, 12, [2])}, b"\0" * 12), "begins at byte 4"),
+    "hole": (safetensors_file({"v": entry(0, 4, [1]), "w": entry(8, 12, [1])}, b"\0" * 12), "begins at byte 8"),
+    "beyond": (safetensors_file({"w": entry(0, 400, [100])}, b"\0" * 8), "the file has 8"),
+    "left over": (safetensors_file({"w": entry(0, 4, [1])}, b"\0" * 8), "the file has 8"),
+    "negative": (safetensors_file({"w": entry(-4, 0, [1])}, b""), "no size"),
+    "unknown type": (safetensors_file({"w": entry(0, 4, [1], "F4")}, b"\0" * 4), "known type"),
+    "shape of words": (safetensors_file({"w": entry(0, 4, ["1"])}, b"\0" * 4), "no size"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_safetensors_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    content, message = HOSTILE[name]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    start = time.process_time()
+    with pytest.raises(ValueError, match=rf"weights .*model\.safetensors: not a sound safetensors file.*{message}"):
+        read_safetensors(path)
+    assert time.process_time() - start < 1
+
+
+def test_a_sparse_file_with_a_huge_header_is_refused_without_reading_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.write((1 << 33).to_bytes(8, "little"))
+        file.truncate(1 << 34)
+    start = time.process_time()
+    with pytest.raises(ValueError, match="its header claims"):
+        read_safetensors(path)
+    assert time.process_time() - start < 1
