@@ -60,7 +60,13 @@ class Corpus:
     def description(self) -> list[dict[str, Any]]:
         """The sources as JSON values that depend on kinds, file names and contents, and not on where the files lie."""
         return [
-            {"kind": source.kind, "files": [[os.path.basename(f.path), d] for f, d in zip(files, digests, strict=True)]}
+            {
+                "kind": source.kind,
+                "files": [
+                    [os.path.basename(f.path), d] + ([f.feature] if f.feature else [])
+                    for f, d in zip(files, digests, strict=True)
+                ],
+            }
             for source, files, digests in zip(self.sources, self.files, self.digests, strict=True)
         ]
 

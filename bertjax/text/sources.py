@@ -1,4 +1,4 @@
-"""Where text comes from: `kind:glob` on the command line, files of that kind, and their documents as a stream."""
+"""Where text comes from: `kind:what` on the command line, files of that kind, and their documents as a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bertjax.text import docs, formats
+from bertjax.text import docs, formats, tfds
 from bertjax.text.documents import Document, ReadCounts, assemble
 
 _FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
@@ -18,7 +18,7 @@ _FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
     "jsonl": formats.read_jsonl,
     "wikiextractor": formats.read_wikiextractor,
 }
-KINDS = (*_FORMATS, "docs")
+KINDS = (*_FORMATS, "docs", "tfds")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class SourceFile:
     kind: str
     path: str  # of `docs`, a name such as numpy[2], the same wherever the package is installed
     members: tuple[str, ...] = ()  # of `docs`, the modules' files
+    feature: str = ""  # of `tfds`, where the text is in an example
 
     @property
     def size(self) -> int:
@@ -47,7 +48,7 @@ class SourceFile:
 
 
 def parse_source(text: str) -> Source:
-    """Parse `kind:glob`, `docs` (every installed package) or `docs:numpy,jax`.
+    """Parse `kind:glob`, `docs` (every installed package), `docs:numpy,jax` or `tfds:NAME[:FEATURE]`.
 
     Raises ValueError for an unknown kind, with the nearest one, or a missing glob.
     """
@@ -72,6 +73,9 @@ def source_files(source: Source) -> list[SourceFile]:
     """
     if source.kind == "docs":
         return [SourceFile("docs", name, members) for name, members in docs.units(source.pattern)]
+    if source.kind == "tfds":
+        feature, paths = tfds.shards(source.pattern)
+        return [SourceFile("tfds", path, feature=feature) for path in paths]
     pattern = os.path.expanduser(source.pattern)
     found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
     files = sorted(path for path in found if os.path.isfile(path))
@@ -91,6 +95,8 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterat
     counts = ReadCounts() if counts is None else counts
     if file.kind == "docs":
         return assemble(docs.read(file.members, counts), counts)
+    if file.kind == "tfds":
+        return assemble(tfds.read(file.path, file.feature, counts), counts)
     return assemble(_FORMATS[file.kind](file.path, counts), counts, sentence_per_line=file.kind == "lines")
 
 

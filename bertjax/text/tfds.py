@@ -1,0 +1,127 @@
+"""The `tfds` source: documents out of a data set that TensorFlow Datasets has prepared, file by file.
+
+The files are read where they lie; nothing is fetched, built, or imported from the data set's own code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertjax.text.documents import ReadCounts
+
+if TYPE_CHECKING:
+    from tensorflow_datasets.core import ReadOnlyBuilder
+
+PUBLIC_COPY = "gs://tfds-data/datasets"
+DEFAULT_FEATURE = "text"
+SPLIT = "train"
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def data_dir() -> Path:
+    """Where prepared data sets lie: $TFDS_DATA_DIR, else TensorFlow Datasets' default."""
+    return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+
+
+def shards(pattern: str) -> tuple[str, list[str]]:
+    """(feature, files of the train split in order) of `NAME[/CONFIG][:VERSION][:FEATURE]`.
+
+    Raises ValueError if the data set is not there, saying where it can be had, or has no such text feature.
+    """
+    name, feature = _parse(pattern)
+    builder = _builder(_directory(name))
+    texts = sorted(key for key, kind in builder.info.features.items() if _is_text(kind))
+    feature = feature or (DEFAULT_FEATURE if DEFAULT_FEATURE in texts or len(texts) != 1 else texts[0])
+    if feature not in texts:
+        raise ValueError(
+            f"source tfds:{pattern}: no text feature {feature!r}; it has {', '.join(texts) or 'none'}. "
+            f"Write tfds:{name}:FEATURE"
+        )
+    if SPLIT not in builder.info.splits:
+        raise ValueError(f"source tfds:{pattern}: no split {SPLIT!r}; it has {', '.join(builder.info.splits)}")
+    return feature, sorted(str(path) for path in builder.info.splits[SPLIT].filepaths)
+
+
+def read(path: str, feature: str, counts: ReadCounts) -> Iterator[str | None]:
+    """Yield the paragraphs of one file's documents, its examples in order; lines are paragraphs, None ends a document.
+
+    Raises ValueError naming the file and the example if it is damaged or its text is not UTF-8.
+    """
+    features = _builder(Path(path).parent).info.features
+    for number, record in enumerate(_records(path)):
+        try:
+            text = features.deserialize_example_np(record)[feature]
+            text = text if isinstance(text, str) else text.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, example {number}: feature {feature} is not UTF-8 ({error})") from None
+        yield from filter(None, map(str.strip, text.splitlines()))
+        yield None
+
+
+def _parse(pattern: str) -> tuple[str, str]:
+    """(name with config and version, feature or '')."""
+    name, *rest = pattern.split(":")
+    if rest and _VERSION.fullmatch(rest[0]):
+        name = f"{name}:{rest.pop(0)}"
+    if len(rest) > 1 or not name:
+        raise ValueError(f"source tfds:{pattern}: write tfds:NAME[/CONFIG][:VERSION][:FEATURE]")
+    return name, rest[0] if rest else ""
+
+
+def _directory(name: str) -> Path:
+    """The folder of the newest, or the given, version of a data set."""
+    path, _, version = name.partition(":")
+    root = data_dir() / path
+    versions = [entry for entry in root.iterdir() if _is_prepared(entry)] if root.is_dir() else []
+    if version:
+        versions = [entry for entry in versions if entry.name == version]
+    if not versions:
+        raise ValueError(
+            f"source tfds:{name}: not prepared in data_dir {data_dir()} (set TFDS_DATA_DIR to look elsewhere). Copy it "
+            f"there from the public one, as with `gcloud storage cp -r {PUBLIC_COPY}/{path} {root.parent}/`; "
+            "or use text that you have: wikiextractor:GLOB for Wikipedia, text:GLOB for books"
+        )
+    return max(versions, key=lambda entry: tuple(map(int, entry.name.split("."))))
+
+
+def _is_prepared(folder: Path) -> bool:
+    return bool(_VERSION.fullmatch(folder.name)) and (folder / "dataset_info.json").is_file()
+
+
+@lru_cache(maxsize=8)
+def _builder(folder: Path) -> ReadOnlyBuilder:
+    import tensorflow_datasets
+
+    return tensorflow_datasets.builder_from_directory(str(folder))
+
+
+def _is_text(feature: object) -> bool:
+    import tensorflow_datasets
+
+    return isinstance(feature, tensorflow_datasets.features.Text)
+
+
+def _records(path: str) -> Iterator[bytes]:
+    """The serialized examples of a TFRecord or ArrayRecord file, in order."""
+    if ".array_record" in Path(path).name:
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        try:
+            reader = ArrayRecordReader(path)
+            for number in range(reader.num_records()):
+                yield reader.read([number])[0]
+            reader.close()
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(f"{path}: damaged ArrayRecord file: {str(error).splitlines()[0]}") from None
+        return
+    import tensorflow as tf
+
+    try:
+        yield from tf.data.TFRecordDataset(path).as_numpy_iterator()
+    except tf.errors.OpError as error:
+        raise ValueError(f"{path}: damaged TFRecord file: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,120 @@
+"""Documents out of data sets that TensorFlow Datasets itself has written, as TFRecord and as ArrayRecord."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.config import DataConfig
+from bertjax.text.corpus import Corpus
+from bertjax.text.prepare import prepare
+from bertjax.text.sources import parse_source, read_documents, source_files
+from bertjax.text.store import TokenStore
+
+DOCUMENTS = [f"Document {n}. It has a second sentence.\n\nAnd a paragraph about number {n * n}." for n in range(300)]
+
+
+@functools.cache
+def tales() -> type:
+    """A data set's builder, as its author writes one."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Tales(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "text": tfds.features.Text(),
+                "title": tfds.features.Text(),
+                "id": tfds.features.Scalar(np.int64),
+            }
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {
+                "train": self._generate_examples(DOCUMENTS),
+                "test": self._generate_examples(["Not to be read."] * 3),
+            }
+
+        def _generate_examples(self, texts):
+            for number, text in enumerate(texts):
+                yield number, {"text": text, "title": f"Title {number} of it.", "id": number}
+
+    return Tales
+
+
+def write_tales(data_dir: Path, file_format: str) -> None:
+    """The data set, prepared in several files."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    tales()(data_dir=str(data_dir), file_format=file_format).download_and_prepare(
+        download_config=tfds.download.DownloadConfig(num_shards=3)
+    )
+
+
+@pytest.fixture(scope="module", params=["tfrecord", "array_record"])
+def data_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    write_tales(folder, request.param)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def found(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
+
+
+def texts(source: str) -> list[str]:
+    return [document.text for file in source_files(parse_source(source)) for document in read_documents(file)]
+
+
+def test_every_document_comes_once_in_a_stable_order(data_dir: Path) -> None:
+    found = texts("tfds:tales")
+    assert len(source_files(parse_source("tfds:tales"))) == 3
+    assert sorted(found) == sorted(text.replace("\n\n", "\n") for text in DOCUMENTS)
+    assert texts("tfds:tales:text") == found
+    assert texts("tfds:tales:1.0.0:text") == found
+
+
+def test_another_feature_is_another_corpus(tmp_path: Path) -> None:
+    assert sorted(texts("tfds:tales:title")) == sorted(f"Title {n} of it." for n in range(300))
+    by_feature = [Corpus.of(DataConfig(sources=(f"tfds:tales:{f}",), root=str(tmp_path))) for f in ("text", "title")]
+    assert by_feature[0].description() != by_feature[1].description()
+
+
+def test_a_store_is_made_of_it(tmp_path: Path) -> None:
+    data = DataConfig(sources=("tfds:tales",), root=str(tmp_path), vocab_size=300, held_out=0.1, workers=2)
+    store = TokenStore.open(prepare(data, lambda *_: None))
+    assert sum(store.split(split).num_documents for split in ("train", "held_out")) == 300
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("tfds:wikipedia/20230601.en", r"not prepared in data_dir .*gs://tfds-data/datasets/wikipedia/20230601.en"),
+        ("tfds:wikipedia/20230601.en", r"wikiextractor:GLOB"),
+        ("tfds:tales:9.9.9", r"tfds:tales:9.9.9: not prepared in data_dir"),
+        ("tfds:tales:body", r"no text feature 'body'; it has text, title"),
+        ("tfds:tales:id", r"no text feature 'id'"),
+        ("tfds:tales:text:more", r"write tfds:NAME"),
+    ],
+)
+def test_what_is_not_there_is_named(source: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        source_files(parse_source(source))
+
+
+def test_a_damaged_file_is_named(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(data_dir, tmp_path / "copy")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "copy"))
+    path = Path(source_files(parse_source("tfds:tales"))[1].path)
+    content = bytearray(path.read_bytes())
+    used = [place for place, byte in enumerate(content) if byte]  # ArrayRecord pads its blocks with zeros
+    for place in used[len(used) // 4 : len(used) // 2]:
+        content[place] ^= 0xFF
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=path.name.replace(".", r"\.")):
+        texts("tfds:tales")
