@@ -14,7 +14,7 @@ def config() -> Config:
         model=ModelConfig(
             hidden_size=128,
             num_hidden_layers=2,
-            num_attention_heads=4,  # of width 32: with BERT-Tiny's two the first 3,000 steps learn little
+            num_attention_heads=4,  # of width 32: with BERT-Tiny's two heads the first 3,000 steps learn little
             intermediate_size=512,
             max_position_embeddings=128,
             # With the paper's 0.02 a model of this width has not begun to use its context when the run ends.

@@ -49,6 +49,24 @@ class _Pairs:
     keys: np.ndarray  # uint64 [B]: all later draws depend on the pair's key alone, not on where the pair is put
 
 
+def batch_spec(data: DataConfig, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    """Shape and dtype of every array of a batch, in order of the keys; known before any text is."""
+    of_tokens = (batch_size, data.sequence_length)
+    of_masks = (batch_size, data.max_predictions)
+    of_pairs = (batch_size, 1)
+    return {
+        "input_ids": (of_tokens, np.int32),
+        "token_type_ids": (of_tokens, np.int32),
+        "sequence_ids": (of_tokens, np.int32),
+        "mlm_positions": (of_masks, np.int32),
+        "mlm_labels": (of_masks, np.int32),
+        "mlm_weights": (of_masks, np.float32),
+        "cls_positions": (of_pairs, np.int32),
+        "pair_labels": (of_pairs, np.int32),
+        "pair_weights": (of_pairs, np.float32),
+    }
+
+
 class PairBatches:
     """The rows of a run over one split, for masked language modelling and next sentence prediction.
 
@@ -78,6 +96,8 @@ class PairBatches:
             max_predictions=data.max_predictions,
             mask_id=vocabulary.mask_id,
             vocab_size=vocabulary.vocab_size,
+            keep_share=data.keep_share,
+            random_share=data.random_share,
             is_continuation=np.asarray(vocabulary.is_continuation) if data.whole_word_masking else None,
         )
         self._plans = PlanCache(self._build_plan)
@@ -111,20 +131,7 @@ class PairBatches:
 
     def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
-        of_tokens = (batch_size, self._data.sequence_length)
-        of_masks = (batch_size, self._data.max_predictions)
-        of_pairs = (batch_size, 1)
-        return {
-            "input_ids": (of_tokens, np.int32),
-            "token_type_ids": (of_tokens, np.int32),
-            "sequence_ids": (of_tokens, np.int32),
-            "mlm_positions": (of_masks, np.int32),
-            "mlm_labels": (of_masks, np.int32),
-            "mlm_weights": (of_masks, np.float32),
-            "cls_positions": (of_pairs, np.int32),
-            "pair_labels": (of_pairs, np.int32),
-            "pair_weights": (of_pairs, np.float32),
-        }
+        return batch_spec(self._data, batch_size)
 
     @property
     def _max_tokens(self) -> int:

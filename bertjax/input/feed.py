@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -74,7 +75,7 @@ def open_feed(
     By default through tf.data wherever TensorFlow is installed, through a thread pool elsewhere; the bytes are the
     same. Whatever `batches` raises is raised by the feed as it is.
     """
-    engine = engine or ("tf.data" if _import_tensorflow() else "threads")
+    engine = engine or ("tf.data" if import_tensorflow() else "threads")
     make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
     return Feed(
         make(
@@ -104,7 +105,7 @@ def make_dataset(
     To resume at step k is to start there. An error of `batches` is told to `on_error` before TensorFlow wraps it.
     Raises ModuleNotFoundError where TensorFlow is missing.
     """
-    tf = _import_tensorflow(required=True)
+    tf = import_tensorflow(required=True)
     spec = batches.spec(len(np.arange(global_batch_size) if rows is None else np.arange(global_batch_size)[rows]))
 
     def make(step: np.ndarray) -> list[np.ndarray]:
@@ -167,7 +168,7 @@ def thread_pool_batches(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _import_tensorflow(required: bool = False):
+def import_tensorflow(required: bool = False) -> ModuleType | None:
     """TensorFlow, kept quiet and away from accelerators; None where it is not installed and not required."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # no TensorFlow arithmetic is done, and it announces itself

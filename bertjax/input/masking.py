@@ -8,9 +8,6 @@ import numpy as np
 
 from bertjax.input.randomness import fold_in, hash64
 
-KEEP_PROBABILITY = 0.1  # of the chosen tokens; another 0.1 become random tokens, the rest [MASK] (paper, section 3.1)
-RANDOM_PROBABILITY = 0.1
-
 _POSITION_BITS = 16
 _POSITION_MASK = 2**_POSITION_BITS - 1
 _LAST = np.uint64(2**64 - 1)
@@ -25,6 +22,8 @@ class MaskRule:
     max_predictions: int  # P
     mask_id: int
     vocab_size: int  # random replacements come from all of it
+    keep_share: float = 0.1  # of the chosen tokens; the paper's 80/10/10 (section 3.1)
+    random_share: float = 0.1  # of them too; the rest become [MASK]
     is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that start with ##: mask whole words
 
 
@@ -143,5 +142,5 @@ def _replace(labels: np.ndarray, positions: np.ndarray, keys: np.ndarray, rule: 
     bits = hash64(fold_in(keys, "replacement")[:, None], positions)
     kind = (bits & _LOW_HALF) * 2.0**-32
     replacement = (bits >> 32) * rule.vocab_size >> 32
-    shown = np.where(kind < KEEP_PROBABILITY, labels, replacement.astype(np.int32))
-    return np.where(kind < KEEP_PROBABILITY + RANDOM_PROBABILITY, shown, rule.mask_id)
+    shown = np.where(kind < rule.keep_share, labels, replacement.astype(np.int32))
+    return np.where(kind < rule.keep_share + rule.random_share, shown, rule.mask_id)

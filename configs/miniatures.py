@@ -1,0 +1,31 @@
+"""The 24 miniatures of "Well-Read Students Learn Better" (2019): 2 to 12 layers, hidden 128 to 768, uncased.
+
+Reproduces: the published sizes, pretrained as BERT-Base (bert_base.py, whose notes on the text hold here too). A
+    variant is LAYERSxHIDDEN: 2x128 is BERT-Tiny, 4x256 Mini, 4x512 Small, 8x512 Medium. In all of them heads have 64
+    dimensions and the feed-forward layer is four times as wide as the hidden one.
+Expected: GLUE scores of 64.2 (Tiny), 65.8 (Mini), 71.2 (Small), 73.5 (Medium).
+Cost: 4.4 to 109 million parameters; 9e17 FLOP for Tiny.
+Command: bertjax pretrain configs/miniatures.py:4x256 --data.vocab vocab.txt
+"""
+
+from dataclasses import replace
+
+from bert_base import config as bert_base
+
+from bertjax.config import Config, variant_of
+
+SIZES = {f"{layers}x{hidden}": (layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)}
+
+
+def config(variant: str = "2x128") -> Config:
+    """BERT-Base's recipe with a smaller network."""
+    layers, hidden = variant_of(SIZES, variant)
+    base = bert_base()
+    model = replace(
+        base.model,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+    )
+    return replace(base, name=f"bert_{variant}", model=model)

@@ -1,0 +1,112 @@
+"""Every recipe and every variant of one: what it resolves to is on record, and its train step can be lowered."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
+from bertjax.training.lowering import lower_train_step
+from bertjax.training.stages import stages_of
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GOLDEN = REPOSITORY / "tests" / "recipes.golden.txt"
+
+
+def recipes() -> list[str]:
+    """`FILE.py` or `FILE.py:VARIANT`, all there are."""
+    found = []
+    for path in sorted((REPOSITORY / "configs").glob("*.py")):
+        try:
+            load_recipe(f"{path}:?")
+        except ValueError as error:
+            listed = re.search(r"this recipe has (.*)$", str(error))
+            found += [f"{path.name}:{name}" for name in listed[1].split(", ")] if listed else [path.name]
+    return found
+
+
+RECIPES = recipes()
+
+
+def recipe(name: str) -> Config:
+    return load_recipe(REPOSITORY / "configs" / name)
+
+
+def golden() -> str:
+    """Per recipe, what differs from the defaults, which are on record themselves."""
+    sections = []
+    for name in RECIPES:
+        changed = differences(recipe(name), Config())
+        sections.append("\n".join([name, *(f"  {key} = {value!r}" for key, (_, value) in sorted(changed.items()))]))
+    defaults = differences(Config(name="?"), Config()) and to_dict(Config())
+    lines = [
+        f"  {room}.{key} = {value!r}"
+        for room, part in defaults.items()
+        if isinstance(part, dict)
+        for key, value in part.items()
+    ]
+    return "\n\n".join(["defaults\n" + "\n".join(lines), *sections]) + "\n"
+
+
+def test_every_recipe_resolves_to_what_is_on_record() -> None:
+    found = golden()
+    if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
+        GOLDEN.write_text(found)
+    assert found == GOLDEN.read_text(), "if the change is meant, run this with BERTJAX_UPDATE_GOLDEN=1 and look at it"
+
+
+def test_there_are_the_recipes_that_the_paper_and_its_followers_have() -> None:
+    assert sum(name.startswith("miniatures.py") for name in RECIPES) == 24
+    assert {"bert_base.py:uncased", "bert_base.py:cased", "bert_large.py:uncased", "bert_large.py:cased"} <= set(
+        RECIPES
+    )
+    assert {
+        "bert_large.py:wwm",
+        "multilingual.py:cased",
+        "multilingual.py:chinese",
+        "lamb.py:nvidia",
+        "lamb.py:paper",
+    } <= set(RECIPES)
+    assert {"ablations.py:no-nsp", "ablations.py:80-10-10", "ablations.py:0-0-100"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_valid_and_survives_being_written_down(name: str) -> None:
+    config = recipe(name)
+    assert stages_of(config)[-1].stop == config.training.steps
+    assert from_dict(to_dict(config)) == config
+    text = (REPOSITORY / "configs" / name.partition(":")[0]).read_text()
+    for part in ("Reproduces:", "Expected:", "Cost:", "Command: bertjax pretrain configs/"):
+        assert part in text or name == "quickstart.py"
+
+
+def sizes_to_lower() -> list[str]:
+    """Of the miniatures the corners: the ones between them are no other program."""
+    return [name for name in RECIPES if not name.startswith("miniatures") or name.endswith((":2x128", ":12x768"))]
+
+
+@pytest.mark.parametrize("name", sizes_to_lower())
+def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
+    config = recipe(name)
+    for stage in stages_of(config):
+        lowered = lower_train_step(config, stage, 16, "tpu")
+        rows, length = stage.training.global_batch_size, stage.data.sequence_length
+        assert f"tensor<{rows}x{length}xi32>" in lowered.as_text()
+
+
+@pytest.mark.parametrize("name", ["bert_large.py", "bert_base.py"])
+def test_sums_to_the_papers_tokens(name: str) -> None:
+    tokens = sum(
+        (s.stop - s.start) * s.training.global_batch_size * s.data.sequence_length for s in stages_of(recipe(name))
+    )
+    assert tokens == 0.9e6 * 256 * 128 + 0.1e6 * 256 * 512
+
+
+def test_an_unknown_variant_is_refused_with_the_list() -> None:
+    with pytest.raises(ValueError, match=r"variant 'casd' is unknown; this recipe has uncased, cased"):
+        recipe("bert_base.py:casd")
+    with pytest.raises(ValueError, match=r"it has no variants; leave out 'big'"):
+        recipe("quickstart.py:big")
