@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = getattr(importlib.import_module(f"bertjax.cli.{module}"), function)
         return run(parsed, overrides) if "config" in parsed else run(parsed)
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("BERTJAX_TRACEBACK"):
             raise
         print(f"bertjax {parsed.verb}: {error}", file=sys.stderr)

@@ -164,12 +164,13 @@ def load_recipe(recipe: str | Path) -> Config:
         raise ValueError(f"recipe {path}: no such file; {hint}")
     # A recipe may build on one beside it.
     sys.path.insert(0, str(path.parent))
+    before = set(sys.modules)
     try:
         make = runpy.run_path(str(path)).get("config")
     finally:
         sys.path.remove(str(path.parent))
         # Another folder may have a recipe of the same name.
-        for name in [n for n, m in sys.modules.items() if _is_in(path.parent, m)]:
+        for name in [n for n, m in sys.modules.items() if n not in before and _is_in(path.parent, m)]:
             del sys.modules[name]
     if make is None:
         raise ValueError(f"recipe {path}: it defines no `config`; write `def config() -> Config: ...`")

@@ -34,11 +34,11 @@ def config() -> Config:
         ),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=300),
         training=TrainingConfig(
-            steps=4_600,
+            steps=4_000,
             global_batch_size=32,
             log_every=50,
-            eval_every=1_150,
+            eval_every=1_000,
             eval_batches=64,
-            checkpoint_every=1_150,
+            checkpoint_every=1_000,
         ),
     )

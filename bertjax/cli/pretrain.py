@@ -13,7 +13,7 @@ from bertjax.cli.recipe import configured
 from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.sources import read_source
+from bertjax.convert.sources import read_source, require_source
 from bertjax.model.bert import Params
 from bertjax.text.prepare import prepare
 from bertjax.text.progress import ProgressLine
@@ -30,6 +30,8 @@ COMPLETIONS = 5
 def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Run what is missing of the way from text to a trained model, then report and export it."""
     config = preflight(configured(arguments, overrides))
+    if config.init_from:
+        require_source(config.init_from)
     store = TokenStore.open(prepare(config.data, ProgressLine()))
     print(f"token store {store.path}\n{describe_store(store)}", flush=True)
     job = assemble(config, store)

@@ -10,7 +10,7 @@ import jax
 from bertjax.analyze import fill_mask as masks
 from bertjax.convert.compare import Difference, compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.sources import read_source, write_run
+from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
 from bertjax.text.prepare import prepare
 from bertjax.text.progress import ProgressLine
@@ -62,15 +62,17 @@ def import_model(arguments: argparse.Namespace) -> int:
     """Make a run of a model of another system."""
     model = read_source(arguments.source)
     kind, _, place = arguments.source.partition(":")
-    directory = write_run(model, arguments.output or f"runs/{Path(place or kind).resolve().name}")
+    run = as_run(model, arguments.output or f"runs/{Path(place or kind).resolve().name}")
     parameters = sum(array.size for array in jax.tree.leaves(model.params))
     print(f"{model.origin}: {parameters:,} numbers, a vocabulary of {model.tokenizer.vocab_size:,} tokens")
     for note in (*model.notes, *(f"{module}: not there; drawn at random" for module in model.drawn)):
         print(f"  {note}")
+    # Before anything is written: what computes something else is not kept.
     if kind == "hf":
-        print(_compared(compare_with_transformers(load_run(directory), place, heads=not model.drawn)))
+        print(_compared(compare_with_transformers(run, place, heads=not model.drawn)))
     else:
         print("not compared: nothing here computes with the original")
+    directory = write_run(run)
     print(
         f"imported to {directory}\nnext: bertjax fill-mask {directory} 'A text with a [MASK].'\n"
         f"      bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / 'vocab.txt'}"

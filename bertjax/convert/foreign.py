@@ -108,15 +108,19 @@ def foreign_model(
     config = replace(config, vocab_size=tokenizer.vocab_size)
     wanted = their_shapes(config)
     given = {
-        name: array[: tokenizer.vocab_size] if name in _BY_TOKEN and len(array) == rows else array
+        name: array[: tokenizer.vocab_size] if name in _BY_TOKEN and array.shape[:1] == (rows,) else array
         for name, array in tensors.items()
     }
     for name, array in given.items():
         _check(name, array, wanted, origin)
     drawn = tuple(module for module, prefix in _MODULES.items() if not any(n.startswith(prefix) for n in given))
+    heads = tuple(_MODULES[module] for module in drawn)
+    missing = sorted(name for name in wanted.keys() - given.keys() if not name.startswith(heads))
+    if missing:
+        raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; is the config that of these weights?")
     if drawn:
         fresh = to_huggingface_tensors(jax.jit(lambda: init_params(config, jax.random.key(0)))(), config.vocab_size)
-        given |= {name: x for name, x in fresh.items() if name.startswith(tuple(_MODULES[m] for m in drawn))}
+        given |= {name: x for name, x in fresh.items() if name.startswith(heads)}
     try:
         params = from_huggingface_tensors(given, config)
     except ValueError as error:

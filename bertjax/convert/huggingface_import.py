@@ -15,11 +15,16 @@ from bertjax.convert.torch_reader import read_torch_tensors
 from bertjax.text.tokenizer import WordPiece
 
 # "gelu_new" and "gelu_pytorch_tanh" compute the same.
+_TOKENIZER_FILES = ("tokenizer", "tokenizer_config")
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 
 # Their tensors that say nothing of their own: buffers, and the projection that is tied to the word embeddings.
 _REDUNDANT = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)|cls\.predictions\.decoder\.(weight|bias)")
 # Heads of tasks that a fine-tuned model has on top.
+_TIED = {
+    "cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
+    "cls.predictions.decoder.bias": ("cls.predictions.bias",),
+}
 _OTHER_HEADS = ("classifier.", "qa_outputs.", "dropout.")
 
 
@@ -59,11 +64,13 @@ def read_tokenizer(folder: Path) -> WordPiece:
 
 
 def _switches(folder: Path) -> tuple[bool, bool]:
-    """(lowercase, strip accents): of tokenizer_config.json, whose null for accents means "as for case"."""
-    path = folder / "tokenizer_config.json"
-    values = read_json(path) if path.is_file() else {}
-    lowercase = values.get("do_lower_case", True)
-    strip_accents = values.get("strip_accents")
+    """(lowercase, strip accents): of tokenizer.json, else of tokenizer_config.json; null means "as for case"."""
+    whole, config = (read_json(p) if (p := folder / f"{name}.json").is_file() else {} for name in _TOKENIZER_FILES)
+    normalizer = whole.get("normalizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
+    else:
+        lowercase, strip_accents = config.get("do_lower_case", True), config.get("strip_accents")
     return bool(lowercase), bool(lowercase if strip_accents is None else strip_accents)
 
 
@@ -72,6 +79,7 @@ def canonical_names(tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.nda
 
     Knows a bare `BertModel` (no `bert.` in front), and `gamma` and `beta`, as LayerNorm's were called until 2019.
     """
+    _require_tied(tensors)
     bare = not any(name.startswith("bert.") for name in tensors)
     found, left_out = {}, []
     for name, array in tensors.items():
@@ -85,6 +93,14 @@ def canonical_names(tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.nda
         else:
             found[canonical] = array
     return found, left_out
+
+
+def _require_tied(tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises ValueError if the output weights are stored and are not the word embeddings and the bias."""
+    for copy, of in _TIED.items():
+        original = next((tensors[name] for name in of if name in tensors), None)
+        if copy in tensors and original is not None and not np.array_equal(tensors[copy], original):
+            raise ValueError(f"{copy} differs from {of[0]}: BERT has one table for both, and so has bertjax")
 
 
 def _read_weights(folder: Path) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 _LARGEST_HEADER = 16 << 20  # bytes; BERT-Large's is 40 kB
+_MOST_DIMS = 16
 _DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -69,7 +70,8 @@ def _place(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
         dtype, shape, (first, last) = _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"its entry {name[:80]!r} is not a tensor of a known type") from None
-    if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+    numbers = (*shape, first, last)
+    if len(shape) > _MOST_DIMS or not all(type(number) is int and 0 <= number < 2**48 for number in numbers):
         raise ValueError(f"its entry {name[:80]!r} has a size that is no size")
     if math.prod(shape) * dtype.itemsize != last - first:
         raise ValueError(f"tensor {name[:80]!r} of shape {shape} does not have {last - first:,} bytes")

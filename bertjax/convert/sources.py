@@ -12,11 +12,19 @@ from bertjax.config import Config, DataConfig, to_dict
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.tensorflow_checkpoint import read_tensorflow
+from bertjax.model.bert import abstract_bert
 from bertjax.parallel.mesh import make_mesh
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
-from bertjax.training.run_directory import describe_run, load_run, own_directory
+from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 
 KINDS: dict[str, Callable[[str], ForeignModel]] = {"hf": read_huggingface, "tf1": read_tensorflow}
+
+
+def require_source(source: str) -> None:
+    """Raise ValueError at once if a source is plainly not there, long before it is read."""
+    kind, _, place = source.partition(":")
+    if not Path(place if kind in KINDS else source).is_dir():
+        raise ValueError(f"{source}: no such directory; give a run, hf:DIR or tf1:DIR")
 
 
 def read_source(source: str) -> ForeignModel:
@@ -35,20 +43,16 @@ def read_source(source: str) -> ForeignModel:
     return ForeignModel(source, run.config.model, run.tokenizer, params, (), ())
 
 
-def write_run(model: ForeignModel, directory: str | Path) -> Path:
-    """Make a run of a model that was read: its config, vocabulary, and the weights as checkpoint 0, without moments.
-
-    Every verb that takes a run takes it. Raises ValueError if the directory holds anything.
-    """
+def as_run(model: ForeignModel, directory: str | Path) -> TrainedModel:
+    """The model as a run at step 0, whose directory is yet to be written. Raises ValueError if that holds anything."""
     directory = Path(directory)
     if directory.exists() and any(directory.iterdir()):
-        raise ValueError(
-            f"import to {directory}: it is not empty; choose another directory (--output), or move it away"
-        )
+        raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
     length = model.config.max_position_embeddings
     config = Config(
         name=directory.resolve().name,
         run_dir=str(directory),
+        init_from=model.origin,
         model=model.config,
         data=DataConfig(
             vocab_size=model.tokenizer.vocab_size,
@@ -58,14 +62,22 @@ def write_run(model: ForeignModel, directory: str | Path) -> Path:
             max_predictions=max(1, round(0.15 * length)),
         ),
     )
-    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    params = jax.device_put(model.params, jax.devices()[0])
+    return TrainedModel(directory, 0, config, model.tokenizer, abstract_bert(model.config)[0], params)
+
+
+def write_run(model: TrainedModel) -> Path:
+    """Write its config, its vocabulary, and the weights as checkpoint 0, without moments; returns its directory.
+
+    `fill-mask`, `export` and `--init-from` take it as any run; `evaluate` needs text, which it does not have.
+    """
     metadata = run_metadata(
-        to_dict(config),
+        to_dict(model.config),
         tokenizer_fingerprint=model.tokenizer.fingerprint,
-        data_fingerprint=f"imported from {model.origin.partition(':')[0]}",
-        mesh=mesh,
+        data_fingerprint=f"imported from {model.config.init_from.partition(':')[0]}",
+        mesh=make_mesh(model.config.mesh, jax.devices()[:1]),
     )
-    with own_directory(directory), Checkpoints(directory / DIRECTORY, keep_last=1) as saved:
-        describe_run(config, model.tokenizer)
-        saved.save(0, {"params": jax.device_put(model.params, jax.devices()[0])}, metadata)
-    return directory
+    with own_directory(model.directory), Checkpoints(model.directory / DIRECTORY, keep_last=1) as saved:
+        describe_run(model.config, model.tokenizer)
+        saved.save(0, {"params": model.params}, metadata)
+    return model.directory

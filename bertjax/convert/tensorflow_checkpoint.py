@@ -8,6 +8,7 @@ TensorFlow reads and writes them itself, and checks the CRC of every tensor. Not
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,14 +20,17 @@ import numpy as np
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
 from bertjax.convert.huggingface import huggingface_config
 from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
-from bertjax.convert.tensorflow_names import from_tensorflow, to_tensorflow
-from bertjax.input.feed import import_tensorflow
+from bertjax.convert.tensorflow_names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.bert import Params
+from bertjax.text.tensorflow import import_tensorflow
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 STEP = "global_step"
+_OF_BERT, _SLOTS = ("bert/", "cls/"), ("/adam_m", "/adam_v")
+_NO_WORDS = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
+_LAYER_NORM_EPS = 1e-12  # is written into modeling.py
 
 # Since 2018 the "gelu" of google-research/bert has been the tanh form; the very first checkpoints had the erf form, and
 # Hugging Face reads them all as erf.
@@ -55,11 +59,21 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
     tokens = WordPiece.load(folder / VOCABULARY_FILE, True, True)
     if lowercase is None:
-        lowercase = not any(token.lower() != token for token in tokens.tokens if not token.startswith("["))
+        lowercase = suggests_lowercase(tokens)
     tokenizer = WordPiece(tokens.tokens, lowercase, lowercase, origin=f"vocabulary {folder / VOCABULARY_FILE}")
-    tensors = from_tensorflow(_read_arrays(_prefix(folder)), their_shapes(config))
+    arrays = _read_arrays(_prefix(folder))
+    tensors = from_tensorflow(arrays, their_shapes(config))
+    known = {tensorflow_name(name) for name in tensors}
+    beyond = [name for name in arrays if name.startswith(_OF_BERT) and not name.endswith(_SLOTS) and name not in known]
+    if beyond:
+        raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
     notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, as the vocabulary suggests"]
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
+
+
+def suggests_lowercase(vocabulary: WordPiece) -> bool:
+    """Whether none of a vocabulary's words has a capital letter."""
+    return not any(token.lower() != token for token in vocabulary.tokens if not token.startswith(_NO_WORDS))
 
 
 def read_adam_slots(directory: str | Path) -> AdamSlots:
@@ -73,7 +87,7 @@ def read_adam_slots(directory: str | Path) -> AdamSlots:
     config = replace(config, vocab_size=tokenizer.vocab_size)
     arrays = _read_arrays(_prefix(folder))
     moments = []
-    for slot in ("/adam_m", "/adam_v"):
+    for slot in _SLOTS:
         of_slot = {name.removesuffix(slot): array for name, array in arrays.items() if name.endswith(slot)}
         try:
             moments.append(from_huggingface_tensors(from_tensorflow(of_slot, their_shapes(config)), config))
@@ -119,15 +133,23 @@ def _config(model: TrainedModel) -> dict[str, Any]:
             f"model.hidden_act={model.config.model.hidden_act!r}: google-research/bert computes gelu in its tanh form "
             "alone; train with model.hidden_act=gelu_tanh to export there, or export to huggingface"
         )
+    if model.config.model.layer_norm_eps != _LAYER_NORM_EPS:
+        raise ValueError(
+            f"model.layer_norm_eps={model.config.model.layer_norm_eps}: google-research/bert computes with "
+            f"{_LAYER_NORM_EPS} alone; export to huggingface"
+        )
     return {k: v for k, v in config.items() if k not in keys} | {"hidden_act": names[model.config.model.hidden_act]}
 
 
 def _prefix(folder: Path) -> Path:
     """The one checkpoint of a folder, the newest step if they are numbered."""
     found = [path.with_suffix("") for path in folder.glob("*.ckpt*.index")]
+    steps = {path: re.search(r"-(\d+)$", path.name) for path in found}
     if not found:
         raise ValueError(f"tf1:{folder}: no checkpoint there (bert_model.ckpt.index)")
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]) if path.name[-1].isdecimal() else 0)
+    if len(found) > 1 and not all(steps.values()):
+        raise ValueError(f"tf1:{folder}: several checkpoints ({', '.join(sorted(p.name for p in found))}); leave one")
+    return max(found, key=lambda path: int(steps[path][1]) if steps[path] else 0)
 
 
 def _read_arrays(prefix: Path) -> dict[str, np.ndarray]:

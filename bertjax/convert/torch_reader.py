@@ -1,26 +1,27 @@
-"""Tensors out of a file that torch.save wrote, without torch, and without the power of its pickle to run code.
+"""Tensors out of a file that torch.save wrote, without torch and without unpickling.
 
-A `.bin` or `.pt` file is a pickle of a dict of tensors, with the tensors' bytes beside it. A pickle can name any
-function of any module and call it. Here it can name nothing but an ordered dict, the classes of storages, and the two
-functions that put a tensor together, and gets our own stand-ins for these.
+A `.bin` or `.pt` file is a pickle of a dict of tensors, with the tensors' bytes beside it. A pickle is a program that
+can name any function and call it. Here its instructions are read one by one, and the few that a dict of tensors is made
+of are carried out on plain values; any other, and any name but those of tensors, is refused. Nothing is ever called.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import pickle
+import pickletools
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-_LARGEST_PICKLE = 64 << 20  # bytes; BERT-Large's is 60 kB
+_LARGEST_PICKLE = 16 << 20  # bytes; BERT-Large's is 60 kB
+_MOST_INSTRUCTIONS = 400_000
+_MOST_DIMS = 16
+_SHARED = 4  # tensors may share storages, as tied weights do, up to this many times the file
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _DTYPES = {
     "FloatStorage": np.dtype(np.float32),
@@ -34,19 +35,38 @@ _DTYPES = {
     "ByteStorage": np.dtype(np.uint8),
     "BoolStorage": np.dtype(np.bool_),
 }
+_DICT = ("collections", "OrderedDict")
+_TENSOR, _PARAMETER = ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")
+_NAMES = {_DICT, _TENSOR, _PARAMETER} | {(module, name) for module in ("torch", "torch.storage") for name in _DTYPES}
+_MARK = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Storage:
-    """A flat run of elements that tensors are views of. Of the legacy format, `key` names it until its bytes come."""
+class _Global(NamedTuple):
+    """A name that the pickle mentions; one of `_NAMES`."""
 
-    dtype: np.dtype
+    module: str
+    name: str
+
+
+class _Storage(NamedTuple):
+    """A flat run of elements that tensors are views of."""
+
+    kind: str
     key: str
     size: int
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Of its elements."""
+        return _DTYPES[self.kind]
 
-@dataclass(frozen=True, slots=True)
-class _View:
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it says it has."""
+        return self.size * self.dtype.itemsize
+
+
+class _View(NamedTuple):
     """A tensor as the pickle tells it."""
 
     storage: _Storage
@@ -59,64 +79,52 @@ def read_torch_tensors(path: str | Path) -> dict[str, np.ndarray]:
     """Name -> array of a state dict saved by torch, in its present zip format or the one before version 1.6.
 
     Raises ValueError, naming the file, if it is neither, holds anything but named tensors, asks for anything that could
-    run code, or is inconsistent. Nothing in the file is executed.
+    run code, or is inconsistent.
     """
     path = Path(path)
     try:
         with path.open("rb") as file:
-            views, storages = (_read_zip if zipfile.is_zipfile(file) else _read_legacy)(file)
-            return {name: _array(name, view, storages) for name, view in views.items()}
-    except ValueError as error:
-        raise ValueError(f"weights {path}: {error}") from None
+            views, read = (_read_zip if zipfile.is_zipfile(file) else _read_legacy)(file)
+            return _arrays(views, read, path.stat().st_size)
     except (
-        AttributeError,
         EOFError,
-        ImportError,
         IndexError,
         KeyError,
         MemoryError,
+        NotImplementedError,
         OSError,
         OverflowError,
-        pickle.UnpicklingError,
-        RecursionError,
+        RuntimeError,
         TypeError,
-        UnicodeError,
+        ValueError,
         zipfile.BadZipFile,
     ) as error:
-        raise ValueError(f"weights {path}: not a file of torch.save, or damaged ({error})") from None
+        raise ValueError(f"weights {path}: not a file of torch.save that can be read: {error}") from None
 
 
-class _Unpickler(pickle.Unpickler):
-    """Builds dicts of tensors and refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuild_tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return _rebuild_parameter
-        if module in ("torch", "torch.storage") and name in _DTYPES:
-            return _DTYPES[name]
-        raise ValueError(
-            f"its pickle names {module}.{name}, which no file of weights needs; it could run code and was not opened"
-        )
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        kind, dtype, key, _, size, *view = pid
-        if kind != "storage" or not isinstance(dtype, np.dtype) or any(view):
-            raise ValueError(f"its pickle refers to {str(pid)[:80]!r}, which is not a storage")
-        return _Storage(dtype, str(key), int(size))
+def _arrays(views: dict[str, _View], read: Callable[[_Storage], bytes], file_size: int) -> dict[str, np.ndarray]:
+    """The tensors, each a read-only view of its storage's bytes, which are read once."""
+    if sum(math.prod(view.shape) * view.storage.dtype.itemsize for view in views.values()) > _SHARED * file_size:
+        raise ValueError("its tensors have many times the bytes of the file")
+    storages: dict[_Storage, np.ndarray] = {}
+    arrays = {}
+    for name, view in views.items():
+        if view.storage not in storages:
+            storages[view.storage] = np.frombuffer(read(view.storage), view.storage.dtype)
+        arrays[name] = _array(name, view, storages[view.storage])
+    return arrays
 
 
-def _rebuild_tensor(storage: _Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> _View:
-    if not isinstance(storage, _Storage):
-        raise ValueError("a tensor of it has no storage")
-    return _View(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-def _rebuild_parameter(data: _View, *_: Any) -> _View:
-    return data
+def _array(name: str, view: _View, flat: np.ndarray) -> np.ndarray:
+    """The elements that a tensor shows of its storage, after checking that they lie in what was really read."""
+    last = view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
+    elements = math.prod(view.shape)
+    if flat.size != view.storage.size or elements > flat.size or (elements and last >= flat.size):
+        raise ValueError(f"tensor {name[:80]!r} reaches beyond its storage of {flat.size:,} numbers")
+    if not elements:
+        return np.zeros(view.shape, flat.dtype)
+    strides = [stride * flat.itemsize for stride in view.strides]
+    return np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides, writeable=False)
 
 
 def _read_zip(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], bytes]]:
@@ -134,14 +142,12 @@ def _read_zip(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], by
     order = folder + "byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
         raise ValueError("its numbers are big-endian; save it again on another machine")
-    views = _state_dict(_Unpickler(io.BytesIO(archive.read(name))).load())
+    views = _state_dict(_values(io.BytesIO(archive.read(name)), {}))
 
     def read(storage: _Storage) -> bytes:
         info = archive.getinfo(f"{folder}data/{storage.key}")
-        if info.file_size != storage.size * storage.dtype.itemsize:
-            raise ValueError(
-                f"storage {storage.key} has {info.file_size:,} bytes, not those of {storage.size:,} numbers"
-            )
+        if info.file_size != storage.nbytes:
+            raise ValueError(f"storage {storage.key[:80]} has {info.file_size:,} bytes, its tensors say otherwise")
         return archive.read(info)  # checks the CRC
 
     return views, read
@@ -150,26 +156,26 @@ def _read_zip(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], by
 def _read_legacy(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], bytes]]:
     """The format before 1.6: five pickles one after the other, then each storage as its length and its bytes."""
     file.seek(0)
-    if file.read(1) != b"\x80":
-        raise ValueError("not a file of torch.save")
-    file.seek(0)
-    if _Unpickler(file).load() != _LEGACY_MAGIC or _Unpickler(file).load() != _LEGACY_PROTOCOL:
-        raise ValueError("a pickle, but not one of torch.save")
-    if not _Unpickler(file).load().get("little_endian", True):
+    head = io.BytesIO(file.read(_LARGEST_PICKLE))
+    storages: dict[str, _Storage] = {}
+    if head.getvalue()[:1] != b"\x80" or _values(head, {}) != _LEGACY_MAGIC or _values(head, {}) != _LEGACY_PROTOCOL:
+        raise ValueError("neither the zip format nor the one before it")
+    machine = _values(head, {})
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
         raise ValueError("its numbers are big-endian; save it again on another machine")
-    views = _state_dict(_Unpickler(file).load())
-    wanted = {view.storage.key: view.storage for view in views.values()}
+    views = _state_dict(_values(head, storages))
+    keys = _values(head, {})
+    if not isinstance(keys, list):
+        raise ValueError("it does not list its storages")
+    file.seek(head.tell())
     found: dict[str, bytes] = {}
-    for key in _Unpickler(file).load():
-        storage = wanted.get(str(key))
-        if storage is None:
-            raise ValueError(f"storage {key} belongs to no tensor")
-        size = int.from_bytes(file.read(8), "little")
-        if size != storage.size:
-            raise ValueError(f"storage {key} has {size:,} numbers, its tensors say {storage.size:,}")
-        found[storage.key] = file.read(size * storage.dtype.itemsize)
-        if len(found[storage.key]) != size * storage.dtype.itemsize:
-            raise ValueError(f"it ends within storage {key}; the file is cut off")
+    for key in keys:
+        storage = storages[key] if type(key) is str and key in storages else None
+        if storage is None or int.from_bytes(file.read(8), "little") != storage.size:
+            raise ValueError("its storages are not those of its tensors")
+        found[key] = file.read(storage.nbytes)
+        if len(found[key]) != storage.nbytes:
+            raise ValueError(f"it ends within storage {key[:80]}; the file is cut off")
     return views, lambda storage: found[storage.key]
 
 
@@ -180,20 +186,145 @@ def _state_dict(loaded: Any) -> dict[str, _View]:
     if not isinstance(loaded, dict) or not loaded:
         raise ValueError("it holds no dict of tensors")
     for name, value in loaded.items():
-        if not isinstance(name, str) or not isinstance(value, _View):
-            raise ValueError(f"its entry {str(name)[:80]!r} is not a tensor; save the model's state_dict() alone")
-    return dict(loaded)
+        if not isinstance(value, _View):
+            raise ValueError(f"its entry {name[:80]!r} is not a tensor; save the model's state_dict() alone")
+    return loaded
 
 
-def _array(name: str, view: _View, read: Callable[[_Storage], bytes]) -> np.ndarray:
-    """The elements that a tensor shows of its storage, after checking that they lie in it."""
-    if len(view.shape) != len(view.strides) or min((view.offset, *view.shape, *view.strides)) < 0:
-        raise ValueError(f"tensor {name[:80]!r} has shape {view.shape} and strides {view.strides}, which cannot be")
-    last = view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
-    if math.prod(view.shape) and last >= view.storage.size:
-        raise ValueError(f"tensor {name[:80]!r} reaches beyond its storage of {view.storage.size:,} numbers")
-    if math.prod(view.shape) > view.storage.size:
-        raise ValueError(f"tensor {name[:80]!r} has more elements than its storage")
-    flat = np.frombuffer(read(view.storage), view.storage.dtype)
-    strides = [stride * flat.itemsize for stride in view.strides]
-    return np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides, writeable=False).copy()
+def _values(file: io.BytesIO, storages: dict[str, _Storage]) -> Any:
+    """Carry out the instructions of one pickle, which `file` is left behind; storages are noted by their keys.
+
+    Raises ValueError for an instruction, a name or a value that no dict of tensors needs.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+
+    def above_mark() -> list[Any]:
+        place = len(stack) - 1 - next(n for n, value in enumerate(reversed(stack)) if value is _MARK)
+        values = stack[place + 1 :]
+        del stack[place:]
+        return values
+
+    for number, (instruction, argument, _) in enumerate(pickletools.genops(file)):
+        name = instruction.name
+        if number > _MOST_INSTRUCTIONS:
+            raise ValueError("its pickle has far more instructions than a BERT's")
+        if name == "STOP":
+            return stack.pop()
+        if name in ("PROTO", "FRAME"):
+            continue
+        if name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _LITERALS:
+            stack.append(argument)
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name == "GLOBAL":
+            stack.append(_known(*argument.split(" ", 1)))
+        elif name == "STACK_GLOBAL":
+            called = stack.pop()
+            stack.append(_known(stack.pop(), called))
+        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
+            memo[argument] = stack[-1]
+        elif name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET", "GET"):
+            stack.append(memo[argument])
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name == "TUPLE":
+            values = above_mark()
+            stack.append(tuple(values))
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            size = int(name[-1])
+            values = stack[-size:]
+            del stack[-size:]
+            stack.append(tuple(values))
+        elif name in ("APPEND", "APPENDS"):
+            values = above_mark() if name == "APPENDS" else [stack.pop()]
+            _expect(stack[-1], list).extend(values)
+        elif name in ("SETITEM", "SETITEMS"):
+            values = above_mark() if name == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
+            _set_items(_expect(stack[-1], dict), values)
+        elif name == "BINPERSID":
+            storage = _storage(stack.pop())
+            if storages.setdefault(storage.key, storage) != storage:
+                raise ValueError(f"storage {storage.key[:80]} has two sizes or types")
+            stack.append(storage)
+        elif name == "REDUCE":
+            arguments = _expect(stack.pop(), tuple)
+            stack.append(_rebuild(stack.pop(), arguments))
+        elif name == "BUILD":  # a state dict's _metadata, which says nothing of its tensors
+            stack.pop()
+            _expect(stack[-1], dict)
+        else:
+            raise ValueError(f"its pickle has the instruction {name}, which no dict of tensors needs")
+    raise ValueError("its pickle does not end")
+
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_LITERALS = {
+    *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINSTRING", "SHORT_BINSTRING"),
+}
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError("its pickle puts things together as no dict of tensors does")
+    return value
+
+
+def _known(module: Any, name: Any) -> _Global:
+    if type(module) is not str or type(name) is not str or (module, name) not in _NAMES:
+        raise ValueError(
+            f"its pickle names {str(module)[:80]}.{str(name)[:80]}, which no file of weights needs; it could run code"
+            if type(module) is type(name) is str
+            else "its pickle names a thing by something that is no name"
+        )
+    return _Global(module, name)
+
+
+def _set_items(into: dict, values: list[Any]) -> None:
+    for key, value in zip(values[::2], values[1::2], strict=True):
+        into[_expect(key, str)] = value
+
+
+def _storage(pid: Any) -> _Storage:
+    """A storage from ("storage", type, key, device, size), after which the old format has None."""
+    kind, dtype, key, _, size, *view = _expect(pid, tuple)
+    if type(kind) is not str or kind != "storage" or type(dtype) is not _Global or dtype.name not in _DTYPES:
+        raise ValueError("its pickle refers to something outside itself that is not a storage")
+    if any(part is not None for part in view):
+        raise ValueError("it has storages that are views of others; save it with a newer torch")
+    return _Storage(dtype.name, _expect(key, str), _size(size))
+
+
+def _rebuild(function: Any, arguments: tuple) -> Any:
+    """What calling one of the known names would make: a dict, or a tensor."""
+    if type(function) is not _Global:
+        raise ValueError("its pickle calls something that is no function")
+    if function == _DICT and not arguments:
+        return {}
+    if function == _TENSOR and len(arguments) >= 4:
+        storage, offset, shape, strides = arguments[:4]
+        view = _View(_expect(storage, _Storage), _size(offset), _sizes(shape), _sizes(strides))
+        if len(view.shape) != len(view.strides):
+            raise ValueError("a tensor has another number of strides than of dims")
+        return view
+    if function == _PARAMETER and arguments:
+        return _expect(arguments[0], _View)
+    raise ValueError(f"its pickle calls {function.module}.{function.name} as no file of weights does")
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    if len(_expect(values, tuple)) > _MOST_DIMS:
+        raise ValueError(f"a tensor has more than {_MOST_DIMS} dims")
+    return tuple(_size(value) for value in values)
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**48:
+        raise ValueError("a size in it is no size")
+    return value

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
+
+from bertjax.text.tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -166,19 +166,3 @@ def thread_pool_batches(
             yield under_way.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def import_tensorflow(required: bool = False) -> ModuleType | None:
-    """TensorFlow, kept quiet and away from accelerators; None where it is not installed and not required."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # no TensorFlow arithmetic is done, and it announces itself
-    try:
-        import tensorflow as tf
-    except ModuleNotFoundError as error:
-        if required or error.name != "tensorflow":
-            raise
-        return None
-    for kind in ("GPU", "TPU"):
-        if tf.config.get_visible_devices(kind):
-            tf.config.set_visible_devices([], kind)
-    return tf

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertjax.text.documents import ReadCounts
+from bertjax.text.tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import ReadOnlyBuilder
@@ -119,8 +120,7 @@ def _records(path: str) -> Iterator[bytes]:
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(f"{path}: damaged ArrayRecord file: {str(error).splitlines()[0]}") from None
         return
-    import tensorflow as tf
-
+    tf = import_tensorflow(required=True)
     try:
         yield from tf.data.TFRecordDataset(path).as_numpy_iterator()
     except tf.errors.OpError as error:

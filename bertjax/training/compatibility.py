@@ -100,6 +100,7 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
     not (a key in no class must not), and what to do.
     """
     changed = _changed(saved, current)
+    notices = _only_microbatches(changed)
     refused = {key: pair for key, pair in changed.items() if key not in MAY_CHANGE and key not in CHANGES_WITH_NOTICE}
     if refused:
         refused |= {key: changed[key] for key in CHANGES_WITH_NOTICE if key in changed}
@@ -108,7 +109,7 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
             "set these keys back, or give the new run a directory of its own (--run-dir), "
             "with --init-from if it is to start from these weights"
         )
-    return [
+    return notices + [
         f"{key}: checkpoint has {was!r}, config has {now!r}; {CHANGES_WITH_NOTICE[key]}"
         for key, (was, now) in changed.items()
         if key in CHANGES_WITH_NOTICE
@@ -119,6 +120,16 @@ def _changed(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[
     """Key -> (in the checkpoint, now), fingerprints first."""
     prints = {key: (saved[key], current[key]) for key in FINGERPRINTS if saved[key] != current[key]}
     return prints | differences(from_dict(current["config"]), from_dict(saved["config"]))
+
+
+def _only_microbatches(changed: dict[str, tuple[Any, Any]]) -> list[str]:
+    """Take `stages` out of what changed if nothing but their microbatches did; what to say of it then."""
+    was, now = changed.get("stages", ([], []))
+    without = [[{**stage, "grad_accum_steps": None} for stage in stages] for stages in (was, now)]
+    if not was or without[0] != without[1]:
+        return []
+    del changed["stages"]
+    return [f"stages: grad_accum_steps changed; {CHANGES_WITH_NOTICE['training.grad_accum_steps']}"]
 
 
 def _listed(changed: dict[str, tuple[Any, Any]]) -> str:

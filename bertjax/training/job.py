@@ -62,6 +62,9 @@ def preflight(config: Config) -> Config:
     Raises ValueError like `stages_of`, `make_mesh` and `check_divisible`.
     """
     stages = stages_of(config)
+    make_optimizer(config.optimizer)
+    for stage in stages:
+        stage.schedule()
     keep_freed_memory()
     objectives.choose(config.training.objectives)
     _check_divisible(config, make_mesh(config.mesh), stages)

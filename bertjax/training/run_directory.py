@@ -42,7 +42,7 @@ class TrainedModel:
     @property
     def max_length(self) -> int:
         """Tokens in the longest rows that it was trained on."""
-        return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start <= self.step)
+        return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start < max(self.step, 1))
 
 
 @contextlib.contextmanager

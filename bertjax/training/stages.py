@@ -60,8 +60,8 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
-    """The stage that step `step` belongs to; after the last step of the run, the last."""
-    return next((stage for stage in stages if step < stage.stop), stages[-1])
+    """The stage of the run's first `step` steps' last one: what a checkpoint of that step was measured by."""
+    return next(stage for stage in stages if step <= stage.stop)
 
 
 def _edges(config: Config) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import random
@@ -16,12 +17,19 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
+from bertjax.cli.use import import_model
+from bertjax.convert import compare
 from bertjax.convert.adapt import adapt
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_import import read_huggingface
-from bertjax.convert.sources import read_source, write_run
-from bertjax.convert.tensorflow_checkpoint import export_tensorflow, read_adam_slots, read_tensorflow
+from bertjax.convert.sources import as_run, read_source, write_run
+from bertjax.convert.tensorflow_checkpoint import (
+    export_tensorflow,
+    read_adam_slots,
+    read_tensorflow,
+    suggests_lowercase,
+)
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -52,7 +60,7 @@ def test_through_hugging_face_and_back_it_has_the_same_bits(model: TrainedModel,
     assert found.config == model.config.model
     assert found.tokenizer.fingerprint == model.tokenizer.fingerprint
     assert not found.drawn and not found.notes
-    run = load_run(write_run(found, tmp_path / "run"))
+    run = load_run(write_run(as_run(found, tmp_path / "run")))
     assert_same(run.params, model.params)
     assert run.step == 0
     again = read_source(str(tmp_path / "run"))
@@ -142,6 +150,10 @@ def broken_config(**values: object) -> object:
     return apply
 
 
+def untied(tensors: dict) -> None:
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
+
+
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 BROKEN = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: no such file"),
@@ -161,6 +173,8 @@ BROKEN = {
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors and no pytorch_model.bin"),
     "missing tensor": (broken_weights(lambda t: t.pop(QUERY)), f"missing {QUERY}"),
+    "untied": (broken_weights(untied), "decoder.weight differs from bert.embeddings.word_embeddings.weight"),
+    "more layers than the weights": (broken_config(num_hidden_layers=1000, intermediate_size=2**20), "has shape"),
     "path-like name": (broken_weights(lambda t: t.update({"../../evil": np.ones(2, np.float32)})), "left over"),
     "NaN": (broken_weights(lambda t: t[QUERY].__setitem__((0, 0), np.nan)), "has NaN or infinity"),
     "integers": (broken_weights(lambda t: t.update({QUERY: np.ones((32, 32), np.int32)})), "dtype int32"),
@@ -179,7 +193,7 @@ def test_what_is_broken_is_refused_and_nothing_is_written(folder: Path, tmp_path
     breaks(tmp_path / "broken")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match=message):
-        write_run(read_source(f"hf:{tmp_path / 'broken'}"), tmp_path / "run")
+        write_run(as_run(read_source(f"hf:{tmp_path / 'broken'}"), tmp_path / "run"))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -221,9 +235,39 @@ def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: P
     moments = slots.mu["encoder"]["layers"]["attention"]["query"]["kernel"][1].reshape(4, 4)
     np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
     assert (jax.tree.leaves(slots.nu)[0] >= 0).all() and slots.step == reader.get_tensor("global_step")
-    run = load_run(write_run(found, tmp_path / "run"))
+    run = load_run(write_run(as_run(found, tmp_path / "run")))
     exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
     assert_same(exported.params, found.params)
+
+
+def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    export_tensorflow(model, tmp_path / "tf1")
+    path = tmp_path / "tf1" / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(ValueError, match=r"bert/encoder/layer_1/.* is not of a model such as bert_config.json"):
+        read_tensorflow(tmp_path / "tf1")
+
+
+@pytest.mark.parametrize(
+    ("name", "lowercase"), [("bert-base-chinese", True), ("bert-base-cased", False), ("bert-base-uncased", True)]
+)
+def test_the_case_is_that_of_the_vocabularys_words(real_data: Path, name: str, lowercase: bool) -> None:
+    """Of the Chinese one the special tokens <S> and <T> have capitals, and no word has."""
+    vocabulary = WordPiece.load(real_data / "vocab" / name / "vocab.txt", True, True)
+    assert suggests_lowercase(vocabulary) is lowercase
+
+
+def test_an_import_that_computes_something_else_is_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    monkeypatch.setattr(compare, "LIMIT", -1.0)
+    arguments = argparse.Namespace(source=f"hf:{folder}", output=str(tmp_path / "run"))
+    with pytest.raises(RuntimeError, match="other outputs"):
+        import_model(arguments)
+    assert not (tmp_path / "run").exists()
 
 
 def test_adapting_to_the_same_model_changes_nothing(model: TrainedModel) -> None:

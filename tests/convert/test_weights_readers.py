@@ -76,6 +76,23 @@ class Attack:
         return os.mkdir, (str(self.target),)
 
 
+def two_sizes_of_a_storage() -> bytes:
+    """The old format, where two tensors claim 40 and 4 numbers of one storage that has 4: a read beyond it."""
+
+    def text(value: str) -> bytes:
+        return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+    def tensor(size: int) -> bytes:
+        storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + b"K" + bytes([size])
+        shape = b"K" + bytes([size]) + b"\x85K\x01\x85"
+        return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"NtQK\x00" + shape + b"tR"
+
+    magic = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2) + pickle.dumps(1001, protocol=2)
+    machine = pickle.dumps({"little_endian": True}, protocol=2)
+    state = b"\x80\x02}(" + text("a") + tensor(40) + text("b") + tensor(4) + b"u."
+    return magic + machine + state + pickle.dumps(["0"], protocol=2) + (4).to_bytes(8, "little") + b"\0" * 16
+
+
 def attacks(target: Path) -> dict[str, bytes]:
     evil = pickle.dumps({"weight": Attack(target)}, protocol=2)
     archive = io.BytesIO()
@@ -96,6 +113,12 @@ def attacks(target: Path) -> dict[str, bytes]:
         "torch function": b"\x80\x02ctorch.hub\nload\n.",
         "not a pickle": b"hello",
         "nothing": b"",
+        "memo bomb": b"\x80\x02]r\xff\xff\xff\xff.",
+        "tuple bomb": b"\x80\x02)" + b"q\x00h\x00\x86" * 200 + b"Q.",
+        "key bomb": b"\x80\x02})" + b"q\x00h\x00\x86" * 200 + b"K\x01s.",
+        "string bomb": b"\x80\x02X\xff\xff\xff\x7fabc.",
+        "state of a storage": b"\x80\x02ctorch\nFloatStorage\n}b.",
+        "two sizes of a storage": two_sizes_of_a_storage(),
         "deep": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",
     }
 
@@ -116,14 +139,14 @@ def test_a_view_outside_its_storage_is_refused(torch, tmp_path: Path) -> None:
     torch.save({"weight": torch.arange(100.0).as_strided((10, 10), (10, 1))}, path)
     content = path.read_bytes()
     assert read_torch_tensors(path)["weight"].shape == (10, 10)
-    # In the pickle the shape (10, 10) is two one-byte integers: make it (200, 10).
+    # In the pickle the shape (10, 10) is two one-byte integers: make it (11, 10).
     assert content.count(b"K\nK\n\x86") == 1
-    edited = content.replace(b"K\nK\n\x86", b"K\xc8K\n\x86")
+    edited = content.replace(b"K\nK\n\x86", b"K\x0bK\n\x86")
     archive = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(archive, "w") as new:
         for info in old.infolist():
             data = old.read(info)
-            new.writestr(info.filename, data.replace(b"K\nK\n\x86", b"K\xc8K\n\x86"))
+            new.writestr(info.filename, data.replace(b"K\nK\n\x86", b"K\x0bK\n\x86"))
     assert edited != content
     path.write_bytes(archive.getvalue())
     with pytest.raises(ValueError, match="reaches beyond its storage"):
@@ -183,6 +206,8 @@ def entry(first: int, last: int, shape: list, dtype: str = "F32") -> dict:
 
 
 HOSTILE = {
+    "many dims": (safetensors_file({"w": entry(0, 4, [1] * 100_000)}, b"\0" * 4), "no size"),
+    "giant sizes": (safetensors_file({"w": entry(0, 4, [10**300] * 15)}, b"\0" * 4), "no size"),
     "huge header": (safetensors_file(b"{}", size=2**62), "its header claims"),
     "header beyond the file": (safetensors_file(b"{}", size=1000), "its header claims"),
     "short": (b"\x01\x02", "its header claims"),
