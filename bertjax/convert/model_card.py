@@ -59,7 +59,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     config = model.config
     sections = [
         f"{_FRONT_MATTER}\n# {config.name}",
-        _about(config, parameters),
+        _about(model, parameters),
         "## Use",
         _USE,
         _limits(model),
@@ -89,13 +89,21 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _about(config: Config, parameters: int) -> str:
-    net = config.model
-    start = "from the weights of another run" if config.init_from else "from scratch"
+def _about(model: TrainedModel, parameters: int) -> str:
+    config, net = model.config, model.config.model
+    start = "from the weights of another model" if config.init_from else "from scratch"
+    made = f"pretrained {start} by bertjax {bertjax.__version__}"
+    if _is_imported(model):
+        made = f"imported by bertjax {bertjax.__version__}; a head that the original lacks is random"
     return (
         f"A BERT of {net.num_hidden_layers} layers, width {net.hidden_size}, {net.num_attention_heads} heads and "
-        f"{parameters:,} parameters, with {_objectives(config)}, pretrained {start} by bertjax {bertjax.__version__}."
+        f"{parameters:,} parameters, with {_objectives(config)}, {made}."
     )
+
+
+def _is_imported(model: TrainedModel) -> bool:
+    """Whether bertjax has not trained it at all."""
+    return model.step == 0 and bool(model.config.init_from)
 
 
 def _objectives(config: Config) -> str:
@@ -133,6 +141,8 @@ def _held_out(figures: Mapping[str, float]) -> str:
 
 
 def _training(model: TrainedModel) -> str:
+    if _is_imported(model):
+        return "None by bertjax: these are the weights that were imported."
     stages = [(stage, min(model.step, stage.stop) - stage.start) for stage in stages_of(model.config)]
     seen = [(s.data.sequence_length, s.training.global_batch_size, steps) for s, steps in stages if steps > 0]
     kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in model.config.data.sources)) or "not told"

@@ -341,6 +341,7 @@ def test_the_command_line_imports_compares_and_exports(model: TrainedModel, fold
     assert filled.returncode == 0, filled.stderr
     exported = bertjax("export", "run", "--to", "huggingface", "--output", "again")
     assert exported.returncode == 0, exported.stderr
+    assert "None by bertjax" in (tmp_path / "again" / "README.md").read_text()
     ours, theirs = (safetensors.numpy.load_file(f / "model.safetensors") for f in (tmp_path / "again", folder))
     assert ours.keys() == theirs.keys()
     for name in theirs:
