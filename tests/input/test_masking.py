@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,6 +86,21 @@ def test_shares_of_mask_keep_and_random() -> None:
     assert len(counts) == SPECIALS.vocab_size and counts[0] > 0 and counts[-1] > 0
     others = np.setdiff1d(np.arange(SPECIALS.vocab_size), [SPECIALS.mask_id, *np.unique(labels)])
     assert stats.chisquare(counts[others]).pvalue > 0.01
+
+
+@pytest.mark.parametrize(("keep", "random"), [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0), (0.2, 0.8), (0.0, 1.0)])
+def test_the_papers_other_shares(keep: float, random: float) -> None:
+    input_ids, candidates, _ = same_text(128, 128, 60, MANY)
+    given = replace(rule(20), keep_share=keep, random_share=random)
+    masked, masks = mask_tokens(input_ids, candidates, keys(MANY), given)
+    shown = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
+    is_mask, is_kept = shown == SPECIALS.mask_id, shown == masks["mlm_labels"][:, :19]
+    hits = random / SPECIALS.vocab_size  # a random token may be [MASK] or the token itself
+    expected = np.array([1 - keep - random + hits, keep + hits, random - 2 * hits]) * shown.size
+    observed = np.array([is_mask.sum(), is_kept.sum(), shown.size - is_mask.sum() - is_kept.sum()])
+    possible = expected > 0
+    assert (observed[~possible] == 0).all()
+    assert stats.chisquare(observed[possible], expected[possible]).pvalue > 0.01 or possible.sum() == 1
 
 
 def test_each_masked_token_is_drawn_for_itself() -> None:
