@@ -127,10 +127,10 @@ def attacks(target: Path) -> dict[str, bytes]:
 def test_hostile_files_are_refused_at_once_and_run_nothing(tmp_path: Path, name: str) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(attacks(tmp_path / "pwned")[name])
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin"):
         read_torch_tensors(path)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
@@ -237,10 +237,10 @@ def test_hostile_safetensors_are_refused_at_once(tmp_path: Path, name: str) -> N
     content, message = HOSTILE[name]
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(ValueError, match=rf"weights .*model\.safetensors: not a sound safetensors file.*{message}"):
         read_safetensors(path)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 1
 
 
 def test_a_sparse_file_with_a_huge_header_is_refused_without_reading_it(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_sparse_file_with_a_huge_header_is_refused_without_reading_it(tmp_path
     with path.open("wb") as file:
         file.write((1 << 33).to_bytes(8, "little"))
         file.truncate(1 << 34)
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(ValueError, match="its header claims"):
         read_safetensors(path)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 1
