@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 _LARGEST_PICKLE = 16 << 20  # bytes; BERT-Large's is 60 kB
-_MOST_INSTRUCTIONS = 400_000
+_MOST_INSTRUCTIONS = 100_000
 _MOST_DIMS = 16
 _SHARED = 4  # tensors may share storages, as tied weights do, up to this many times the file
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
