@@ -14,21 +14,25 @@ from bert_base import config as bert_base
 
 from bertjax.config import Config, variant_of
 
-SHARES = {  # of the chosen tokens: kept as they are, replaced by a random token
-    "80-10-10": (0.1, 0.1),
-    "100-0-0": (0.0, 0.0),
-    "80-0-20": (0.0, 0.2),
-    "80-20-0": (0.2, 0.0),
-    "0-20-80": (0.2, 0.8),
-    "0-0-100": (0.0, 1.0),
+BOTH = ("mlm", "nsp")
+VARIANTS = {  # objectives; of the chosen tokens: kept as they are, replaced by a random token
+    "80-10-10": (BOTH, 0.1, 0.1),
+    "100-0-0": (BOTH, 0.0, 0.0),
+    "80-0-20": (BOTH, 0.0, 0.2),
+    "80-20-0": (BOTH, 0.2, 0.0),
+    "0-20-80": (BOTH, 0.2, 0.8),
+    "0-0-100": (BOTH, 0.0, 1.0),
+    "no-nsp": (("mlm",), 0.1, 0.1),
 }
 
 
 def config(variant: str = "no-nsp") -> Config:
     """BERT-Base with one thing changed."""
+    objectives, keep, random = variant_of(VARIANTS, variant)
     base = bert_base()
-    name = f"bert_base_{variant.replace('-', '_')}"
-    if variant == "no-nsp":
-        return replace(base, name=name, training=replace(base.training, objectives=("mlm",)))
-    keep, random = variant_of(SHARES | {"no-nsp": None}, variant)
-    return replace(base, name=name, data=replace(base.data, keep_share=keep, random_share=random))
+    return replace(
+        base,
+        name=f"bert_base_{variant.replace('-', '_')}",
+        data=replace(base.data, keep_share=keep, random_share=random),
+        training=replace(base.training, objectives=objectives),
+    )

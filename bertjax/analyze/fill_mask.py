@@ -154,8 +154,9 @@ def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[lis
     width = max((len(prompt.masks) for prompt in prompts), default=0)
     tokens = model.tokenizer.tokens
     guesses = []
+    length = model.max_length
     for prompt in prompts:
-        row = _row(prompt, model.tokenizer.pad_id, model.max_length, width)
+        row = _row(prompt, model.tokenizer.pad_id, length, width)
         shares, ids = jax.device_get(_predict(model.graphdef, model.params, *row, top=top))
         found = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
         guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in found])

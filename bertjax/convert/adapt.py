@@ -10,8 +10,7 @@ segments   new ones start as the row of segment 0
 
 from __future__ import annotations
 
-import copy
-
+import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
@@ -43,7 +42,7 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: WordPiece) -> tup
             f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys as they are there, or give "
             "another --init-from"
         )
-    params = copy.deepcopy(model.params)
+    params = jax.tree.map(lambda x: x, model.params)  # dicts of our own, the arrays shared
     tables, head = params["encoder"]["embeddings"], params["mlm_head"]
     notes = [f"{', '.join(model.drawn)}: not there; drawn at random"] if model.drawn else []
     rows, said = _rows_for(model.tokenizer, tokenizer)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import ModelConfig
+from bertjax.convert.huggingface import CONFIG_FIELDS
 from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.model.bert import Params, init_params
 from bertjax.text.tokenizer import WordPiece
@@ -24,18 +25,6 @@ _MODULES = {
     "NSP head": "cls.seq_relationship.",
 }
 _BY_TOKEN = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
-_CONFIG_FIELDS = {  # key of the config -> type; all are plain numbers
-    "hidden_size": int,
-    "num_hidden_layers": int,
-    "num_attention_heads": int,
-    "intermediate_size": int,
-    "hidden_dropout_prob": float,
-    "attention_probs_dropout_prob": float,
-    "max_position_embeddings": int,
-    "type_vocab_size": int,
-    "initializer_range": float,
-    "layer_norm_eps": float,
-}
 _LARGEST = 1 << 20  # of any size in a config
 
 
@@ -74,12 +63,13 @@ def model_config(values: Mapping[str, Any], activations: Mapping[str, str], wher
         if values.get(key, value) != value:
             raise ValueError(f"{where}: {key} is {values[key]!r}; only BERT encoders ({key} {value!r}) can be imported")
     found: dict[str, Any] = {}
-    for key, kind in _CONFIG_FIELDS.items():
-        value = values.get(key, getattr(ModelConfig(), key))
+    defaults = {key: getattr(ModelConfig(), key) for key in CONFIG_FIELDS if key != "vocab_size"}
+    for key, default in defaults.items():
+        value = values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
             raise ValueError(f"{where}: {key} is {value!r}, which is not a sensible number")
-        found[key] = kind(value)
-    if min(value for key, value in found.items() if _CONFIG_FIELDS[key] is int) < 1:
+        found[key] = type(default)(value)
+    if min(value for value in found.values() if type(value) is int) < 1:
         raise ValueError(f"{where}: every size must be at least 1")
     if found["hidden_size"] % found["num_attention_heads"]:
         raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")

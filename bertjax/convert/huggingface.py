@@ -6,7 +6,6 @@ Written with NumPy and safetensors alone; neither torch nor transformers is need
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from safetensors.numpy import save_file
 
 from bertjax.config import ModelConfig
+from bertjax.convert.folder import written_whole
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, model_card, sha256_of_file
 from bertjax.text.tokenizer import WordPiece
@@ -24,7 +24,7 @@ FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer.json", "tokenizer_
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
-_CONFIG_FIELDS = (
+CONFIG_FIELDS = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -47,14 +47,8 @@ def export_huggingface(model: TrainedModel, directory: str | Path) -> Path:
     """
     target = Path(directory).resolve()
     _refuse_to_lose(target)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with written_whole(target) as partial:
         _write_files(model, partial)
-        _put_in_place(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Path(directory)
 
 
@@ -63,7 +57,7 @@ def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
     return {
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
-        **{name: getattr(model, name) for name in _CONFIG_FIELDS},
+        **{name: getattr(model, name) for name in CONFIG_FIELDS},
         "hidden_act": _ACTIVATIONS[model.hidden_act],
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
@@ -103,8 +97,6 @@ def _write_files(model: TrainedModel, folder: Path) -> None:
     # safetensors makes its file readable by the owner alone.
     shutil.copymode(folder / "config.json", folder / WEIGHTS_FILE)
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    for name in FILES:
-        _sync(folder / name)
 
 
 def _refuse_to_lose(target: Path) -> None:
@@ -125,30 +117,5 @@ def _refuse_to_lose(target: Path) -> None:
         raise ValueError(f"export to {target}: {WEIGHTS_FILE} there is not the one its {CARD_FILE} speaks of; {advice}")
 
 
-def _put_in_place(partial: Path, target: Path) -> None:
-    """Rename `partial` to `target`; an earlier export makes way first and comes back if that fails."""
-    earlier = target.with_name(f".{target.name}.earlier")
-    shutil.rmtree(earlier, ignore_errors=True)
-    if target.exists():
-        target.rename(earlier)
-    try:
-        partial.rename(target)
-    except OSError:
-        if earlier.exists():
-            earlier.rename(target)
-        raise
-    _sync(target.parent)
-    shutil.rmtree(earlier, ignore_errors=True)
-
-
 def _json(values: dict[str, Any]) -> str:
     return json.dumps(values, indent=2, sort_keys=True) + "\n"
-
-
-def _sync(path: Path) -> None:
-    """Bring a file or a folder's names to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,16 +15,17 @@ from bertjax.convert.torch_reader import read_torch_tensors
 from bertjax.text.tokenizer import WordPiece
 
 # "gelu_new" and "gelu_pytorch_tanh" compute the same.
-_TOKENIZER_FILES = ("tokenizer", "tokenizer_config")
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+
+_TOKENIZER_FILES = ("tokenizer", "tokenizer_config")
 
 # Their tensors that say nothing of their own: buffers, and the projection that is tied to the word embeddings.
 _REDUNDANT = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)|cls\.predictions\.decoder\.(weight|bias)")
-# Heads of tasks that a fine-tuned model has on top.
 _TIED = {
-    "cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
-    "cls.predictions.decoder.bias": ("cls.predictions.bias",),
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+# Heads of tasks that a fine-tuned model has on top.
 _OTHER_HEADS = ("classifier.", "qa_outputs.", "dropout.")
 
 
@@ -98,9 +99,8 @@ def canonical_names(tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.nda
 def _require_tied(tensors: Mapping[str, np.ndarray]) -> None:
     """Raises ValueError if the output weights are stored and are not the word embeddings and the bias."""
     for copy, of in _TIED.items():
-        original = next((tensors[name] for name in of if name in tensors), None)
-        if copy in tensors and original is not None and not np.array_equal(tensors[copy], original):
-            raise ValueError(f"{copy} differs from {of[0]}: BERT has one table for both, and so has bertjax")
+        if copy in tensors and of in tensors and not np.array_equal(tensors[copy], tensors[of]):
+            raise ValueError(f"{copy} differs from {of}: BERT has one table for both, and so has bertjax")
 
 
 def _read_weights(folder: Path) -> dict[str, np.ndarray]:

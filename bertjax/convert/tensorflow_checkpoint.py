@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config import ModelConfig
+from bertjax.convert.folder import written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
 from bertjax.convert.huggingface import huggingface_config
 from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
@@ -56,8 +57,7 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     folder = Path(directory)
     if not folder.is_dir():
         raise ValueError(f"tf1:{folder}: no such folder")
-    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
-    tokens = WordPiece.load(folder / VOCABULARY_FILE, True, True)
+    config, tokens = _config_and_vocabulary(folder)
     if lowercase is None:
         lowercase = suggests_lowercase(tokens)
     tokenizer = WordPiece(tokens.tokens, lowercase, lowercase, origin=f"vocabulary {folder / VOCABULARY_FILE}")
@@ -82,9 +82,8 @@ def read_adam_slots(directory: str | Path) -> AdamSlots:
     Raises ValueError if a parameter has none.
     """
     folder = Path(directory)
-    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
-    tokenizer = WordPiece.load(folder / VOCABULARY_FILE, True, True)
-    config = replace(config, vocab_size=tokenizer.vocab_size)
+    config, tokens = _config_and_vocabulary(folder)
+    config = replace(config, vocab_size=tokens.vocab_size)
     arrays = _read_arrays(_prefix(folder))
     moments = []
     for slot in _SLOTS:
@@ -105,21 +104,15 @@ def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
     target = Path(directory).resolve()
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        arrays = to_tensorflow(to_huggingface_tensors(model.params, model.tokenizer.vocab_size))
-        arrays[STEP] = np.asarray(model.step, np.int64)
+    arrays = to_tensorflow(to_huggingface_tensors(model.params, model.tokenizer.vocab_size))
+    arrays[STEP] = np.asarray(model.step, np.int64)
+    config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
+    with written_whole(target) as partial:
         _write_arrays(partial / PREFIX, arrays)
-        text = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
-        (partial / CONFIG_FILE).write_text(text, encoding="utf-8")
+        (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
         (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.vocab_bytes)
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Path(directory)
 
 
@@ -139,6 +132,12 @@ def _config(model: TrainedModel) -> dict[str, Any]:
             f"{_LAYER_NORM_EPS} alone; export to huggingface"
         )
     return {k: v for k, v in config.items() if k not in keys} | {"hidden_act": names[model.config.model.hidden_act]}
+
+
+def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
+    """The network, and the tokens under switches that are yet to be found out."""
+    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
+    return config, WordPiece.load(folder / VOCABULARY_FILE, True, True)
 
 
 def _prefix(folder: Path) -> Path:

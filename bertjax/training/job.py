@@ -20,9 +20,9 @@ from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage, stage_at, stages_of
+from bertjax.training.stages import Stage, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
-from bertjax.training.step import EvalStep, TrainStep, make_eval_step, make_train_step
+from bertjax.training.step import EvalStep, TrainStep, make_eval_step
 
 # Evaluation draws its pairs and masks under a seed of its own, so that no training seed changes what is measured.
 HELD_OUT_SEED = 0x45564C
@@ -94,18 +94,9 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
             training.eval_batches,
             training.global_batch_size // training.grad_accum_steps,
         )
-        train_step = make_train_step(
-            blueprint,
-            chosen,
-            optimizer,
-            stage.schedule(),
-            clip_norm=config.optimizer.clip_norm,
-            grad_accum_steps=training.grad_accum_steps,
-            dropout_seed=training.seed,
-        )
         return Rows(
             stage,
-            train_step,
+            stage_step(config, stage, blueprint, optimizer),
             PairBatches(store.split("train"), tokenizer, data, stage.seed),
             held_out,
             Baselines(*unigram, held_out.next_sentence_majority()),

@@ -11,11 +11,9 @@ from bertjax.input.batches import batch_spec
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES, make_abstract_mesh
 from bertjax.parallel.sharding import check_divisible
-from bertjax.training import objectives
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage
+from bertjax.training.stages import Stage, stage_step
 from bertjax.training.state import draw_blueprint
-from bertjax.training.step import make_train_step
 
 
 def lower_train_step(config: Config, stage: Stage, devices: int, platform: str) -> jax.stages.Lowered:
@@ -28,16 +26,7 @@ def lower_train_step(config: Config, stage: Stage, devices: int, platform: str) 
     optimizer = make_optimizer(config.optimizer)
     with jax.sharding.use_abstract_mesh(mesh):
         blueprint = draw_blueprint(config.model, optimizer, mesh)
-        step = make_train_step(
-            blueprint,
-            objectives.choose(config.training.objectives),
-            optimizer,
-            stage.schedule(),
-            clip_norm=config.optimizer.clip_norm,
-            grad_accum_steps=stage.training.grad_accum_steps,
-            dropout_seed=config.training.seed,
-            platform=platform,
-        )
+        step = stage_step(config, stage, blueprint, optimizer, platform)
         rows = NamedSharding(mesh, P(BATCH_AXES))
         batch = {
             name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)

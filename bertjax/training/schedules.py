@@ -13,13 +13,12 @@ from bertjax.config import OptimizerConfig
 Schedule = Callable[[jax.Array], jax.Array]
 
 
-def _polynomial(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    left = jnp.maximum(total - step, 0.0) / total
-    return left**config.decay_power
-
-
 def _linear(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
     return jnp.maximum(total - step, 0.0) / total
+
+
+def _polynomial(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
+    return _linear(config, step, total) ** config.decay_power
 
 
 def _cosine(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:

@@ -6,9 +6,13 @@ import itertools
 from dataclasses import dataclass, replace
 
 import jax
+import optax
 
 from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
+from bertjax.training.objectives import choose
 from bertjax.training.schedules import Schedule, make_schedule
+from bertjax.training.state import Blueprint
+from bertjax.training.step import TrainStep, make_train_step
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,26 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
         validate(replace(one, training=replace(one.training, steps=last - first)))
         stages.append(Stage(number, start, stop, one.data, one.training, one.optimizer, first, last))
     return tuple(stages)
+
+
+def stage_step(
+    config: Config,
+    stage: Stage,
+    blueprint: Blueprint,
+    optimizer: optax.GradientTransformation,
+    platform: str | None = None,
+) -> TrainStep:
+    """The train step of a stage, as `make_train_step` has it: the same whether it is run or only planned."""
+    return make_train_step(
+        blueprint,
+        choose(config.training.objectives),
+        optimizer,
+        stage.schedule(),
+        clip_norm=config.optimizer.clip_norm,
+        grad_accum_steps=stage.training.grad_accum_steps,
+        dropout_seed=config.training.seed,
+        platform=platform,
+    )
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
