@@ -34,6 +34,8 @@ class ModelConfig:
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    position_embedding: Literal["learned", "sinusoidal"] = "learned"  # sinusoidal has no parameters; an ablation
+    causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     vocab_pad_multiple: int = 128  # table rows are padded to this; independent of the mesh
@@ -57,12 +59,24 @@ class DataConfig:
     workers: int = 0  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
     max_predictions: int = 20  # masked positions per row at most; the paper's 20 at length 128
+    predict: Literal["masked", "next"] = "masked"  # hidden tokens, or at every position the token that follows
     mask_probability: float = 0.15
     keep_share: float = 0.1  # of the masked positions: the token stays as it is
     random_share: float = 0.1  # of the masked positions: a random token; the rest become [MASK]
     short_sequence_probability: float = 0.1
     whole_word_masking: bool = False
     threads: int = 2  # threads that make batches
+
+    @property
+    def prediction_slots(self) -> int:
+        """Predictions that a row has room for."""
+        return self.sequence_length - 1 if self.predict == "next" else self.max_predictions
+
+    @property
+    def expected_predictions(self) -> float:
+        """Predictions that a full row has."""
+        chosen = self.sequence_length if self.predict == "next" else self.mask_probability * self.sequence_length
+        return min(self.prediction_slots, chosen)
 
 
 @dataclass(frozen=True)
@@ -194,7 +208,7 @@ def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
     import tyro
 
     return tyro.cli(
-        Config, default=config, args=list(arguments), prog=prog, config=(tyro.conf.AvoidSubcommands,), description=""
+        Config, default=config, args=list(arguments), prog=prog, config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff), description=""
     )
 
 
@@ -216,6 +230,16 @@ def validate(config: Config) -> Config:
         )
     if data.sequence_length < 8:
         raise ValueError(f"data.sequence_length={data.sequence_length} is too short for two segments; use 8 or more")
+    if (data.predict == "next") != model.causal:
+        raise ValueError(
+            f"data.predict={data.predict!r} with model.causal={model.causal}: what a token is to predict must not be "
+            "in its sight, and what it may use must be; use 'next' with a causal model and 'masked' with any other"
+        )
+    if model.causal and "nsp" in training.objectives:
+        raise ValueError(
+            f"training.objectives={training.objectives} with model.causal=True: [CLS] sees nothing but itself there, "
+            "and cannot tell whether B follows A; leave nsp out"
+        )
     if training.global_batch_size % training.grad_accum_steps:
         raise ValueError(
             f"training.global_batch_size={training.global_batch_size} is not divisible by "

@@ -50,6 +50,11 @@ def test_overrides_win_and_stand_first() -> None:
     assert "optimizer.learning_rate: 0.0003" in render(config, recipe).split("config:")[0]
 
 
+def test_a_switch_takes_its_value_as_every_key_does() -> None:
+    changed = override(Config(), ["--data.lowercase", "False", "--model.causal", "True"], "bertjax")
+    assert (changed.data.lowercase, changed.model.causal) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -95,6 +100,9 @@ BASE = Config()
     [
         (replace(BASE, model=ModelConfig(num_attention_heads=7)), r"hidden_size=768 .*num_attention_heads=7"),
         (replace(BASE, data=DataConfig(sequence_length=1024)), r"sequence_length=1024 is beyond the position table"),
+        (replace(BASE, model=ModelConfig(causal=True)), r"predict='masked' with model.causal=True"),
+        (replace(BASE, data=DataConfig(predict="next")), r"predict='next' with model.causal=False"),
+        (replace(BASE, model=ModelConfig(causal=True), data=DataConfig(predict="next")), r"leave nsp out"),
         (replace(BASE, data=DataConfig(sequence_length=4)), r"sequence_length=4 is too short"),
         (replace(BASE, data=DataConfig(mask_probability=1.5)), r"mask_probability=1.5 must be a share"),
         (replace(BASE, training=TrainingConfig(grad_accum_steps=3)), r"not divisible by training.grad_accum_steps=3"),

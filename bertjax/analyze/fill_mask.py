@@ -49,8 +49,11 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
     """For each text, for each [MASK] in it, the `top` likeliest entries, best first.
 
     [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
-    text without [MASK], one that is longer than the rows the model was trained on, or a `top` outside the vocabulary.
+    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, or
+    a causal model, which has never seen a mask.
     """
+    if model.config.model.causal:
+        raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and knows no {MASK}")
     if not 1 <= top <= model.config.model.vocab_size:
         raise ValueError(f"top={top}: ask for 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
     return _best(model, [_prompt(model, text) for text in texts], top)
@@ -63,8 +66,10 @@ def held_out_completions(
 
     Sentences have 8 to 30 tokens and no [UNK], those of whole words before those with pieces; the words are whole,
     alphabetic, neither rare nor among the commonest, and each a different one. Fewer come back if the split has no more
-    such sentences.
+    such sentences, and none of a causal model, which has never seen a mask.
     """
+    if model.config.model.causal:
+        return ()
     hidden = _hide_words(model.tokenizer, _sample(model, split, seed), count, seed)
     decode = functools.partial(model.tokenizer.decode, skip_special_tokens=False)
     guesses = _best(model, [prompt for prompt, _ in hidden], top)

@@ -26,6 +26,8 @@ _EQUAL = (
     "intermediate_size",
     "hidden_act",
     "layer_norm_eps",
+    "position_embedding",
+    "causal",
 )
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 

@@ -58,10 +58,10 @@ def model_config(values: Mapping[str, Any], activations: Mapping[str, str], wher
 
     `activations` has their names of the activation and ours. Raises ValueError for what is no BERT of ours.
     """
-    wanted = {"model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False}
+    wanted = {"model_type": "bert", "position_embedding_type": "absolute", "add_cross_attention": False}
     for key, value in wanted.items():
         if values.get(key, value) != value:
-            raise ValueError(f"{where}: {key} is {values[key]!r}; only BERT encoders ({key} {value!r}) can be imported")
+            raise ValueError(f"{where}: {key} is {values[key]!r}; only BERTs with {key} {value!r} can be imported")
     found: dict[str, Any] = {}
     defaults = {key: getattr(ModelConfig(), key) for key in CONFIG_FIELDS if key != "vocab_size"}
     for key, default in defaults.items():
@@ -76,7 +76,7 @@ def model_config(values: Mapping[str, Any], activations: Mapping[str, str], wher
     activation = values.get("hidden_act", "gelu")
     if activation not in activations:
         raise ValueError(f"{where}: hidden_act is {activation!r}; bertjax has {', '.join(activations)}")
-    return ModelConfig(**found, hidden_act=activations[activation])
+    return ModelConfig(**found, hidden_act=activations[activation], causal=bool(values.get("is_decoder", False)))
 
 
 def foreign_model(
@@ -109,7 +109,7 @@ def foreign_model(
     if missing:
         raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; is the config that of these weights?")
     if drawn:
-        fresh = to_huggingface_tensors(jax.jit(lambda: init_params(config, jax.random.key(0)))(), config.vocab_size)
+        fresh = to_huggingface_tensors(jax.jit(lambda: init_params(config, jax.random.key(0)))(), config)
         given |= {name: x for name, x in fresh.items() if name.startswith(heads)}
     try:
         params = from_huggingface_tensors(given, config)

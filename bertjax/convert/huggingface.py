@@ -59,6 +59,7 @@ def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
         "model_type": "bert",
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         "hidden_act": _ACTIVATIONS[model.hidden_act],
+        **({"is_decoder": True} if model.causal else {}),
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
@@ -80,7 +81,7 @@ def tokenizer_config(tokenizer: WordPiece, model_max_length: int) -> dict[str, A
 def _write_files(model: TrainedModel, folder: Path) -> None:
     config, tokenizer = model.config, model.tokenizer
     # "pt" is what transformers insists on; it says how names and layouts are to be read.
-    tensors = to_huggingface_tensors(model.params, config.model.vocab_size)
+    tensors = to_huggingface_tensors(model.params, config.model)
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
     limits = tokenizer_config(tokenizer, model.max_length)

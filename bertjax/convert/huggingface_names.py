@@ -11,6 +11,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.model.bert import Params, abstract_bert
+from bertjax.model.encoder import sinusoids
 from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
@@ -74,15 +75,20 @@ TENSORS: tuple[Tensor, ...] = (
 )
 
 
-def to_huggingface_tensors(params: Params, vocab_size: int) -> dict[str, np.ndarray]:
-    """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding."""
+def to_huggingface_tensors(params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
+
+    Fixed positions are written as the table that would have to be learned to be them.
+    """
     arrays = named_arrays(params)
+    if config.position_embedding == "sinusoidal":
+        arrays["encoder/embeddings/position"] = sinusoids(config)
     assert set(arrays) == {tensor.ours for tensor in TENSORS}, "the table and the model have different parameters"
     tensors: dict[str, np.ndarray] = {}
     for tensor in TENSORS:
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
         for number, layer in enumerate(array if tensor.per_layer else [array]):
-            tensors[tensor.theirs.format(number)] = _theirs(tensor, layer, vocab_size)
+            tensors[tensor.theirs.format(number)] = _theirs(tensor, layer, config.vocab_size)
     return tensors
 
 

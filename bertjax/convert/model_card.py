@@ -28,7 +28,7 @@ _MEASURES = (
 _FRONT_MATTER = """\
 ---
 library_name: transformers
-pipeline_tag: fill-mask
+pipeline_tag: {task}
 tags:
 - bert
 - bertjax
@@ -43,7 +43,7 @@ folder = "path/to/this/folder"
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = BertForPreTraining.from_pretrained(folder)  # the encoder and both heads
 
-pipeline("fill-mask", folder)("Text with a [MASK] in it.")
+pipeline("{task}", folder)("{text}")
 ```
 
 Classes with fewer heads load it too (`AutoModel`: the encoder and the pooler); transformers then lists the heads that
@@ -57,11 +57,12 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     export of the same checkpoint to the next.
     """
     config = model.config
+    task, text = ("text-generation", "Text to") if config.model.causal else ("fill-mask", "Text with a [MASK] in it.")
     sections = [
-        f"{_FRONT_MATTER}\n# {config.name}",
+        f"{_FRONT_MATTER.format(task=task)}\n# {config.name}",
         _about(model, parameters),
         "## Use",
-        _USE,
+        _USE.format(task=task, text=text),
         _limits(model),
         "## Held-out text",
         _held_out(_figures(model)),
@@ -107,6 +108,8 @@ def _is_imported(model: TrainedModel) -> bool:
 
 
 def _objectives(config: Config) -> str:
+    if config.model.causal:
+        return "left-to-right attention and a head for the next word; its next-sentence head was never trained"
     if "nsp" in config.training.objectives:
         return "heads for masked words (MLM) and the next sentence (NSP)"
     return "a head for masked words (MLM); its next-sentence head was never trained"

@@ -60,6 +60,7 @@ def as_run(model: ForeignModel, directory: str | Path) -> TrainedModel:
             strip_accents=model.tokenizer.strip_accents,
             sequence_length=length,
             max_predictions=max(1, round(0.15 * length)),
+            predict="next" if model.config.causal else "masked",
         ),
     )
     params = jax.device_put(model.params, jax.devices()[0])

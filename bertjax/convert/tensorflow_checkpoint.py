@@ -104,7 +104,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
     target = Path(directory).resolve()
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
-    arrays = to_tensorflow(to_huggingface_tensors(model.params, model.tokenizer.vocab_size))
+    arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
     with written_whole(target) as partial:
@@ -117,7 +117,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
 
 
 def _config(model: TrainedModel) -> dict[str, Any]:
-    """`bert_config.json`. Raises ValueError for an activation that google-research/bert does not compute."""
+    """`bert_config.json`. Raises ValueError for a network that google-research/bert does not compute."""
     config = huggingface_config(model.config.model, model.tokenizer.pad_id)
     keys = ("architectures", "model_type", "pad_token_id", "tie_word_embeddings", "dtype", "layer_norm_eps")
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
@@ -126,6 +126,8 @@ def _config(model: TrainedModel) -> dict[str, Any]:
             f"model.hidden_act={model.config.model.hidden_act!r}: google-research/bert computes gelu in its tanh form "
             "alone; train with model.hidden_act=gelu_tanh to export there, or export to huggingface"
         )
+    if model.config.model.causal:
+        raise ValueError("model.causal=True: google-research/bert's attention sees both sides; export to huggingface")
     if model.config.model.layer_norm_eps != _LAYER_NORM_EPS:
         raise ValueError(
             f"model.layer_norm_eps={model.config.model.layer_norm_eps}: google-research/bert computes with "

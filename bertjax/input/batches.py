@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.masking import MaskRule, mask_tokens
+from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
 from bertjax.input.plan import EpochPlan, PlanCache, build_plan
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 
@@ -52,15 +52,15 @@ class _Pairs:
 def batch_spec(data: DataConfig, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
     """Shape and dtype of every array of a batch, in order of the keys; known before any text is."""
     of_tokens = (batch_size, data.sequence_length)
-    of_masks = (batch_size, data.max_predictions)
+    of_predictions = (batch_size, data.prediction_slots)
     of_pairs = (batch_size, 1)
     return {
         "input_ids": (of_tokens, np.int32),
         "token_type_ids": (of_tokens, np.int32),
         "sequence_ids": (of_tokens, np.int32),
-        "mlm_positions": (of_masks, np.int32),
-        "mlm_labels": (of_masks, np.int32),
-        "mlm_weights": (of_masks, np.float32),
+        "mlm_positions": (of_predictions, np.int32),
+        "mlm_labels": (of_predictions, np.int32),
+        "mlm_weights": (of_predictions, np.float32),
         "cls_positions": (of_pairs, np.int32),
         "pair_labels": (of_pairs, np.int32),
         "pair_weights": (of_pairs, np.float32),
@@ -126,8 +126,13 @@ class PairBatches:
         starts, lengths = truncate(pairs.starts, pairs.lengths, self._max_tokens, fold_in(pairs.keys, "truncate"))
         tokens = self._split.tokens(starts.ravel(), lengths.ravel())
         encoder, candidates = lay_out(tokens, lengths, self._data.sequence_length, self._vocabulary)
-        encoder["input_ids"], masks = mask_tokens(encoder["input_ids"], candidates, pairs.keys, self._mask_rule)
-        return encoder | masks | label_pairs(pairs.is_random)
+        if self._data.predict == "next":
+            predictions = next_tokens(encoder["input_ids"], encoder["sequence_ids"])
+        else:
+            encoder["input_ids"], predictions = mask_tokens(
+                encoder["input_ids"], candidates, pairs.keys, self._mask_rule
+            )
+        return encoder | predictions | label_pairs(pairs.is_random)
 
     def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""

@@ -1,4 +1,4 @@
-"""The masked language model's part of a batch: which tokens are hidden, how, and what is to be predicted."""
+"""The language model's part of a batch: which tokens are hidden, how, and what is to be predicted."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def mask_tokens(
         "mlm_positions": positions.astype(np.int32),
         "mlm_labels": np.where(is_used, labels, 0),
         "mlm_weights": is_used.astype(np.float32),
+    }
+
+
+def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray) -> dict[str, np.ndarray]:
+    """What a left-to-right model is to predict: at every position the token after it (paper, section 5.1).
+
+    Both int32[B, L]; nothing is hidden. Returns the same arrays as `mask_tokens`, for P = L - 1 predictions: one for
+    every token but the last of its sequence.
+    """
+    has_next = (sequence_ids[:, 1:] == sequence_ids[:, :-1]) & (sequence_ids[:, 1:] > 0)
+    positions = np.broadcast_to(np.arange(has_next.shape[1], dtype=np.int32), has_next.shape)
+    return {
+        "mlm_positions": np.where(has_next, positions, 0),
+        "mlm_labels": np.where(has_next, input_ids[:, 1:], 0),
+        "mlm_weights": has_next.astype(np.float32),
     }
 
 

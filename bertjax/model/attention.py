@@ -48,7 +48,8 @@ class OutputProjection(nnx.Module):
 class SelfAttention(nnx.Module):
     """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
 
-    A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding.
+    A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding. In a
+    causal model it sees those of them up to itself.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -57,27 +58,36 @@ class SelfAttention(nnx.Module):
         self.value = Projection(config, rngs=rngs)
         self.output = OutputProjection(config, rngs=rngs)
         self.dropout_rate = config.attention_probs_dropout_prob
+        self.causal = config.causal
 
     def __call__(self, x_BLD: jax.Array, sequence_ids: jax.Array, dropout_keys: jax.Array | None) -> jax.Array:
         q, k, v = project(x_BLD, self.query, self.key, self.value)
-        return self.output(attend(q, k, v, sequence_ids, dropout_keys, self.dropout_rate))
+        seen = visible(sequence_ids, self.causal)
+        return self.output(attend(q, k, v, seen, dropout_keys, self.dropout_rate))
+
+
+def visible(sequence_ids: jax.Array, causal: bool) -> jax.Array:
+    """Which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
+
+    Padding (id 0) sees padding, so that no row of the softmax is empty.
+    """
+    same = sequence_ids[:, :, None] == sequence_ids[:, None, :]
+    return same & jnp.tri(same.shape[-1], dtype=bool) if causal else same
 
 
 def attend(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    sequence_ids: jax.Array,
+    seen: jax.Array,
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """softmax(q k / sqrt(K)) v over the tokens of equal sequence id; q, k, v and result [B, L, H, K], ids [B, L].
+    """softmax(q k / sqrt(K)) v over the tokens that are seen; q, k, v and result [B, L, H, K], seen bool [B, L, L].
 
-    The softmax is computed in float32 whatever the dtype of q. Padding (id 0) attends to padding, so that no row of
-    the softmax is empty.
+    The softmax is computed in float32 whatever the dtype of q.
     """
     scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
-    same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-    probs = jax.nn.softmax(jnp.where(same, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    probs = jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
     probs = dropout(probs.astype(q.dtype), dropout_keys, ATTENTION_PROBS, dropout_rate)
     return jnp.einsum("BHLM,BMHK->BLHK", probs, v)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -23,8 +25,20 @@ def padded_vocab_size(config: ModelConfig) -> int:
     return -(-config.vocab_size // config.vocab_pad_multiple) * config.vocab_pad_multiple
 
 
+def sinusoids(config: ModelConfig) -> jax.Array:
+    """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, D].
+
+    Scaled to the spread that a learned table starts with: beside words of that spread, waves of height 1 would be all
+    that the LayerNorm behind them lets through.
+    """
+    rates = 10_000.0 ** (-jnp.arange(0, config.hidden_size, 2) / config.hidden_size)
+    angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
+    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, : config.hidden_size]
+    return waves * (math.sqrt(2) * config.initializer_range)
+
+
 class Embeddings(nnx.Module):
-    """Token + learned position + segment, LayerNorm, dropout (modeling.py `embedding_postprocessor`)."""
+    """Token + position + segment, LayerNorm, dropout (modeling.py `embedding_postprocessor`)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D = config.hidden_size
@@ -33,11 +47,11 @@ class Embeddings(nnx.Module):
         padding = padded_vocab_size(config) - config.vocab_size
         word.set_value(jnp.pad(word.get_value(), ((0, padding), (0, 0))))
         self.word = word
-        self.position = weight(rngs, (config.max_position_embeddings, D), ("position", "embed"), config)
+        if config.position_embedding == "learned":
+            self.position = weight(rngs, (config.max_position_embeddings, D), ("position", "embed"), config)
         self.token_type = weight(rngs, (config.type_vocab_size, D), ("token_type", "embed"), config)
         self.norm = LayerNorm(config)
-        self.dropout_rate = config.hidden_dropout_prob
-        self.dtype = config.dtype
+        self.config = config
 
     def __call__(
         self,
@@ -50,12 +64,13 @@ class Embeddings(nnx.Module):
         x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
         # Two segments: a matmul with one-hot rows, whose gradient is a matmul too and not a scatter of every token.
         x += jax.nn.one_hot(token_type_ids, self.token_type.shape[0], dtype=x.dtype) @ self.token_type[...]
+        position = self.position[...] if self.config.position_embedding == "learned" else sinusoids(self.config)
         if packed:
-            x += jnp.take(self.position[...], positions_in_sequence(sequence_ids), axis=0, mode="clip")
+            x += jnp.take(position, positions_in_sequence(sequence_ids), axis=0, mode="clip")
         else:
-            x += self.position[: input_ids.shape[1]]
-        x = constrain(self.norm(x).astype(self.dtype), "act_batch", "act_length", "act_embed")
-        return dropout(x, keys, EMBEDDINGS, self.dropout_rate)
+            x += position[: input_ids.shape[1]]
+        x = constrain(self.norm(x).astype(self.config.dtype), "act_batch", "act_length", "act_embed")
+        return dropout(x, keys, EMBEDDINGS, self.config.hidden_dropout_prob)
 
 
 def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
@@ -90,13 +105,25 @@ class Encoder(nnx.Module):
         says that every row is one sequence from position 0, which spares a gather of the position table.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
+        return self._through_layers(x, sequence_ids, dropout_keys)[0]
 
-        def body(x: jax.Array, layer_and_number: tuple[Layer, jax.Array]) -> tuple[jax.Array, None]:
+    def hidden_states(self, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """The embeddings and what each layer makes of them, without dropout: [layers + 1, B, L, D]."""
+        x = self.embeddings(input_ids, token_type_ids, sequence_ids, None, True)
+        return jnp.concatenate([x[None], self._through_layers(x, sequence_ids, None, keep=True)[1]])
+
+    def _through_layers(
+        self, x: jax.Array, sequence_ids: jax.Array, dropout_keys: jax.Array | None, *, keep: bool = False
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """What the last layer makes of x, and with `keep` what each does, stacked."""
+
+        def body(x: jax.Array, layer_and_number: tuple[Layer, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
             layer, number = layer_and_number
             keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-            return layer(x, sequence_ids, keys), None
+            x = layer(x, sequence_ids, keys)
+            return x, x if keep else None
 
         if self.remat != "none":
             body = jax.checkpoint(body, policy=REMAT_POLICIES[self.remat])
         numbers = jnp.arange(self.num_layers, dtype=jnp.uint32)
-        return jax.lax.scan(body, x, (self.layers, numbers), unroll=self.unroll)[0]
+        return jax.lax.scan(body, x, (self.layers, numbers), unroll=self.unroll)

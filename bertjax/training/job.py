@@ -103,7 +103,7 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
             train_flops_per_token(
                 config.model,
                 data.sequence_length,
-                min(data.max_predictions, data.mask_probability * data.sequence_length),
+                data.expected_predictions,
             ),
         )
 

@@ -30,10 +30,10 @@ def test_every_parameter_is_in_the_table_once():
 @pytest.mark.parametrize("vocab_pad_multiple", [1, 128, 1000])
 def test_there_and_back_gives_the_same_bits(model, vocab_pad_multiple):
     config = replace(model.config.model, vocab_pad_multiple=vocab_pad_multiple)
-    tensors = to_huggingface_tensors(model.params, config.vocab_size)
+    tensors = to_huggingface_tensors(model.params, config)
     assert {name: tensor.shape for name, tensor in tensors.items()} == their_shapes(config)
     back = from_huggingface_tensors(tensors, config)
-    again = to_huggingface_tensors(back, config.vocab_size)
+    again = to_huggingface_tensors(back, config)
     for name, tensor in tensors.items():
         assert tensor.flags["C_CONTIGUOUS"] and tensor.dtype == np.float32
         np.testing.assert_array_equal(again[name], tensor, name)
@@ -56,7 +56,7 @@ def test_names_and_shapes_are_those_of_transformers():
 
 def test_what_does_not_fit_is_named(model):
     config = model.config.model
-    tensors = to_huggingface_tensors(model.params, config.vocab_size)
+    tensors = to_huggingface_tensors(model.params, config)
     without = {name: tensor for name, tensor in tensors.items() if name != "bert.pooler.dense.bias"}
     with pytest.raises(ValueError, match=r"missing bert\.pooler\.dense\.bias; left over nothing"):
         from_huggingface_tensors(without, config)

@@ -13,7 +13,7 @@ from reference_pairs import Masked, MaskRules, mask
 from scipy import stats
 
 from bertjax.input.batches import lay_out, truncate
-from bertjax.input.masking import MaskRule, mask_tokens
+from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
 from bertjax.input.randomness import hash64
 
 SPECIALS = Specials()
@@ -185,6 +185,21 @@ def test_masks_belong_to_the_pair_not_to_the_batch(whole_words: bool) -> None:
     assert (some == masked[order]).all()
     assert all((some_masks[key] == masks[key][order]).all() for key in masks)
     assert len(np.unique(masks["mlm_positions"], axis=0)) == 30
+
+
+def test_every_token_but_the_last_of_its_sequence_predicts_the_next() -> None:
+    sequence_ids = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]], np.int32)
+    input_ids = np.arange(18, dtype=np.int32).reshape(3, 6) + 5
+    found = next_tokens(input_ids, sequence_ids)
+    assert [(a.shape, a.dtype) for a in found.values()] == [((3, 5), t) for t in (np.int32, np.int32, np.float32)]
+    for row in range(3):
+        used = found["mlm_weights"][row] > 0
+        pairs = list(zip(found["mlm_positions"][row][used], found["mlm_labels"][row][used], strict=True))
+        assert pairs == [
+            (place, input_ids[row, place + 1])
+            for place in range(5)
+            if sequence_ids[row, place] and sequence_ids[row, place] == sequence_ids[row, place + 1]
+        ]
 
 
 def test_fewer_columns_than_slots() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import lzma
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_batches import real_batch, small_wordpiece
+from their_model import load_tensors, our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
-from bertjax.convert.huggingface import huggingface_config
-from bertjax.convert.huggingface_names import from_huggingface_tensors, to_huggingface_tensors
+from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.model.bert import abstract_bert, bind, init_params
-from bertjax.model.encoder import positions_in_sequence
+from bertjax.model.encoder import positions_in_sequence, sinusoids
+from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training.checkpoint import named_arrays
@@ -31,40 +34,15 @@ SMALL = ModelConfig(
 )  # fmt: skip
 LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
 OBJECTIVES = choose(("mlm", "nsp"))
-
-
-def relative(ours, reference):
-    return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
-
-
-def their_model(config, seed=0):
-    """transformers' model with every parameter random, those included that start as zeros or ones."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(seed)
-    network = transformers.BertForPreTraining(transformers.BertConfig(**huggingface_config(config, pad_token_id=0)))
-    for name, parameter in network.named_parameters():
-        around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-        torch.nn.init.normal_(parameter, around, 0.08)
-    return network.eval()
-
-
-def our_params(network, config):
-    return from_huggingface_tensors({name: p.detach().numpy() for name, p in network.named_parameters()}, config)
-
-
-def their_outputs(network, batch):
-    import torch
-
-    inputs = {"input_ids": batch["input_ids"], "token_type_ids": batch["token_type_ids"]}
-    inputs["attention_mask"] = (batch["sequence_ids"] > 0).astype(np.int32)
-    return network(**{k: torch.from_numpy(x).long() for k, x in inputs.items()}, output_hidden_states=True)
+GOLDEN = Path(__file__).parent / "parameters.golden.txt"
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "packed"))
 def run(graphdef, params, batch, *, packed):
     bert = bind(graphdef, params)
     ids = batch["input_ids"]
-    hidden = bert.encoder(ids, batch["token_type_ids"], batch["sequence_ids"], packed=packed)
+    inputs = ids, batch["token_type_ids"], batch["sequence_ids"]
+    hidden = bert.encoder(*inputs, packed=packed)
     everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     return hidden, bert.mlm_logits(hidden, everywhere), bert.nsp_logits(hidden, batch["cls_positions"])
 
@@ -116,17 +94,60 @@ def config():
     return replace(SMALL, vocab_size=small_wordpiece().vocab_size)
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
-def test_logits_equal_transformers(config, batch, hidden_act):
-    config = replace(config, hidden_act=hidden_act)
-    network = their_model(config)
+def assert_outputs_equal(config, network, params, batch):
+    """Hidden states of every layer, and the logits of both heads, over the real tokens."""
     theirs = their_outputs(network, batch)
-    hidden, mlm, nsp = our_outputs(config, our_params(network, config), batch)
+    hidden, mlm, nsp = our_outputs(config, params, batch)
+    layers = jax.jit(lambda p, *inputs: bind(abstract_bert(config)[0], p).encoder.hidden_states(*inputs))(
+        params, batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
+    )
     real = batch["sequence_ids"] > 0
-    mlm = mlm[..., : config.vocab_size]
+    assert len(layers) == len(theirs.hidden_states) == config.num_hidden_layers + 1
+    for ours, reference in zip(np.asarray(layers), theirs.hidden_states, strict=True):
+        assert relative(ours[real], reference.detach().numpy()[real]) < 2e-6
     assert relative(hidden[real], theirs.hidden_states[-1].detach().numpy()[real]) < 2e-6
-    assert relative(mlm[real], theirs.prediction_logits.detach().numpy()[real]) < 2e-6
+    assert relative(mlm[real][:, : config.vocab_size], theirs.prediction_logits.detach().numpy()[real]) < 2e-6
     assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6
+
+
+@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh"}, {"causal": True}, {"type_vocab_size": 5}], ids=str)
+def test_every_layer_and_all_logits_equal_transformers(config, batch, change):
+    config = replace(config, **change)
+    network = their_model(config)
+    assert_outputs_equal(config, network, our_params(network, config), batch)
+
+
+def test_fixed_positions_equal_a_table_of_them(config, batch, params):
+    config = replace(config, position_embedding="sinusoidal")
+    params = params | {"encoder": params["encoder"] | {"embeddings": dict(params["encoder"]["embeddings"])}}
+    del params["encoder"]["embeddings"]["position"]
+    network, tensors = their_model(config), to_huggingface_tensors(params, config)
+    load_tensors(network, tensors)
+    assert_outputs_equal(config, network, params, batch)
+
+
+def test_fixed_positions_are_the_waves_of_the_transformer():
+    config = replace(SMALL, hidden_size=6, num_attention_heads=2)
+    found = np.asarray(sinusoids(config)) / (np.sqrt(2) * config.initializer_range)
+    for position in (0, 1, 17, 63):
+        for pair in range(3):
+            angle = position / 10_000 ** (2 * pair / 6)
+            assert found[position, 2 * pair] == pytest.approx(np.sin(angle), abs=1e-5)
+            assert found[position, 2 * pair + 1] == pytest.approx(np.cos(angle), abs=1e-5)
+    whole = np.asarray(sinusoids(ModelConfig()))
+    assert np.sqrt(np.square(whole).mean()) == pytest.approx(0.02, rel=1e-3)
+
+
+def test_a_causal_token_sees_nothing_to_its_right(config, params, batch):
+    config = replace(config, causal=True)
+    cut = 9
+    changed = batch | {"input_ids": batch["input_ids"].copy()}
+    changed["input_ids"][:, cut:] = np.random.default_rng(0).integers(0, config.vocab_size, (24, 64 - cut))
+    hidden, mlm, _ = our_outputs(config, params, batch)
+    hidden_too, mlm_too, _ = our_outputs(config, params, changed)
+    np.testing.assert_array_equal(hidden[:, :cut], hidden_too[:, :cut])
+    np.testing.assert_array_equal(mlm[:, :cut], mlm_too[:, :cut])
+    assert np.abs(hidden[:, cut] - hidden_too[:, cut]).max() > 1e-3
 
 
 def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
@@ -136,15 +157,15 @@ def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
     assert relative(tanh[..., : config.vocab_size], erf[..., : config.vocab_size]) > 1e-5
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
-def test_losses_and_every_gradient_equal_torch(config, batch, hidden_act):
-    config = replace(config, hidden_act=hidden_act)
+@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh"}, {"causal": True}], ids=str)
+def test_losses_and_every_gradient_equal_torch(config, batch, change):
+    config = replace(config, **change)
     network = their_model(config)
     figures, gradients = our_gradients(config, our_params(network, config), batch)
     losses, wanted = their_gradients(network, batch)
     for name, value in losses.items():
         assert float(figures[name]) == pytest.approx(value, rel=1e-6)
-    ours = to_huggingface_tensors(gradients, config.vocab_size)
+    ours = to_huggingface_tensors(gradients, config)
     assert ours.keys() == wanted.keys()
     whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in wanted.values()))
     for name, reference in wanted.items():
@@ -179,6 +200,27 @@ def test_parameter_counts_are_the_papers(config, body, whole):
     assert count(shapes) == whole
     padded = abstract_bert(config)[1]
     assert count(padded) == whole + (30_592 - 30_522) * (config.hidden_size + 1)
+
+
+def described() -> str:
+    """Every parameter of BERT-Base and of BERT-Large: name, shape, logical name of each dim."""
+    sections = []
+    for name, config in {"base": ModelConfig(), "large": LARGE}.items():
+        _, shapes, axes = abstract_bert(config)
+        leaves = jax.tree.leaves(axes, is_leaf=is_names)
+        lines = [
+            f"  {parameter}  {' x '.join(f'{size} {dim}' for size, dim in zip(leaf.shape, names, strict=True))}"
+            for (parameter, leaf), names in zip(named_arrays(shapes).items(), leaves, strict=True)
+        ]
+        sections.append("\n".join([name, *lines]))
+    return "\n\n".join(sections) + "\n"
+
+
+def test_names_shapes_and_axes_of_parameters_are_those_on_record():
+    found = described()
+    if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
+        GOLDEN.write_text(found)
+    assert found == GOLDEN.read_text(), "if the change is meant, run this with BERTJAX_UPDATE_GOLDEN=1 and look at it"
 
 
 @functools.cache

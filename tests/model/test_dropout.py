@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from real_batches import real_batch, small_wordpiece
+from their_model import our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
 from bertjax.model.bert import abstract_bert, bind, init_params
@@ -129,3 +132,52 @@ def test_the_network_drops_the_same_in_microbatches_and_otherwise_at_each_step()
     next_step = np.asarray(encode(ids, keys(range(4), step=8)))
     different = [*whole, *next_step]
     assert min(np.abs(a - b).max() for a, b in itertools.combinations(different, 2)) > 0.1
+
+
+def our_masks(config: ModelConfig, rows: int, length: int, row: jax.Array) -> Iterator[tuple[float, np.ndarray]]:
+    """(rate, factors) of every site in the order in which a network comes to them."""
+    hidden, heads = (length, config.hidden_size), (config.num_attention_heads, length, length)
+    sites = [(row, EMBEDDINGS, hidden)]
+    for layer in range(config.num_hidden_layers):
+        key = fold(row, layer + 1)
+        sites += [(key, ATTENTION_PROBS, heads), (key, ATTENTION_OUTPUT, hidden), (key, MLP_OUTPUT, hidden)]
+    for key, site, inner in sites:
+        rate = config.attention_probs_dropout_prob if site == ATTENTION_PROBS else config.hidden_dropout_prob
+        yield rate, np.array(dropout(jnp.ones((rows, *inner)), key, site, rate))
+
+
+def test_dropout_is_at_the_four_sites_of_the_reference_and_nowhere_else(monkeypatch):
+    """transformers drops our elements wherever it drops any: its outputs are then ours, heads included."""
+    torch = pytest.importorskip("torch")
+    batch = real_batch(small_wordpiece(), rows=6)
+    config = ModelConfig(
+        vocab_size=small_wordpiece().vocab_size, hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
+        intermediate_size=160, max_position_embeddings=64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.3,
+    )  # fmt: skip
+    network = their_model(config).train()
+    network.set_attn_implementation("eager")
+    row_key = keys(range(6))
+    masks = our_masks(config, 6, 64, row_key)
+
+    def drop(x, p=0.5, training=True, inplace=False):
+        rate, factors = next(masks)
+        assert training and p == rate and x.shape == factors.shape
+        return x * torch.from_numpy(factors)
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", drop)
+    theirs = their_outputs(network, batch)
+    assert next(masks, None) is None, "transformers has fewer sites"
+
+    @jax.jit
+    def ours(params):
+        bert = bind(abstract_bert(config)[0], params)
+        inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
+        hidden = bert.encoder(*inputs, row_key, packed=False)
+        everywhere = jnp.broadcast_to(jnp.arange(64), batch["input_ids"].shape)
+        return hidden, bert.mlm_logits(hidden, everywhere), bert.nsp_logits(hidden, batch["cls_positions"])
+
+    hidden, mlm, nsp = jax.device_get(ours(our_params(network, config)))
+    real = batch["sequence_ids"] > 0
+    assert relative(hidden[real], theirs.hidden_states[-1].detach().numpy()[real]) < 2e-6
+    assert relative(mlm[real][:, : config.vocab_size], theirs.prediction_logits.detach().numpy()[real]) < 2e-6
+    assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6

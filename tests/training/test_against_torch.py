@@ -63,7 +63,7 @@ def our_losses(config: ModelConfig, settings: OptimizerConfig, batches: list) ->
     with jax.set_mesh(mesh):
         blueprint = draw_blueprint(config, optimizer, mesh)
         state = init_state(blueprint, config, optimizer, 0)
-        weights = to_huggingface_tensors(state.params, config.vocab_size)
+        weights = to_huggingface_tensors(state.params, config)
         step = make_train_step(
             blueprint,
             choose(("mlm", "nsp")),

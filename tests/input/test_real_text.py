@@ -1,0 +1,176 @@
+"""Over a million tokens of Wikipedia, rows are what the independent implementation makes of them, in distribution.
+
+Pairs, padding, numbers of masks, what masked tokens become and whole words, at both of the paper's lengths. Passes over
+the corpus are independent of each other, the rows of a document are not: so whole passes are compared.
+"""
+
+from __future__ import annotations
+
+import lzma
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reference_pairs import MaskRules, PairRules, corpus_pairs, mask
+from scipy import stats
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.text.sentences import split_sentences
+from bertjax.text.store import SplitView, TokenStore
+from bertjax.text.store_writer import write_store
+from bertjax.text.tokenizer import WordPiece
+
+TOKENS = 1_050_000
+PASSES = 6
+SLOTS = {128: 20, 512: 77}
+Batch = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(real_data: Path) -> WordPiece:
+    return WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", True, True)
+
+
+def articles(real_data: Path) -> Iterator[list[str]]:
+    """The sentences of each article."""
+    for path in sorted((real_data / "wikipedia_en").glob("*.txt.xz")):
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            for article in file.read().split("</doc>")[:-1]:
+                yield [s for line in article.split("\n")[2:] for s in split_sentences(line)]
+
+
+@pytest.fixture(scope="module")
+def split(real_data: Path, tokenizer: WordPiece, tmp_path_factory: pytest.TempPathFactory) -> SplitView:
+    documents, held = [], 0
+    for sentences in articles(real_data):
+        ids = [x.tolist() for x in tokenizer.encode_sentences(sentences) if len(x)] if sentences else []
+        if ids:
+            documents.append(ids)
+            held += sum(map(len, ids))
+        if held >= TOKENS:
+            break
+    assert held >= TOKENS
+    place = tmp_path_factory.mktemp("real") / "store"
+    return TokenStore.open(write_store(place, {"train": documents}, tokenizer)).split("train")
+
+
+def our_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig) -> Iterator[Batch]:
+    """All pairs of an epoch as rows."""
+    batches = PairBatches(split, tokenizer, data, seed=3)
+    batches.rows_per_epoch = 10**9  # rows of one plan only, all of them, none twice
+    for epoch in range(PASSES):
+        yield batches.rows(epoch * 10**9 + np.arange(len(batches._plans.get(epoch))))
+
+
+def their_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig, rules: PairRules) -> Iterator[Batch]:
+    """The same arrays of the independent implementation."""
+    lengths = np.diff(split.sentence_offsets)
+    sentences = np.split(split.tokens(split.sentence_offsets[:-1], lengths), np.cumsum(lengths)[:-1])
+    texts = [x.tolist() for x in sentences]
+    edges = split.document_offsets.tolist()
+    documents = [texts[start:stop] for start, stop in pairwise(edges)]
+    masks = MaskRules(
+        max_predictions=data.max_predictions,
+        vocab_size=tokenizer.vocab_size,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        mask_id=tokenizer.mask_id,
+        continuation=np.asarray(tokenizer.is_continuation).tolist(),
+        whole_words=data.whole_word_masking,
+    )
+    rng = random.Random(12)
+    for _ in range(PASSES):
+        pairs = corpus_pairs(documents, rules, rng)
+        rows = [mask(pair.first, pair.second, masks, rng) for pair in pairs]
+        yield {
+            "input_ids": padded([row.tokens for row in rows], data.sequence_length),
+            "sequence_ids": padded([[1] * len(row.tokens) for row in rows], data.sequence_length),
+            "token_type_ids": padded(
+                [[0] * (len(p.first) + 2) + [1] * (len(p.second) + 1) for p in pairs], data.sequence_length
+            ),
+            "mlm_positions": padded([row.positions for row in rows], data.max_predictions),
+            "mlm_labels": padded([row.labels for row in rows], data.max_predictions),
+            "mlm_weights": padded([[1] * len(row.positions) for row in rows], data.max_predictions),
+            "pair_labels": np.array([[pair.is_random] for pair in pairs], np.int32),
+        }
+
+
+def padded(rows: list[list[int]], width: int) -> np.ndarray:
+    table = np.zeros((len(rows), width), np.int32)
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+    return table
+
+
+def totals(batch: Batch, tokenizer: WordPiece) -> np.ndarray:
+    """Sums over the rows of a pass, in which a difference between two ways of making rows would show."""
+    length, slots = batch["input_ids"].shape[1], batch["mlm_positions"].shape[1]
+    whole = batch["sequence_ids"].sum(axis=1)
+    second = batch["token_type_ids"].sum(axis=1) - 1
+    first, odd = whole - second - 3, batch["pair_labels"][:, 0] == 1
+    used = batch["mlm_weights"] > 0
+    positions, labels = batch["mlm_positions"], batch["mlm_labels"]
+    shown = np.take_along_axis(batch["input_ids"], positions, axis=1)
+    continues = np.asarray(tokenizer.is_continuation)[labels] & used
+    follows = used[:, 1:] & (np.diff(positions, axis=1) == 1)
+    frequent = np.bincount(labels[used], minlength=tokenizer.vocab_size)[FREQUENT_IDS]
+    bins = np.linspace(0, length + 1, 18)
+    replaced = used & (shown != tokenizer.mask_id) & (shown != labels)
+    sums = {
+        "rows": len(whole),
+        "random": odd.sum(),
+        "padding": length * len(whole) - whole.sum(),
+        "full rows": (whole == length).sum(),
+        "A": first.sum(),
+        "B": second.sum(),
+        "A of random": first[odd].sum(),
+        "A x B": (first * second).sum(),
+        "masks": used.sum(),
+        "[MASK]": (used & (shown == tokenizer.mask_id)).sum(),
+        "kept": (used & (shown == labels)).sum(),
+        "replaced": replaced.sum(),
+        "replaced by the first half of the vocabulary": (replaced & (shown < tokenizer.vocab_size // 2)).sum(),
+        "pieces hidden": continues.sum(),
+        "neighbours hidden": follows.sum(),
+        "pieces hidden with what they continue": (follows & continues[:, 1:]).sum(),
+    }
+    shapes = [np.histogram(x, bins)[0] for x in (first, second, second[odd], whole, positions[used])]
+    masks_a_row = np.bincount(used.sum(axis=1), minlength=slots + 1)
+    return np.concatenate([np.array(list(sums.values())), *shapes, masks_a_row, frequent]).astype(float)
+
+
+FREQUENT_IDS = np.arange(996, 1100)  # of the published vocabulary: punctuation, letters, the commonest words
+
+
+def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Of Student's test on each sum that is not rare, times the number of them (Bonferroni)."""
+    both = np.concatenate([ours, theirs])
+    compared = (both.mean(axis=0) > 10) & (both.std(axis=0) > 0)
+    pvalues = stats.ttest_ind(ours[:, compared], theirs[:, compared]).pvalue
+    return float(pvalues.min() * len(pvalues))
+
+
+@pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
+@pytest.mark.parametrize("length", [128, 512])
+def test_rows_are_distributed_as_the_reference_makes_them(
+    split: SplitView, tokenizer: WordPiece, length: int, whole_words: bool
+) -> None:
+    data = DataConfig(sequence_length=length, max_predictions=SLOTS[length], whole_word_masking=whole_words)
+    rules = PairRules(length)
+    ours = np.array([totals(batch, tokenizer) for batch in our_passes(split, tokenizer, data)])
+    theirs = np.array([totals(batch, tokenizer) for batch in their_passes(split, tokenizer, data, rules)])
+    assert smallest_pvalue(ours, theirs) > 0.01
+    if (length, whole_words) == (128, False):
+        for flawed_rules, flawed_data in (
+            (replace(rules, put_back=False), data),
+            (replace(rules, short_sequences=False), data),
+            (rules, replace(data, whole_word_masking=True)),
+        ):
+            passes = islice(their_passes(split, tokenizer, flawed_data, flawed_rules), 3)
+            flawed = [totals(batch, tokenizer) for batch in passes]
+            assert smallest_pvalue(ours, np.array(flawed)) < 1e-4
