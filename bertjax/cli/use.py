@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from bertjax.analyze import fill_mask as masks
-from bertjax.convert.compare import Difference, compare_with_transformers
+from bertjax.convert.compare import Difference, compare_with_tensorflow, compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
@@ -50,10 +50,11 @@ def export(arguments: argparse.Namespace) -> int:
     model = load_run(arguments.run)
     directory = EXPORTERS[arguments.to](model, Path(arguments.output or model.directory / arguments.to))
     if arguments.to == "huggingface":
-        print(_compared(compare_with_transformers(model, directory)))
+        print(_compared("transformers", compare_with_transformers(model, directory)))
         print(f"next: AutoModelForMaskedLM.from_pretrained({str(directory)!r})")
     else:
         print("read back: the same bits")
+        print(_compared("google-research/bert", compare_with_tensorflow(model, directory)))
     print(f"exported step {model.step:,} to {directory}")
     return 0
 
@@ -69,18 +70,18 @@ def import_model(arguments: argparse.Namespace) -> int:
         print(f"  {note}")
     # Before anything is written: what computes something else is not kept.
     if kind == "hf":
-        print(_compared(compare_with_transformers(run, place, heads=not model.drawn)))
-    else:
-        print("not compared: nothing here computes with the original")
+        print(_compared("transformers", compare_with_transformers(run, place, heads=not model.drawn)))
+    elif kind == "tf1":
+        print(_compared("google-research/bert", compare_with_tensorflow(run, place)))
     directory = write_run(run)
-    print(
-        f"imported to {directory}\nnext: bertjax fill-mask {directory} 'A text with a [MASK].'\n"
-        f"      bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / 'vocab.txt'}"
-    )
+    print(f"imported to {directory}")
+    if not model.drawn and not model.config.causal:
+        print(f"next: bertjax fill-mask {directory} 'A text with a [MASK].'")
+    print(f"next: bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / 'vocab.txt'}")
     return 0
 
 
-def _compared(difference: Difference | None) -> str:
+def _compared(whom: str, difference: Difference | None) -> str:
     if difference is None:
-        return "not compared: torch and transformers are not both installed here"
-    return f"compared with transformers on real text: {difference}"
+        return f"not compared with {whom}: it is not installed here, or the checkpoint has not all heads"
+    return f"compared with {whom} on real text: {difference}"

@@ -1,4 +1,4 @@
-"""Proof of an export: the same text through our model and through transformers', logits compared."""
+"""Proof of a conversion: the same text through our model and through the other side's, logits compared."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.convert.tensorflow_checkpoint import read_arrays
+from bertjax.convert.tensorflow_forward import TensorflowBert
 from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
 _HIDDEN, _MLM, _NSP = "hidden states", "MLM logits", "NSP logits"
+_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 # Padding (the pairs differ in length), two segments, accents, digits, other scripts.
 PAIRS = (
@@ -59,16 +62,50 @@ def compare_with_transformers(
     tokenizer = AutoTokenizer.from_pretrained(directory)
     network = (BertForPreTraining if heads else BertModel).from_pretrained(directory).float().eval()
     _check_ids(model.tokenizer, tokenizer, pairs)
-    first, second = zip(*pairs, strict=True)
-    batch = tokenizer(
-        list(first), list(second), padding=True, truncation=True, max_length=model.max_length, return_tensors="np"
-    )
-    batch = {key: batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")}
+    batch = _batch(model, pairs)
     ours, theirs = _our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
-    real = batch["attention_mask"] == 1
+    return _within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
+
+
+def compare_with_tensorflow(
+    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
+) -> Difference | None:
+    """As `compare_with_transformers`, with what google-research/bert computes from a checkpoint of its layout.
+
+    None if the checkpoint has no heads.
+    """
+    arrays = read_arrays(directory)
+    if "cls/predictions/output_bias" not in arrays or "cls/seq_relationship/output_bias" not in arrays:
+        return None
+    batch = _batch(model, pairs)
+    ours = _our_outputs(model, batch)
+    theirs = dict(zip((_HIDDEN, _MLM, _NSP), TensorflowBert(arrays, model.config.model)(*batch.values()), strict=True))
+    theirs[_MLM] = theirs[_MLM][..., : model.config.model.vocab_size]
+    return _within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: google-research/bert")
+
+
+def _batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+    """Pairs of texts as padded rows, cut to the longest that the model was trained on: int64 [B, L]."""
+    tokenizer = model.tokenizer
+    rows = []
+    for pair in pairs:
+        first, second = (ids.tolist() for ids in tokenizer.encode_sentences(pair))
+        ids = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id][: model.max_length]
+        rows.append((ids, [int(place > len(first) + 1) for place in range(len(ids))], [1] * len(ids)))
+    length = max(len(ids) for ids, _, _ in rows)
+    batch = {}
+    for key, filler, part in zip(_INPUTS, (tokenizer.pad_id, 0, 0), zip(*rows, strict=True), strict=True):
+        batch[key] = np.array([row + [filler] * (length - len(row)) for row in part], np.int64)
+    return batch
+
+
+def _within_limit(
+    ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], real: np.ndarray, who: str
+) -> Difference:
+    """Raises RuntimeError if any of theirs is farther from ours than `LIMIT`."""
     found = Difference({name: _relative(ours[name], theirs[name], real) for name in theirs})
     if not found.largest <= LIMIT:
-        raise RuntimeError(f"{directory}: transformers computes other outputs, off by {found} (limit {LIMIT})")
+        raise RuntimeError(f"{who} computes other outputs, off by {found} (limit {LIMIT})")
     return found
 
 
@@ -85,7 +122,7 @@ def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[s
     """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in."""
     config = replace(model.config.model, dtype="float32")
     graphdef = abstract_bert(config)[0]
-    ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in ("input_ids", "token_type_ids", "attention_mask"))
+    ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in _INPUTS)
 
     @jax.jit
     def outputs(params: Params) -> dict[str, jax.Array]:

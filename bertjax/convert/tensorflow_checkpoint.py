@@ -58,16 +58,17 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     if not folder.is_dir():
         raise ValueError(f"tf1:{folder}: no such folder")
     config, tokens = _config_and_vocabulary(folder)
+    told = "as asked for" if lowercase is not None else "as the vocabulary suggests"
     if lowercase is None:
         lowercase = suggests_lowercase(tokens)
     tokenizer = WordPiece(tokens.tokens, lowercase, lowercase, origin=f"vocabulary {folder / VOCABULARY_FILE}")
-    arrays = _read_arrays(_prefix(folder))
+    arrays = read_arrays(folder)
     tensors = from_tensorflow(arrays, their_shapes(config))
     known = {tensorflow_name(name) for name in tensors}
     beyond = [name for name in arrays if name.startswith(_OF_BERT) and not name.endswith(_SLOTS) and name not in known]
     if beyond:
         raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
-    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, as the vocabulary suggests"]
+    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {told}"]
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
 
 
@@ -84,7 +85,7 @@ def read_adam_slots(directory: str | Path) -> AdamSlots:
     folder = Path(directory)
     config, tokens = _config_and_vocabulary(folder)
     config = replace(config, vocab_size=tokens.vocab_size)
-    arrays = _read_arrays(_prefix(folder))
+    arrays = read_arrays(folder)
     moments = []
     for slot in _SLOTS:
         of_slot = {name.removesuffix(slot): array for name, array in arrays.items() if name.endswith(slot)}
@@ -93,6 +94,11 @@ def read_adam_slots(directory: str | Path) -> AdamSlots:
         except ValueError as error:
             raise ValueError(f"tf1:{folder}: its Adam slots {slot} are not complete: {error}") from None
     return AdamSlots(*moments, step=int(arrays[STEP]))
+
+
+def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
+    """Every array of a folder's checkpoint, by its name there. Raises ValueError if it cannot be read."""
+    return _read_arrays(_prefix(Path(directory)))
 
 
 def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:

@@ -236,8 +236,24 @@ def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: P
     np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
     assert (jax.tree.leaves(slots.nu)[0] >= 0).all() and slots.step == reader.get_tensor("global_step")
     run = load_run(write_run(as_run(found, tmp_path / "run")))
+    assert compare.compare_with_tensorflow(run, source).of.keys() == {"hidden states", "MLM logits", "NSP logits"}
     exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
     assert_same(exported.params, found.params)
+
+
+def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    assert compare.compare_with_tensorflow(model, folder).largest < 5e-6
+    for turned in ("query", "output"):
+        layers = jax.tree.map(np.array, model.params["encoder"]["layers"])
+        kernel = layers["attention"][turned]["kernel"]
+        kernel[:] = kernel.reshape(2, 32, 32).swapaxes(1, 2).reshape(kernel.shape)
+        other = dataclasses.replace(
+            model, params=model.params | {"encoder": model.params["encoder"] | {"layers": layers}}
+        )
+        with pytest.raises(RuntimeError, match="google-research/bert computes other outputs"):
+            compare.compare_with_tensorflow(other, folder)
 
 
 def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_every_pair_follows_the_rules(documents: list[list[int]], max_tokens: in
         assert targets_that_explain(plan, split, number, max_tokens), f"document {number} follows no target"
 
 
+def test_fewer_than_half_of_the_pairs_follow_each_other() -> None:
+    """A chunk of one sentence has no rest to follow it: its B is always random."""
+    plan = plan_of(MemorySplit(random_documents(400, seed=5)), 61)
+    follow = (~plan.is_random).mean()
+    error = 0.5 / np.sqrt(len(plan.is_random))
+    assert 0.3 < follow < 0.5 - 5 * error
+    alone = plan_of(MemorySplit([[9], [7], [8]]), 61)
+    assert alone.is_random.all()
+
+
 def test_targets_are_drawn_per_document() -> None:
     """With short sequences off every document aims at all the room; with them on, a tenth of the documents do not."""
     split = MemorySplit(random_documents(300, seed=1, sentences=20))

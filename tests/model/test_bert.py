@@ -249,6 +249,30 @@ def test_first_weights_are_the_papers():
     assert len(set(firsts)) == len(firsts), "two kernels, or two layers of one, are the same"
 
 
+def test_a_layer_ends_with_its_layer_norm(config, batch):
+    """Post-LN: what comes out of any layer is normalised, and so would not be with LayerNorm before each half."""
+    bert = bind(abstract_bert(config)[0], jax.jit(lambda key: init_params(config, key))(jax.random.key(0)))
+    layers = bert.encoder.hidden_states(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
+    np.testing.assert_allclose(layers.mean(axis=-1), 0, atol=1e-5)
+    np.testing.assert_allclose(layers.std(axis=-1), 1, atol=1e-5)
+    assert relative(layers[1], layers[0]) > 0.01, "layers that do something"
+
+
+def test_the_word_embeddings_are_the_output_matrix_too(config, params, batch):
+    _, gradients = our_gradients(config, params, batch)
+    unseen = np.setdiff1d(np.arange(config.vocab_size), batch["input_ids"])
+    assert np.abs(gradients["encoder"]["embeddings"]["word"][unseen]).max(axis=1).min() > 0
+
+
+def test_next_sentences_are_told_from_the_pooled_vector(config, params, batch):
+    closed = jax.tree.map(np.zeros_like, params["pooler"])
+    _, mlm, nsp = our_outputs(config, params, batch)
+    _, same_mlm, closed_nsp = our_outputs(config, params | {"pooler": closed}, batch)
+    np.testing.assert_array_equal(mlm, same_mlm)
+    assert len(np.unique(nsp, axis=0)) > 1
+    np.testing.assert_array_equal(closed_nsp[:, 0], np.tile(params["nsp_head"]["dense"]["bias"], (24, 1)))
+
+
 def test_real_rows_start_the_same_under_any_padding():
     wide, narrow = first_params(SMALL, 0), first_params(replace(SMALL, vocab_pad_multiple=1), 0)
     assert [len(table["encoder/embeddings/word"]) for table in (wide, narrow)] == [1024, 900]

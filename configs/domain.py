@@ -1,0 +1,31 @@
+"""BERT-Base trained further on the text of a field: medicine, law, a company's own.
+
+Reproduces: the way of BioBERT (Lee et al. 2019) and of Legal-BERT's further pretraining: the weights of a published
+    BERT-Base, a learning rate that warms up again, full rows. Variants: cased, uncased. A vocabulary may extend the
+    published one: tokens in place of [unused] ones or behind the others start as the mean of their pieces.
+Text: yours, as --data.sources; some hundred megabytes at least, or the model forgets more than it learns.
+Expected: BioBERT gained 0.62 points of F1 in biomedical names, 2.80 in relations, 12.24 of MRR in questions (its abstract).
+Cost: 9.8e9 tokens, 5.8e18 FLOP: about 4 hours of one H200 at 400 TFLOP/s.
+Command: bertjax pretrain configs/domain.py --init-from hf:bert-base-cased --data.vocab bert-base-cased/vocab.txt \\
+             --data.sources 'text:papers/**/*.txt'
+"""
+
+from dataclasses import replace
+
+from bert_base import config as bert_base
+
+from bertjax.config import Config, OptimizerConfig, TrainingConfig
+
+
+def config(variant: str = "cased") -> Config:
+    """BERT-Base with one stage of full rows; GELU in the erf form, which is what Hugging Face reads its weights as."""
+    base = bert_base(variant)
+    return replace(
+        base,
+        name=f"domain_{variant}",
+        model=replace(base.model, hidden_act="gelu"),
+        data=replace(base.data, sources=(), sequence_length=512, max_predictions=77),
+        optimizer=OptimizerConfig(learning_rate=5e-5, warmup_steps=10_000),
+        training=TrainingConfig(steps=100_000, global_batch_size=192),
+        stages=(),
+    )
