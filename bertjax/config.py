@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
+SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -58,7 +60,9 @@ class DataConfig:
     held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
     workers: int = 0  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
-    max_predictions: int = 20  # masked positions per row at most; the paper's 20 at length 128
+    packing: Literal["none", "pairs"] = "none"  # a sentence pair to a row, or as many as fit
+    pairs_per_row: int = 8  # at most, when packed
+    max_predictions: int = 20  # masked positions per sentence pair at most; the paper's 20 at length 128
     predict: Literal["masked", "next"] = "masked"  # hidden tokens, or at every position the token that follows
     mask_probability: float = 0.15
     keep_share: float = 0.1  # of the masked positions: the token stays as it is
@@ -70,13 +74,25 @@ class DataConfig:
     @property
     def prediction_slots(self) -> int:
         """Predictions that a row has room for."""
-        return self.sequence_length - 1 if self.predict == "next" else self.max_predictions
+        if self.predict == "next":
+            return self.sequence_length - 1
+        if self.packing == "none":
+            return self.max_predictions
+        # A pair of n tokens has max(1, round(n p)) masks, so at most n p and this many more.
+        more = max(0.5, 1 - SHORTEST_ROW * self.mask_probability)
+        packed = int(self.mask_probability * self.sequence_length + more * self.pairs_per_row)
+        return min(packed, self.max_predictions * self.pairs_per_row)
+
+    @property
+    def pair_slots(self) -> int:
+        """Sentence pairs that a row has room for."""
+        return 1 if self.packing == "none" else self.pairs_per_row
 
     @property
     def expected_predictions(self) -> float:
         """Predictions that a full row has."""
-        chosen = self.sequence_length if self.predict == "next" else self.mask_probability * self.sequence_length
-        return min(self.prediction_slots, chosen)
+        share = 1.0 if self.predict == "next" else self.mask_probability
+        return min(self.prediction_slots, share * self.sequence_length)
 
 
 @dataclass(frozen=True)
@@ -255,6 +271,7 @@ def validate(config: Config) -> Config:
         "model.vocab_pad_multiple": model.vocab_pad_multiple,
         "model.scan_unroll": model.scan_unroll,
         "model.mlm_chunk": model.mlm_chunk,
+        "data.pairs_per_row": data.pairs_per_row,
         "data.max_predictions": data.max_predictions,
         "data.vocab_size": data.vocab_size,
         "data.threads": data.threads,

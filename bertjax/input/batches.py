@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
 
-from bertjax.config import DataConfig
+from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
+from bertjax.input.packing import Packing, pack, pack_rows
 from bertjax.input.plan import EpochPlan, PlanCache, build_plan
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
-SHORTEST_LENGTH = SPECIAL_TOKENS + 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
 
 
@@ -43,17 +43,21 @@ class Vocabulary(Protocol):
 class _Pairs:
     """The sentence pairs of some rows, before truncation."""
 
-    starts: np.ndarray  # int64 [B, 2]: first token of A and of B
-    lengths: np.ndarray  # int64 [B, 2]: tokens
-    is_random: np.ndarray  # bool [B]
-    keys: np.ndarray  # uint64 [B]: all later draws depend on the pair's key alone, not on where the pair is put
+    row: np.ndarray  # int64 [N], ascending: which of the rows
+    starts: np.ndarray  # int64 [N, 2]: first token of A and of B
+    lengths: np.ndarray  # int64 [N, 2]: tokens
+    is_random: np.ndarray  # bool [N]
+    keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on where the pair is put
+
+
+_NO_PAIRS = _Pairs(*(np.zeros((0, 2)[:n], t) for n, t in ((1, int), (2, int), (2, int), (1, bool), (1, np.uint64))))
 
 
 def batch_spec(data: DataConfig, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
     """Shape and dtype of every array of a batch, in order of the keys; known before any text is."""
     of_tokens = (batch_size, data.sequence_length)
     of_predictions = (batch_size, data.prediction_slots)
-    of_pairs = (batch_size, 1)
+    of_pairs = (batch_size, data.pair_slots)
     return {
         "input_ids": (of_tokens, np.int32),
         "token_type_ids": (of_tokens, np.int32),
@@ -67,11 +71,34 @@ def batch_spec(data: DataConfig, batch_size: int) -> dict[str, tuple[tuple[int, 
     }
 
 
+@dataclass(frozen=True)
+class _Epoch:
+    """The pairs of an epoch, and which of them share a row."""
+
+    plan: EpochPlan
+    packing: Packing | None  # None: each pair has a row of its own
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.plan if self.packing is None else self.packing)
+
+    def pairs_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of some rows, and for each of them which of `rows` it belongs to; int64[N] both, in their order."""
+        if self.packing is None:
+            return np.arange(len(rows)), rows
+        first = self.packing.offsets[rows]
+        counts = self.packing.offsets[rows + 1] - first
+        row = np.repeat(np.arange(len(rows)), counts)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return row, self.packing.order[first[row] + place].astype(np.int64)
+
+
 class PairBatches:
     """The rows of a run over one split, for masked language modelling and next sentence prediction.
 
-    Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of pairs of the first
-    epoch; batch k of size B is rows k B to k B + B - 1. Safe to use from many threads.
+    Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of rows of the first epoch's
+    plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and masks
+    that it would have alone. Safe to use from many threads.
 
     Raises ValueError if the split has fewer than two documents or the sequence length holds no pair.
     """
@@ -83,9 +110,9 @@ class PairBatches:
                 f"the split has {documents} document(s); sentence pairs need at least 2: add text to data.sources, "
                 f"or, if this is the held-out split, raise data.held_out={data.held_out}"
             )
-        if data.sequence_length < SHORTEST_LENGTH:
+        if data.sequence_length < SHORTEST_ROW:
             raise ValueError(
-                f"data.sequence_length={data.sequence_length} holds no sentence pair; use {SHORTEST_LENGTH} or more"
+                f"data.sequence_length={data.sequence_length} holds no sentence pair; use {SHORTEST_ROW} or more"
             )
         self._split = split
         self._vocabulary = vocabulary
@@ -123,6 +150,18 @@ class PairBatches:
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
         pairs = self._pairs(np.asarray(numbers, np.int64))
+        single = self._single_rows(pairs)
+        if self._data.packing == "none":
+            return single
+        slots = self._data.prediction_slots, self._data.pair_slots
+        return pack_rows(single, pairs.row, len(numbers), *slots, self._vocabulary.pad_id)
+
+    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+        """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
+        return batch_spec(self._data, batch_size)
+
+    def _single_rows(self, pairs: _Pairs) -> dict[str, np.ndarray]:
+        """Each pair in a row of its own."""
         starts, lengths = truncate(pairs.starts, pairs.lengths, self._max_tokens, fold_in(pairs.keys, "truncate"))
         tokens = self._split.tokens(starts.ravel(), lengths.ravel())
         encoder, candidates = lay_out(tokens, lengths, self._data.sequence_length, self._vocabulary)
@@ -134,56 +173,60 @@ class PairBatches:
             )
         return encoder | predictions | label_pairs(pairs.is_random)
 
-    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-        """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
-        return batch_spec(self._data, batch_size)
-
     @property
     def _max_tokens(self) -> int:
         return self._data.sequence_length - SPECIAL_TOKENS
 
-    def _build_plan(self, epoch: int) -> EpochPlan:
-        return build_plan(
+    def _build_plan(self, epoch: int) -> _Epoch:
+        sentences = self._split.sentence_offsets
+        plan = build_plan(
             self._split.document_offsets,
-            self._split.sentence_offsets,
+            sentences,
             max_tokens=self._max_tokens,
             short_sequence_probability=self._data.short_sequence_probability,
             seed=self._seed,
             epoch=epoch,
         )
+        if self._data.packing == "none":
+            return _Epoch(plan, None)
+        tokens = np.minimum(sum(plan.tokens(sentences)), self._max_tokens) + SPECIAL_TOKENS
+        key = derive_key(self._seed, "pack", epoch)
+        return _Epoch(plan, pack(tokens, self._data.sequence_length, self._data.pairs_per_row, key))
 
     def _pairs(self, numbers: np.ndarray) -> _Pairs:
-        starts = np.empty((len(numbers), 2), np.int64)
-        lengths = np.empty((len(numbers), 2), np.int64)
-        is_random = np.empty(len(numbers), bool)
-        keys = np.empty(len(numbers), np.uint64)
+        """The pairs of these rows of the run, in their order."""
         epochs, places = np.divmod(numbers, self.rows_per_epoch)
+        parts = [_NO_PAIRS]
         for epoch in np.unique(epochs).tolist():
-            plan = self._plans.get(epoch)
+            content = self._plans.get(epoch)
             rows = np.flatnonzero(epochs == epoch)
             if places[rows].max() > self.rows_per_epoch // 2:
                 self._plans.prepare(epoch + 1)
-            pair, keys[rows] = self._shuffle(places[rows], len(plan), epoch)
-            for side, (start, count) in enumerate(((plan.a_start, plan.a_count), (plan.b_start, plan.b_count))):
-                begin = self._split.sentence_offsets[start[pair]]
-                starts[rows, side] = begin
-                lengths[rows, side] = self._split.sentence_offsets[start[pair] + count[pair].astype(np.int64)] - begin
-            is_random[rows] = plan.is_random[pair]
-        return _Pairs(starts, lengths, is_random, keys)
+            passes, places_in_pass = np.divmod(places[rows], len(content))
+            for number in np.unique(passes).tolist():
+                chosen = passes == number
+                parts.append(self._pairs_of_pass(content, epoch, number, rows[chosen], places_in_pass[chosen]))
+        joined = (np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(_Pairs))
+        pairs = _Pairs(*joined)
+        by_row = np.argsort(pairs.row, kind="stable")
+        return _Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(_Pairs)))
 
-    def _shuffle(self, places: np.ndarray, plan_size: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pair at each place of an epoch, int64[n], and the pairs' keys, uint64[n].
+    def _pairs_of_pass(self, content: _Epoch, epoch: int, number: int, rows: np.ndarray, places: np.ndarray) -> _Pairs:
+        """The pairs of some places in one pass over an epoch's rows, whose order and masks are the pass's own.
 
-        The places run through the plan's pairs in a random order; if there are more places than pairs, what is left
-        of them starts on a second pass, in another order and with other masks.
+        There is more than one pass if this epoch's plan has fewer rows than the first one's.
         """
-        passes, pairs = np.divmod(places, plan_size)
-        keys = np.empty(len(places), np.uint64)
-        for number in np.unique(passes).tolist():
-            rows = np.flatnonzero(passes == number)
-            pairs[rows] = permute(pairs[rows], plan_size, derive_key(self._seed, "shuffle", epoch, number))
-            keys[rows] = hash64(derive_key(self._seed, "pair", epoch, number), pairs[rows])
-        return pairs, keys
+        planned = permute(places, len(content), derive_key(self._seed, "shuffle", epoch, number))
+        row, pair = content.pairs_of(planned)
+        plan, sentences = content.plan, self._split.sentence_offsets
+        starts = np.stack([sentences[plan.a_start[pair]], sentences[plan.b_start[pair]]], axis=1).astype(np.int64)
+        return _Pairs(
+            row=rows[row],
+            starts=starts,
+            lengths=np.stack(plan.tokens(sentences, pair), axis=1).astype(np.int64),
+            is_random=plan.is_random[pair],
+            keys=hash64(derive_key(self._seed, "pair", epoch, number), pair),
+        )
 
 
 def truncate(

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from bertjax.input.randomness import below, derive_key, hash64, uniform
 # A longer document advances as several at once. Each step of `build_plan` uses up a sentence or more of every document,
 # so this bounds the number of steps; it costs one early end of a chunk per so many sentences.
 LONGEST_WALK = 2048
+
+Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class EpochPlan:
 
     def __len__(self) -> int:
         return len(self.a_start)
+
+    def tokens(self, sentences: np.ndarray, pairs: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of A and of B of some pairs, given `sentence_offsets`."""
+        sides = (self.a_start, self.a_count), (self.b_start, self.b_count)
+        a, b = (
+            sentences[start[pairs] + count[pairs].astype(np.int64)] - sentences[start[pairs]] for start, count in sides
+        )
+        return a, b
 
 
 @dataclass
@@ -135,16 +146,16 @@ def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.n
     return np.searchsorted(sentences, wanted, side="left")
 
 
-class PlanCache:
+class PlanCache(Generic[Plan]):
     """The few plans in use, each built once, by whoever needs it first or ahead of time in the background."""
 
-    def __init__(self, build: Callable[[int], EpochPlan]) -> None:
+    def __init__(self, build: Callable[[int], Plan]) -> None:
         self._build = build
         self._lock = threading.Lock()
-        self._plans: OrderedDict[int, Future[EpochPlan]] = OrderedDict()
+        self._plans: OrderedDict[int, Future[Plan]] = OrderedDict()
         self.capacity = 2  # plans kept: the current one and the next
 
-    def get(self, epoch: int) -> EpochPlan:
+    def get(self, epoch: int) -> Plan:
         """The plan of an epoch, once it is there; whatever building it raised is raised here."""
         plan, is_new = self._claim(epoch)
         if is_new:
@@ -157,7 +168,7 @@ class PlanCache:
         if is_new:
             threading.Thread(target=self._fill, args=(plan, epoch), name=f"plan-{epoch}", daemon=True).start()
 
-    def _claim(self, epoch: int) -> tuple[Future[EpochPlan], bool]:
+    def _claim(self, epoch: int) -> tuple[Future[Plan], bool]:
         with self._lock:
             is_new = epoch not in self._plans
             plan = self._plans.setdefault(epoch, Future())
@@ -166,7 +177,7 @@ class PlanCache:
                 self._plans.popitem(last=False)
         return plan, is_new
 
-    def _fill(self, plan: Future[EpochPlan], epoch: int) -> None:
+    def _fill(self, plan: Future[Plan], epoch: int) -> None:
         try:
             plan.set_result(self._build(epoch))
         except BaseException as error:

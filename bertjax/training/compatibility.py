@@ -35,6 +35,8 @@ MUST_MATCH = frozenset(
         "data.strip_accents",
         "data.held_out",
         "data.sequence_length",
+        "data.packing",
+        "data.pairs_per_row",
         "data.max_predictions",
         "data.predict",
         "data.mask_probability",

@@ -59,10 +59,11 @@ class HeldOut:
             yield to_global(self._mesh, local, self.global_batch_size)
 
     def next_sentence_majority(self) -> float:
-        """Share of the more frequent next-sentence label over all rows of the set."""
-        numbers = range(self.count)
-        labels = np.concatenate([self._batches.batch(k, self.global_batch_size)["pair_labels"] for k in numbers])
-        return float(max(labels.mean(), 1 - labels.mean()))
+        """Share of the more frequent next-sentence label over all pairs of the set."""
+        batches = [self._batches.batch(k, self.global_batch_size) for k in range(self.count)]
+        share = sum(np.sum(b["pair_labels"] * b["pair_weights"]) for b in batches)
+        share /= sum(np.sum(b["pair_weights"]) for b in batches)
+        return float(max(share, 1 - share))
 
 
 def unigram_baseline(split: SplitView, vocab_size: int) -> tuple[float, float]:

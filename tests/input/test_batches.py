@@ -23,6 +23,8 @@ from bertjax.text.tokenizer import WordPiece
 
 SPECIALS = Specials()
 DATA = DataConfig(sequence_length=32, max_predictions=6)
+PACKED = replace(DATA, packing="pairs", pairs_per_row=3)
+each_packing = pytest.mark.parametrize("data", [DATA, PACKED], ids=["plain", "packed"])
 BATCH_SIZE = 8
 
 
@@ -112,11 +114,12 @@ def test_every_row_is_well_formed(documents, length, slots, probability, whole_w
         check_row({key: values[n] for key, values in batch.items()}, split, data)
 
 
+@each_packing
 @pytest.mark.parametrize("hosts", [1, 2, 4, 8])
-def test_hosts_make_slices_of_the_same_batches(hosts: int) -> None:
-    whole = [small_batches().batch(step, BATCH_SIZE) for step in range(two_epochs(small_batches()))]
+def test_hosts_make_slices_of_the_same_batches(hosts: int, data: DataConfig) -> None:
+    whole = [small_batches(data=data).batch(step, BATCH_SIZE) for step in range(two_epochs(small_batches(data=data)))]
     share = BATCH_SIZE // hosts
-    per_host = [small_batches() for _ in range(hosts)]
+    per_host = [small_batches(data=data) for _ in range(hosts)]
     joined = []
     for step in range(len(whole)):
         parts = [
@@ -127,8 +130,9 @@ def test_hosts_make_slices_of_the_same_batches(hosts: int) -> None:
     assert digest(joined) == digest(whole)
 
 
-def test_rows_may_be_any_selection_in_any_order() -> None:
-    batches = small_batches()
+@each_packing
+def test_rows_may_be_any_selection_in_any_order(data: DataConfig) -> None:
+    batches = small_batches(data=data)
     whole, rows = batches.batch(3, BATCH_SIZE), np.array([6, 0, 3])
     picked = batches.batch(3, BATCH_SIZE, rows)
     assert all((picked[key] == whole[key][rows]).all() for key in whole)
@@ -138,11 +142,12 @@ def test_rows_may_be_any_selection_in_any_order() -> None:
     assert {key: (v.shape, v.dtype.type) for key, v in nothing.items()} == batches.spec(0)
 
 
-def test_restart_at_every_step_of_two_epochs() -> None:
-    running = small_batches()
+@each_packing
+def test_restart_at_every_step_of_two_epochs(data: DataConfig) -> None:
+    running = small_batches(data=data)
     stream = [running.batch(step, BATCH_SIZE) for step in range(two_epochs(running))]
     for start in range(len(stream)):
-        restarted = small_batches()
+        restarted = small_batches(data=data)
         rest = [restarted.batch(step, BATCH_SIZE) for step in range(start, len(stream))]
         assert digest(rest) == digest(stream[start:])
 
@@ -155,8 +160,9 @@ def test_stream_is_pinned() -> None:
     assert stream == "c2dec2c8fd8361d8fffa82458a128b142a24029d1204f8501cddd2c27793f0c0"
 
 
-def test_batch_size_only_groups_the_rows() -> None:
-    batches = small_batches()
+@each_packing
+def test_batch_size_only_groups_the_rows(data: DataConfig) -> None:
+    batches = small_batches(data=data)
     few, many = batches.batch(0, 24), [batches.batch(step, 4) for step in range(6)]
     assert all((few[key] == np.concatenate([b[key] for b in many])).all() for key in few)
 
@@ -190,17 +196,24 @@ def test_epochs_have_one_number_of_rows() -> None:
         assert len(set(keys.tolist())) == sizes[0]
 
 
+def content_starts(batches: PairBatches, content) -> np.ndarray:
+    """The first token of every A of a plan."""
+    return batches._split.sentence_offsets[content.plan.a_start]
+
+
 def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
     batches, other = small_batches(), small_batches(seed=1)
-    places = np.arange(100)
-    orders = [batches._shuffle(places, 50, epoch)[0].reshape(2, 50) for epoch in range(3)]
-    orders.append(other._shuffle(places, 50, 0)[0].reshape(2, 50))
-    assert (np.sort(orders, axis=2) == np.arange(50)).all()
-    assert len(np.unique(np.concatenate(orders), axis=0)) == 8
+    content = batches._plans.get(0)
+    places = np.arange(len(content))
+    drawn = [(batches, epoch, number) for epoch in range(3) for number in range(2)] + [(other, 0, 0), (other, 0, 1)]
+    orders = np.array([b._pairs_of_pass(content, *which, places, places).starts[:, 0] for b, *which in drawn])
+    assert (np.sort(orders, axis=1) == np.sort(content_starts(batches, content))).all()
+    assert len(np.unique(orders, axis=0)) == 8
 
 
-def test_a_batch_may_straddle_many_epochs() -> None:
-    batches = small_batches(documents=2)
+@each_packing
+def test_a_batch_may_straddle_many_epochs(data: DataConfig) -> None:
+    batches = small_batches(data=data, documents=2)
     size = 5 * batches.rows_per_epoch + 3
     together = batches.batch(1, size)
     one_by_one = [batches.rows(np.array([number])) for number in range(size, 2 * size)]

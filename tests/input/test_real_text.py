@@ -174,3 +174,13 @@ def test_rows_are_distributed_as_the_reference_makes_them(
             passes = islice(their_passes(split, tokenizer, flawed_data, flawed_rules), 3)
             flawed = [totals(batch, tokenizer) for batch in passes]
             assert smallest_pvalue(ours, np.array(flawed)) < 1e-4
+
+
+def test_packed_rows_of_512_are_nearly_full(split: SplitView, tokenizer: WordPiece) -> None:
+    data = DataConfig(sequence_length=512, max_predictions=77)
+    fill = []
+    for packing in ("none", "pairs"):
+        batches = PairBatches(split, tokenizer, replace(data, packing=packing), seed=3)
+        rows = batches.rows(np.arange(batches.rows_per_epoch))
+        fill.append((rows["sequence_ids"] > 0).mean())
+    assert fill[0] < 0.6 and fill[1] > 0.97

@@ -8,6 +8,8 @@ import json
 import logging
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,14 +42,26 @@ def small_wordpiece() -> WordPiece:
     return WordPiece([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *whole], True, True)
 
 
+def whole_epoch(tokenizer: WordPiece, data: DataConfig) -> dict:
+    """Every pair of the documents' first epoch, each once, in rows as `data` says."""
+    with _batches(tokenizer, documents(), data) as batches:
+        return batches.batch(0, batches.rows_per_epoch)
+
+
 def real_batch(tokenizer: WordPiece, rows: int, length: int = 64, texts: list[list[str]] | None = None) -> dict:
     """A pretraining batch with two segments, padding and masks; keys and shapes as the trainer gets them."""
-    encoded = [tokenizer.encode_sentences(document) for document in texts or documents()]
-    with TemporaryDirectory() as folder:
-        held = [[ids.tolist() for ids in document if len(ids)] for document in encoded]
-        store = TokenStore.open(write_store(Path(folder) / "store", {"train": held}, tokenizer))
-        data = DataConfig(sequence_length=length, max_predictions=10, short_sequence_probability=0.7)
-        batch = PairBatches(store.split("train"), tokenizer, data, seed=0).batch(0, rows)
+    data = DataConfig(sequence_length=length, max_predictions=10, short_sequence_probability=0.7)
+    with _batches(tokenizer, texts or documents(), data) as batches:
+        batch = batches.batch(0, rows)
     assert np.any(batch["sequence_ids"] == 0) and np.any(batch["token_type_ids"] == 1)
     assert np.any(batch["mlm_weights"] == 0) and set(batch["pair_labels"].flat) == {0, 1}
     return batch
+
+
+@contextmanager
+def _batches(tokenizer: WordPiece, texts: list[list[str]], data: DataConfig) -> Iterator[PairBatches]:
+    encoded = [tokenizer.encode_sentences(document) for document in texts]
+    held = [[ids.tolist() for ids in document if len(ids)] for document in encoded]
+    with TemporaryDirectory() as folder:
+        store = TokenStore.open(write_store(Path(folder) / "store", {"train": held}, tokenizer))
+        yield PairBatches(store.split("train"), tokenizer, data, seed=0)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_batches import real_batch, small_wordpiece
+from real_batches import real_batch, small_wordpiece, whole_epoch
 from their_model import load_tensors, our_params, relative, their_model, their_outputs
 
-from bertjax.config import ModelConfig
+from bertjax.config import DataConfig, ModelConfig
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.encoder import positions_in_sequence, sinusoids
@@ -339,6 +339,22 @@ def test_packed_rows_equal_single_rows(config, params):
     for number, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         assert relative(hidden[0, start : start + length], wanted[number, :length]) < 2e-6
         assert relative(nsp[0, number], wanted_nsp[number, 0]) < 2e-6
+
+
+def test_packed_rows_train_as_rows_of_one_pair_do(config):
+    """Losses and every gradient of an epoch, packed and not."""
+    config = replace(config, max_position_embeddings=160, initializer_range=0.1)
+    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
+    plain = DataConfig(sequence_length=160, max_predictions=20, short_sequence_probability=0.7)
+    alone = whole_epoch(small_wordpiece(), plain)
+    packed = whole_epoch(small_wordpiece(), replace(plain, packing="pairs"))
+    assert len(packed["input_ids"]) < 0.8 * len(alone["input_ids"])
+    figures, gradients = our_gradients(config, params, alone)
+    same_figures, same_gradients = our_gradients(config, params, packed)
+    for name in ("loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
+        assert float(same_figures[name]) == pytest.approx(float(figures[name]), rel=1e-5), name
+    for name, gradient in named_arrays(gradients).items():
+        assert relative(named_arrays(same_gradients)[name], gradient) < 1e-5 or "key/bias" in name, name
 
 
 @settings(max_examples=25, deadline=None)

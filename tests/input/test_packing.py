@@ -1,0 +1,126 @@
+"""Packed rows: every pair in one row, as it would be alone, and the stream as well behaved as the plain one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair_corpora import MemorySplit, Specials, random_documents
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.input.packing import pack
+
+SPECIALS = Specials()
+PLAIN = DataConfig(sequence_length=64, max_predictions=10)
+PACKED = replace(PLAIN, packing="pairs", pairs_per_row=5)
+
+
+def batches(data: DataConfig, seed: int = 0) -> PairBatches:
+    return PairBatches(MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9)), SPECIALS, data, seed)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.integers(5, 64), max_size=200), st.integers(1, 9), st.integers(0, 2**63))
+def test_every_pair_is_in_one_row_that_holds_it(lengths: list[int], most: int, key: int) -> None:
+    sizes = np.array(lengths, np.uint16)
+    packing = pack(sizes, 64, most, key)
+    assert sorted(packing.order.tolist()) == list(range(len(lengths)))
+    rows = np.split(packing.order, packing.offsets[1:-1]) if len(packing) else []
+    assert all(1 <= len(row) <= most and sizes[row].sum() <= 64 for row in rows)
+    # No two rows could be one: as good as any that puts each pair where it first fits.
+    held = sorted((int(sizes[row].sum()), len(row)) for row in rows)
+    assert not any(a + b <= 64 and m + n <= most for (a, m), (b, n) in pairwise(held))
+    again = pack(sizes, 64, most, key)
+    assert (again.order == packing.order).all() and (again.offsets == packing.offsets).all()
+
+
+def test_pairs_of_a_length_are_shuffled() -> None:
+    sizes = np.full(3000, 20, np.uint16)
+    one, other = pack(sizes, 64, 8, 1), pack(sizes, 64, 8, 2)
+    assert len(one) == 1000
+    assert (one.order != other.order).mean() > 0.99
+    assert abs(np.corrcoef(one.order[:-1], one.order[1:])[0, 1]) < 0.1
+
+
+def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
+    """Every pair of a batch by itself: what it shows, its segments, what is to be predicted where, its label."""
+    found = []
+    for row in range(len(batch["input_ids"])):
+        for slot in np.flatnonzero(batch["pair_weights"][row]):
+            places = np.flatnonzero(batch["sequence_ids"][row] == slot + 1)
+            first = int(batch["cls_positions"][row, slot])
+            assert places.tolist() == list(range(first, first + len(places)))
+            positions = batch["mlm_positions"][row]
+            mine = (batch["mlm_weights"][row] > 0) & (positions >= first) & (positions <= places[-1])
+            found.append(
+                (
+                    tuple(batch["input_ids"][row, places].tolist()),
+                    tuple(batch["token_type_ids"][row, places].tolist()),
+                    tuple((positions[mine] - first).tolist()),
+                    tuple(batch["mlm_labels"][row, mine].tolist()),
+                    int(batch["pair_labels"][row, slot]),
+                )
+            )
+    return found
+
+
+@pytest.mark.parametrize("change", [{}, {"whole_word_masking": True}, {"predict": "next"}, {"mask_probability": 0.02}])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_packing_changes_no_pair(change: dict, epoch: int) -> None:
+    """All pairs of an epoch's plan, packed, are the pairs of the plain rows: tokens, segments, masks, labels."""
+    plain, packed = batches(replace(PLAIN, **change)), batches(replace(PACKED, **change))
+    for one in (plain, packed):
+        one.rows_per_epoch = 10**9  # rows of one plan only, all of them
+    alone = pairs_in(plain.rows(epoch * 10**9 + np.arange(len(plain._plans.get(epoch)))))
+    rows = packed.rows(epoch * 10**9 + np.arange(len(packed._plans.get(epoch))))
+    assert sorted(pairs_in(rows)) == sorted(alone)
+    assert len(rows["input_ids"]) < 0.75 * len(alone)
+
+
+def test_unused_slots_are_empty_and_predictions_ascend() -> None:
+    batch = batches(PACKED).batch(0, 40)
+    used = batch["mlm_weights"] > 0
+    assert (np.diff(used.astype(int), axis=1) <= 0).all(), "used slots first"
+    for key in ("mlm_positions", "mlm_labels"):
+        assert (batch[key][~used] == 0).all()
+    steps = np.diff(batch["mlm_positions"], axis=1)
+    assert (steps[used[:, 1:]] > 0).all()
+    for key in ("cls_positions", "pair_labels"):
+        assert (batch[key][batch["pair_weights"] == 0] == 0).all()
+    padding = batch["sequence_ids"] == 0
+    assert (batch["input_ids"][padding] == SPECIALS.pad_id).all() and (batch["token_type_ids"][padding] == 0).all()
+    shown = np.take_along_axis(batch["input_ids"], batch["cls_positions"], axis=1)
+    assert (shown[batch["pair_weights"] > 0] == SPECIALS.cls_id).all()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    length=st.integers(8, 90),
+    probability=st.sampled_from([0.01, 0.07, 0.1, 0.15, 0.5]),
+    most=st.integers(1, 9),
+    predictions=st.integers(1, 30),
+    seed=st.integers(0, 2**40),
+)
+def test_all_masks_of_all_pairs_have_room(
+    length: int, probability: float, most: int, predictions: int, seed: int
+) -> None:
+    data = DataConfig(
+        sequence_length=length,
+        mask_probability=probability,
+        max_predictions=predictions,
+        packing="pairs",
+        pairs_per_row=most,
+        short_sequence_probability=0.5,
+    )
+    batch = batches(data, seed).batch(0, 30)
+    shapes = {key: (values.shape, values.dtype.type) for key, values in batch.items()}
+    assert shapes == batches(data).spec(30)
+    for ids, positions in zip(batch["sequence_ids"], batch["mlm_positions"], strict=True):
+        sizes = np.bincount(ids)[1:]
+        wanted = sum(min(predictions, max(1, round(n * probability)), int(n) - 3) for n in sizes.tolist())
+        assert np.count_nonzero(positions) == wanted
