@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bertjax.text import docs, formats, tfds
+from bertjax.text import docs, formats, tfds, wikipedia
 from bertjax.text.documents import Document, ReadCounts, assemble
 
 _FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
@@ -18,7 +18,7 @@ _FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
     "jsonl": formats.read_jsonl,
     "wikiextractor": formats.read_wikiextractor,
 }
-KINDS = (*_FORMATS, "docs", "tfds")
+KINDS = (*_FORMATS, "docs", "tfds", "wikipedia")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterat
         return assemble(docs.read(file.members, counts), counts)
     if file.kind == "tfds":
         return assemble(tfds.read(file.path, file.feature, counts), counts)
+    if file.kind == "wikipedia":
+        return assemble(wikipedia.read(file.path), counts)
     return assemble(_FORMATS[file.kind](file.path, counts), counts, sentence_per_line=file.kind == "lines")
 
 

@@ -1,0 +1,82 @@
+"""Taking markup out of wikitext: from the inside out, with a mark in its place, and no traces of it in the sentence.
+
+The marks are control characters, which XML does not allow, so that no dump has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+GAP = "\x02"  # something was here that is no text
+BREAK = "\x03"  # a paragraph ends here
+JOINT = "\x04"  # nothing was here, but what is on its two sides is no markup together
+
+_MARKS = re.compile(f"[{GAP}{BREAK}{JOINT}]")
+_DEPTH = 40  # of nesting; MediaWiki itself gives up at 40 templates inside one another
+
+_AFTER = frozenset(",.;:!?)]}»”’…%、。，．；：！？）」』】》〉”’،؛؟।")  # before these a gap leaves no space
+_BEFORE = frozenset("([{«“‘（「『【《〈")  # and after these
+_SPACED_GAP = re.compile(f" ?(?:{GAP} ?)++")
+_AFTER_COMMA = re.compile(f"[,;、，；،؛] ?(?:{GAP} ?)++(?=[,;、，；،؛.。।])")
+_PARENTHESES = re.compile(r"\([^()（）]*+\)|（[^()（）]*+）")
+_PIECE = re.compile(r"[^,;，；、،؛]*+[,;，；、،؛]?")
+_SEPARATORS = " ,;，；、،؛"
+
+
+def without_marks(text: str) -> str:
+    """The text without characters that could be taken for marks."""
+    return _MARKS.sub("", text)
+
+
+def replace_nested(text: str, balanced: re.Pattern[str], any_content: re.Pattern[str], by: Callable[..., str]) -> str:
+    """Replace matches from the innermost outwards, in linear time however deep the text nests.
+
+    `balanced` matches a bracketed text with none of its kind inside; `any_content` one that has stray brackets too,
+    which is tried where the first no longer finds anything. `by` gets the match and must not return its brackets.
+    """
+    for _ in range(_DEPTH):
+        text, found = balanced.subn(by, text)
+        if not found:
+            text, found = any_content.subn(by, text)
+            if not found:
+                break
+    return text
+
+
+def close_gaps(text: str) -> str:
+    """Remove the gaps of a paragraph, whose words have one space between them, with what makes no sense without them.
+
+    That is a second space, a space before punctuation, a comma before another or a period, and in parentheses a piece
+    between commas with nothing else in it (`( GAP; born 1900)` is `(born 1900)`), or the parentheses themselves.
+    """
+    if GAP not in text:
+        return text
+    if "(" in text or "（" in text:
+        text = _PARENTHESES.sub(_clean_parentheses, text)
+    return _SPACED_GAP.sub(_close, _AFTER_COMMA.sub("", text))
+
+
+def _clean_parentheses(found: re.Match[str]) -> str:
+    whole = found[0]
+    if GAP not in whole:
+        return whole
+    kept = [piece for piece in _PIECE.findall(whole[1:-1]) if piece and not _is_hole(piece)]
+    inside = "".join(kept).strip(_SEPARATORS + GAP)
+    return f"{whole[0]}{inside}{whole[-1]}" if any(map(str.isalnum, inside)) else GAP
+
+
+def _is_hole(piece: str) -> bool:
+    """Whether nothing is left between two commas, or only what introduces it: `German: GAP`."""
+    if GAP not in piece:
+        return False
+    rest = piece.replace(GAP, "").strip(_SEPARATORS)
+    return rest.endswith((":", "：")) or not any(map(str.isalnum, rest))
+
+
+def _close(found: re.Match[str]) -> str:
+    start, end = found.span()
+    text = found.string
+    if end == len(text) or start == 0 or text[end] in _AFTER or text[start - 1] in _BEFORE:
+        return ""
+    return " " if " " in found[0] else ""

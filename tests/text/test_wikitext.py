@@ -1,0 +1,215 @@
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.text.wikilinks import Names
+from bertjax.text.wikitext import paragraphs
+
+GERMAN = Names.of(["Medium", "Datei", "Kategorie"])
+CONTROL = re.compile("[\x00-\x08\x0e-\x1f]")
+
+
+def text(wikitext, names=GERMAN):
+    return "\n".join(paragraphs(wikitext, names))
+
+
+CASES = {
+    "paragraphs": [
+        ("One\nline.\n\nTwo.\n\n\n", "One line.\nTwo."),
+        ("Before.\n== Heading ==\nAfter.\n=== A === <!-- c -->\n", "Before.\nAfter."),
+        ("Text.\n* item\n# item\n; term : meaning\n:: indented\nMore.", "Text.\nMore."),
+        ("{{Box}}* item\n[[File:a.png]]\n<!-- c -->== A ==", ""),
+        ("One\n----\nTwo", "One\nTwo"),
+        ("Text.\n code = 1\n\n<!-- c -->Prose.", "Text.\nProse."),
+        ("a<br>b<br/><br />c<p>d</p>e<div style='x'>f</div>", "a b\nc\nd\ne\nf"),
+        ("1 = 2 and 2 == 2", "1 = 2 and 2 == 2"),
+        ("—\n\n(…)\n\n7", "7"),
+    ],
+    "tables": [
+        ("A.\n{| class=x\n|-\n! H\n| c || d\n* e\n\nf\n|}\nB.", "A.\nB."),
+        ("A.\n:{|\n|\n{|\n| in\n|}\n| out\n|}\nB.", "A.\nB."),
+        ("A.\n{|\n| never closed\n\nText of it.\n==H==\nB.", "A.\nB."),
+        ("A.\n|-\n| left || over\nB.", "A.\nB."),
+        ("A.\n<table><tr><td>x<table></table></td></tr></table>B.<ul><li>y</ul>C.", "A.\nB.\nC."),
+        ("{{Box|\n{|\n|a\n|}}}\nB.", "B."),
+        ("{{{!}} class=x\n{{!}} a\n{{!}}}\nB.", "B."),
+    ],
+    "templates": [
+        ("A{{Box|a={{b|c}}|d=[[e|f]]}} b.", "A b."),
+        ("A{{cite|title=a } b}} b{{cite|title={a} [b}}.", "A b."),
+        ("A {{#if:x|y}}b{{{p|q}}}.", "A bq."),
+        ("A {{open.\n\nC {{d}} e.", "A open.\nC e."),
+        ("{{Infobox\n| a = b\nText.", "Text."),
+        ("{{convert|5|km|mi}}, {{cvt|5|to|10|ft}}, {{Convert|3|C|F}}", "5 km, 5 to 10 ft, 3 °C"),
+        ("{{lang|fr|''le'' [[a|mot]]}}, {{lang-de|Wort}}, {{lang-la|1=Anno}}", "le mot, Wort, Anno"),
+        ("{{transl|ar|ALA|Allāh}} {{nihongo|Sun|日|hi}} {{Nihongo|Moon|月}}", "Allāh Sun (日, hi) Moon (月)"),
+        (
+            "{{as of|2010}}. {{As of|2010|5|lc=y}}. {{As of|2010|05|03}}.",
+            "As of 2010. as of May 2010. As of 3 May 2010.",
+        ),
+        ("{{formatnum:1234}} {{val|6.2|e=18|u=m}} {{frac|2|1|4}} {{sfrac|3}}", "1234 6.2×10^18 m 2 1/4 1/3"),
+        (
+            "{{USS|Hornet|CV-12|6}}, {{chem|H|2|O}}, {{circa|1900}}, ''X''{{'s}}",
+            "USS Hornet (CV-12), H2O, c. 1900, X's",
+        ),
+        ("a{{snd}}b{{mdash}}c{{nbsp}}d{{=}}e", "a – b—c d=e"),
+        (
+            "{{unité|350|km|2}} au {{s|XIX}}, {{1er|prix}}, {{XXe siècle}}",
+            "350 km2 au XIXe siècle, 1er prix, XXe siècle",
+        ),
+        ("{{date-|12|novembre|1918}}, {{Lien|langue=en|trad=A|fr=B}}", "12 novembre 1918, B"),
+        ("{{仮リンク|市|en|City}}の{{ill|City|de|lt=town}}", "市のtown"),
+        ("Er sagte:\n{{Zitat|Es ist\n[[so]].}}\nUnd ging.", "Er sagte:\nEs ist so.\nUnd ging."),
+        ("{{as of|2010|" + "1" * 9000 + "}}", "As of " + "1" * 9000 + " 2010"),
+    ],
+    "links": [
+        ("[[Bus]]es, [[a|b]], [[a#b|c]], [[:Category:A]], [[w:a|]]", "Buses, b, c, Category:A, a"),
+        ("[[Berlin (Town)|]] [[Rome, Italy|]]", "Berlin Rome"),
+        ("A [[File:a.jpg|thumb|200px|A [[b|c]] [http://x y] {{d|e}} [f]]] b.", "A b."),
+        ("A [[ datei :a|b]][[Bild:a.SVG|b]][[Medium:c]] b.", "A b."),
+        ("A b.\n[[Kategorie:X|Y]]\n[[category:z]] [[Unbekannt:z]]\n[[de:A]]\n[[zh-min-nan:A]]", "A b."),
+        ("[[de:A]]A[[simple:B|c]] [[s:Text|quelle]] [[mw:Help|hilfe]]", "A quelle hilfe"),
+        ("[[a|{{lang|fr|b}}]] [[{{PAGENAME}} (x)|b]] [[a|b|c]]", "b b c"),
+        ("[http://x y z] a [https://x] b [//x c] http://x.org/a(b)?c=d. [mailto:a@b D]", "y z a b c. D"),
+        ("[[a|b [c] d]], [sic], [[[e]]], [[never closed\n\nB ]] c", "b [c] d, [sic], [e], never closed\nB c"),
+    ],
+    "tags": [
+        ("A<ref>b [[c]] {{d}}</ref>, b<ref name=x/>.<REF name='y'>\n* e</ref> C.", "A, b. C."),
+        ("A <!-- b <ref> --> c.<!-- never closed", "A c."),
+        ("One\n<!-- alone -->\nparagraph.", "One paragraph."),
+        (
+            "E = mc<sup>2</sup>, H<sub>2</sub>O, <small>a</small> <span lang=x>b</span> <code>c</code>",
+            "E = mc2, H2O, a b c",
+        ),
+        ("A <math>x<y</math> b, <chem>H2O</chem>.<gallery>\nA.jpg|c\n</gallery>", "A b."),
+        ("A <nowiki>[[b]] {{c}} ''d'' &amp; <i></nowiki> e", "A [[b]] {{c}} ''d'' & <i> e"),
+        ("<nowiki>#1</nowiki> a\n\n<nowiki>* b &#91;</nowiki>", "#1 a\n* b ["),
+        ("''A''<nowiki/>'s b<syntaxhighlight lang=c inline>x[0]</syntaxhighlight> <source>y</source>", "A's bx[0]"),
+        ("A <s>old</s> <del>b</del> <ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp></ruby>", "A 漢"),
+        ("<blockquote>A\nb.</blockquote>\nC <foo> 1 < 2 > 1", "A b.\nC <foo> 1 < 2 > 1"),
+        ('A<span style="display: none">key</span> b<section begin=x />c', "A bc"),
+        ("A <ref>b </b> c", "A b c"),
+    ],
+    "entities": [
+        ("a&nbsp;b &amp; &lt;c&gt; &#8211; &#x2014;&thinsp;d", "a b & <c> – — d"),
+        ("&amp;lt; &amp;nbsp; &amp;amp;", "&lt; &nbsp; &amp;"),
+        ("AT&T &notanentity; &copy 2000 &#1114112;", "AT&T &notanentity; &copy 2000 \ufffd"),
+        ("&#42; no list &#91;&#91;no link&#93;&#93; &#2;", "* no list [[no link]]"),
+    ],
+    "apostrophes": [
+        ("''a'' '''b''' '''''c''''' ''''d'''' ''''''e''''''", "a b c 'd' 'e'"),
+        ("L'''Arc'' et l''''Autriche'''", "L'Arc et l'Autriche"),
+        ("de l'''Humanité'' à", "de l'Humanité à"),
+        ("rock 'n' roll's", "rock 'n' roll's"),
+        ("'''open\nclosed''' again", "open closed again"),
+    ],
+    "gaps": [
+        ("A ({{IPA|x}}; born 1900) b.", "A (born 1900) b."),
+        ("A ({{IPA|x}}, {{IPA|y}}) b ({{a}}).", "A b."),
+        ("柏林（{{IPA|x}}，{{b}}）是", "柏林是"),
+        ("柏林（{{IPA|x}}，Berlin）是", "柏林（Berlin）是"),
+        ("A (German: {{IPA|x}}; 1900 {{b}}–2000)", "A (1900 –2000)"),
+        ("a, {{b}}, c {{d}} e {{f}}. g {{h}} , i", "a, c e. g, i"),
+        ("A b ; c : d ! ( e )", "A b ; c : d ! ( e )"),
+        ("__NOTOC__A __KEIN_INHALT__ b __init__ c__目次非表示__", "A b __init__ c"),
+    ],
+    "variants": [
+        ("-{zh-hans:计算机;zh-hant:電腦}-和-{text}-、-{}-", "计算机和text、"),
+        ("-{A|zh-cn:甲; zh-tw:乙;}--{H|zh-cn:丙;zh-tw:丁}--{T|戊}--{zh-hans;zh-hant|己}-", "甲己"),
+        ("[[a|-{A|zh-cn:甲;zh-tw:乙}-]] -{zh:a&nbsp;b;zh-hk:c}-", "甲 a b"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("wikitext", "expected"), [case for group in CASES.values() for case in group])
+def test_prose(wikitext, expected):
+    assert text(wikitext) == expected
+
+
+def test_without_an_editions_names_files_are_known_by_their_endings():
+    assert text("A [[Fichier:a.ogg|b]] c [[Fichier:d|e]].", Names()) == "A c e."
+    assert text("A [[Fichier:a.ogg|b]] c [[Fichier:d|e]].", Names.of(["Fichier"])) == "A c."
+
+
+def test_what_is_no_markup_stays():
+    prose = "He said: “No!” (really) – 5 % of $3.50 [sic], a/b; it's #1 * 2 = 2 & x|y {z}."
+    assert paragraphs(f"{prose}\n\n\t{prose}  \n", Names()) == [prose, prose]
+
+
+# Texts that make careless expressions take quadratic time or worse; a character repeated is a million of them.
+PIECES = [
+    *(
+        "{{",
+        "}}",
+        "[[",
+        "]]",
+        "{",
+        "[",
+        "(",
+        "（",
+        "{|\n",
+        "|}\n",
+        "-{",
+        "{{a {",
+        "{{a}",
+        "{{{",
+        "{{{a|",
+        "[[a|",
+        "[[a]",
+    ),
+    *("<ref>", "<ref", "</ref>", "<!--", "<", "<br>", "<br ", "<div>", "<table>", "<ul></ul>", "<nowiki>", "<s><s>"),
+    *("<span display:none", "<math>{{", "'", "''", "'''b''c ", "&", "&amp;", "__", "__a", "_a", "==a==\n", "=\n"),
+    *("----\n", " ", "\n", "*a\n", "[http://a ", "http://", "http://a.", "[[File:", "[[a:b]] ", "[[a:b]]\n", "{{lang|"),
+    *("{{convert|1", ";zh:", "-{zh:", "(<ref/>", "(<ref/>,", "<ref/> ,", "1", "字", "\x02"),
+]
+HOSTILE = {piece: piece * (1_000_000 // len(piece)) for piece in PIECES} | {
+    "deep templates": "{{a|" * 160_000 + "}}" * 160_000,
+    "deep kept templates": "{{lang|fr|" * 80_000 + "}}" * 80_000,
+    "deep stray braces": "{{a{b" * 140_000 + "}}" * 140_000,
+    "deep links": "[[a|" * 160_000 + "]]" * 160_000,
+    "deep files": "[[File:a|" * 80_000 + "]]" * 80_000,
+    "deep tables": "{|\n" * 160_000 + "|}\n" * 160_000,
+    "deep HTML tables": "<table>" * 70_000 + "</table>" * 60_000,
+    "many arguments": "{{lang|" + "a=|" * 330_000 + "}}",
+    "a long number": "{{convert|" + "1" * 1_000_000 + "x|km}}",
+    "spaces in a template": "{{lang|" + " " * 1_000_000 + "x=}}",
+    "spaces in a link": "[[" + " " * 1_000_000 + "|]]",
+    "parentheses in a link": "[[a" + "(" * 1_000_000 + "|]]",
+    "a long switch": "__" + "a_" * 500_000 + "__",
+    "a long address": "http://a" + "." * 1_000_000,
+    "spaces after <br>": ("<br>" + " " * 1000) * 1000,
+    "spaces around gaps": ("a<ref/>" + " " * 1000) * 1000,
+    "comments": "a<!---->\n" * 110_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_time_is_linear(name):
+    wikitext = HOSTILE[name]
+    begin = time.thread_time()
+    paragraphs(wikitext, GERMAN)
+    assert time.thread_time() - begin < 6  # at most 1.2 here; what is quadratic takes minutes
+
+
+MARKUP = """
+    {{ }} [[ ]] {| |} | ' '' ''' <ref> </ref> <ref/> <!-- --> <nowiki> </nowiki> <br> <div> </div> <table> </table> & ;
+    &amp; &lt; -{ }- : * # = == File: Category: de: http://a [ ] ( ) , . a b 字 lang convert __TOC__
+"""
+TOKENS = [*MARKUP.split(), " ", "\n", "\n\n", "\x02", "\x03", "\x04"]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.sampled_from(TOKENS), max_size=60))
+def test_any_markup_gives_clean_paragraphs(pieces):
+    for paragraph in paragraphs("".join(pieces), GERMAN):
+        assert not CONTROL.search(paragraph)
+        assert paragraph == " ".join(paragraph.split()) and any(map(str.isalnum, paragraph))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.characters(categories=("L", "N")), min_size=1), min_size=1))
+def test_words_come_out_as_they_went_in(words):
+    assert paragraphs(" ".join(words), GERMAN) == [" ".join(words)]
