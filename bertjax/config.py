@@ -52,9 +52,12 @@ class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
     sources: tuple[str, ...] = ()  # each `kind:glob`: text, lines, jsonl, wikiextractor, wikipedia; docs; tfds:NAME
+    weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
+    temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
     vocab: str = ""  # a vocab.txt to use; empty trains one of `vocab_size` entries on the sources
     vocab_size: int = 30_522
+    vocab_temperature: float = 1.0  # each source's word counts are scaled to its words to this power
     lowercase: bool = True
     strip_accents: bool = True
     held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
@@ -70,6 +73,11 @@ class DataConfig:
     short_sequence_probability: float = 0.1
     whole_word_masking: bool = False
     threads: int = 2  # threads that make batches
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether an epoch is anything but every document once."""
+        return bool(self.weights) or self.temperature != 1.0
 
     @property
     def prediction_slots(self) -> int:
@@ -251,6 +259,17 @@ def validate(config: Config) -> Config:
         )
     if data.sequence_length < 8:
         raise ValueError(f"data.sequence_length={data.sequence_length} is too short for two segments; use 8 or more")
+    if data.weights and (len(data.weights) != len(data.sources) or min(data.weights) < 0 or not sum(data.weights) > 0):
+        raise ValueError(
+            f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
+            "not all of them 0"
+        )
+    if not 0 <= data.vocab_temperature <= 1:
+        raise ValueError(f"data.vocab_temperature={data.vocab_temperature} must lie in [0, 1]")
+    if not 0 <= data.temperature <= 1 or (data.weights and data.temperature != 1):
+        raise ValueError(
+            f"data.temperature={data.temperature} must lie in [0, 1], and be 1 where data.weights are given"
+        )
     if (data.predict == "next") != model.causal:
         raise ValueError(
             f"data.predict={data.predict!r} with model.causal={model.causal}: what a token is to predict must not be "

@@ -9,11 +9,13 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
+from bertjax.input.mixture import Reading, mixed, token_shares
 from bertjax.input.packing import Packing, pack, pack_rows
 from bertjax.input.plan import EpochPlan, PlanCache, build_plan
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
 
 
@@ -22,6 +24,11 @@ class Split(Protocol):
 
     document_offsets: np.ndarray  # int64 [documents + 1], in sentences
     sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
+
+    @property
+    def source_edges(self) -> np.ndarray:
+        """int64 [sources + 1], in documents; asked for only if the sources are mixed."""
+        ...
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of all these stretches, end to end."""
@@ -100,15 +107,16 @@ class PairBatches:
     plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and masks
     that it would have alone. Safe to use from many threads.
 
-    Raises ValueError if the split has fewer than two documents or the sequence length holds no pair.
+    Raises ValueError if the split has fewer than two documents, the sequence length holds no pair, or the sources
+    cannot be mixed as asked.
     """
 
     def __init__(self, split: Split, vocabulary: Vocabulary, data: DataConfig, seed: int) -> None:
         documents = len(split.document_offsets) - 1
-        if documents < 2:
+        if documents < LEAST_DOCUMENTS:
             raise ValueError(
-                f"the split has {documents} document(s); sentence pairs need at least 2: add text to data.sources, "
-                f"or, if this is the held-out split, raise data.held_out={data.held_out}"
+                f"the split has {documents} document(s); sentence pairs need at least {LEAST_DOCUMENTS}: add text to "
+                f"data.sources, or, if this is the held-out split, raise data.held_out={data.held_out}"
             )
         if data.sequence_length < SHORTEST_ROW:
             raise ValueError(
@@ -127,6 +135,10 @@ class PairBatches:
             random_share=data.random_share,
             is_continuation=np.asarray(vocabulary.is_continuation) if data.whole_word_masking else None,
         )
+        self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
+        if data.is_mixture:
+            edges = split.sentence_offsets[split.document_offsets[split.source_edges]]
+            self.shares = token_shares(np.diff(edges).tolist(), data.weights, data.temperature)
         self._plans = PlanCache(self._build_plan)
         self.rows_per_epoch = len(self._plans.get(0))
         self._plans.capacity = max(self._plans.capacity, SMALL_PLANS_ROWS // self.rows_per_epoch)
@@ -186,12 +198,24 @@ class PairBatches:
             short_sequence_probability=self._data.short_sequence_probability,
             seed=self._seed,
             epoch=epoch,
+            reading=None if self.shares is None else self._mixture(epoch),
         )
         if self._data.packing == "none":
             return _Epoch(plan, None)
         tokens = np.minimum(sum(plan.tokens(sentences)), self._max_tokens) + SPECIAL_TOKENS
         key = derive_key(self._seed, "pack", epoch)
         return _Epoch(plan, pack(tokens, self._data.sequence_length, self._data.pairs_per_row, key))
+
+    def _mixture(self, epoch: int) -> Reading:
+        split = self._split
+        lengths = np.diff(split.sentence_offsets[split.document_offsets])
+        reading = mixed(split.source_edges, lengths, self.shares, self._seed, epoch)
+        if len(np.unique(reading.document)) < LEAST_DOCUMENTS:
+            raise ValueError(
+                f"data.weights={self._data.weights}, data.temperature={self._data.temperature}: epoch {epoch} has "
+                f"fewer than {LEAST_DOCUMENTS} documents, which sentence pairs need; give more text or other shares"
+            )
+        return reading
 
     def _pairs(self, numbers: np.ndarray) -> _Pairs:
         """The pairs of these rows of the run, in their order."""

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from bertjax.input.mixture import Reading, every_document
 from bertjax.input.randomness import below, derive_key, hash64, uniform
 
 # A longer document advances as several at once. Each step of `build_plan` uses up a sentence or more of every document,
@@ -49,7 +50,8 @@ class EpochPlan:
 class _Walk:
     """Where each (piece of a) document stands; int64 [n] all."""
 
-    document: np.ndarray
+    entry: np.ndarray  # its place in the epoch's reading
+    shift: np.ndarray  # added to a sentence's number where it counts draws: those of a second copy are its own
     position: np.ndarray  # first sentence that no pair has used yet
     end: np.ndarray  # one past its last sentence
     target: np.ndarray  # tokens that a chunk should reach
@@ -67,6 +69,7 @@ def build_plan(
     short_sequence_probability: float,
     seed: int,
     epoch: int,
+    reading: Reading | None = None,
 ) -> EpochPlan:
     """Draw the sentence pairs of one epoch, all documents advancing one chunk at a time.
 
@@ -74,17 +77,19 @@ def build_plan(
     is drawn from the whole split and is always another one.
 
     `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
-    document is empty, D >= 2. `max_tokens` is what A and B may hold together. Depends on nothing but the arguments.
+    document is empty, D >= 2. `max_tokens` is what A and B may hold together. `reading` says which documents the epoch
+    has, at least two of them different; None is each once. Depends on nothing but the arguments.
     """
     documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
     assert len(documents) > 2 and 2 <= max_tokens < 2**16
     start_type = np.int32 if len(sentences) <= 2**31 else np.int64
     types = (start_type, np.uint16, start_type, np.uint16, np.bool_)
     keys = {purpose: derive_key(seed, purpose, epoch) for purpose in ("split", "coin", "document", "sentence")}
-    walk = _begin(documents, max_tokens, short_sequence_probability, seed, epoch)
+    reading = reading or every_document(len(documents) - 1)
+    walk = _begin(documents, reading, max_tokens, short_sequence_probability, seed, epoch)
     columns: list[list[np.ndarray]] = [[] for _ in types]
     while len(walk.position):
-        made = _advance(walk, documents, sentences, keys)
+        made = _advance(walk, reading.document, documents, sentences, keys)
         for column, values, kind in zip(columns, made, types, strict=True):
             column.append(values.astype(kind))
         walk = walk.unfinished()
@@ -92,49 +97,62 @@ def build_plan(
     return EpochPlan(*(np.concatenate(columns.pop()) for _ in types))
 
 
-def _begin(documents: np.ndarray, max_tokens: int, short_probability: float, seed: int, epoch: int) -> _Walk:
+def _begin(
+    documents: np.ndarray, reading: Reading, max_tokens: int, short_probability: float, seed: int, epoch: int
+) -> _Walk:
     """Every document at its start, the long ones cut in even pieces, with the target length of this pass over it."""
-    number = np.arange(len(documents) - 1)
+    number = reading.document + reading.copy * (len(documents) - 1)
     is_short = uniform(hash64(derive_key(seed, "short", epoch), number)) < short_probability
     short_target = 2 + below(hash64(derive_key(seed, "target", epoch), number), max_tokens - 1)
     target = np.where(is_short, short_target, max_tokens)
-    sizes = np.diff(documents)
+    starts = documents[reading.document]
+    sizes = documents[reading.document + 1] - starts
     pieces = -(-sizes // LONGEST_WALK)
-    document = np.repeat(number, pieces)
-    piece = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    size, count, first = sizes[document], pieces[document], documents[document]
-    return _Walk(document, first + size * piece // count, first + size * (piece + 1) // count, target[document])
+    entry = np.repeat(np.arange(len(reading)), pieces)
+    piece = np.arange(len(entry)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    size, count, first = sizes[entry], pieces[entry], starts[entry]
+    shift = reading.copy[entry] * int(documents[-1])
+    return _Walk(entry, shift, first + size * piece // count, first + size * (piece + 1) // count, target[entry])
 
 
 def _advance(
-    walk: _Walk, documents: np.ndarray, sentences: np.ndarray, keys: dict[str, int]
+    walk: _Walk, read: np.ndarray, documents: np.ndarray, sentences: np.ndarray, keys: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Move every document of the walk by one chunk; return the fields of the pairs made, in EpochPlan's order.
 
-    A chunk's first sentence starts no other chunk of the epoch, so its number is the counter of all draws.
+    A chunk's first sentence starts no other chunk of its copy, so its number is the counter of all draws. `read` are
+    the documents of the epoch's reading.
     """
-    start = walk.position
+    start, number = walk.position, walk.position + walk.shift
     chunk_end = np.minimum(_reach(sentences, start, walk.target), walk.end)
     in_chunk = chunk_end - start
-    a_count = 1 + below(hash64(keys["split"], start), np.maximum(in_chunk - 1, 1))
+    a_count = 1 + below(hash64(keys["split"], number), np.maximum(in_chunk - 1, 1))
     a_end = start + a_count
-    is_random = (in_chunk == 1) | (hash64(keys["coin"], start) >> 63 == 1)
+    is_random = (in_chunk == 1) | (hash64(keys["coin"], number) >> 63 == 1)
 
     drawn = np.flatnonzero(is_random)
-    other = below(hash64(keys["document"], start[drawn]), len(documents) - 2)
-    other += other >= walk.document[drawn]
+    other = _other_documents(hash64(keys["document"], number[drawn]), walk.entry[drawn], read)
     by_place = np.argsort(other)  # looked up in the split's order: 5 s instead of 11 for 10 million pairs
     drawn, other = drawn[by_place], other[by_place]
-    counter = start[drawn]
     first, last = documents[other], documents[other + 1]
-    random_start = first + below(hash64(keys["sentence"], counter), last - first)
-    wanted = walk.target[drawn] - (sentences[a_end[drawn]] - sentences[counter])
+    random_start = first + below(hash64(keys["sentence"], number[drawn]), last - first)
+    wanted = walk.target[drawn] - (sentences[a_end[drawn]] - sentences[start[drawn]])
     b_start, b_end = a_end.copy(), chunk_end.copy()
     b_start[drawn] = random_start
     b_end[drawn] = np.minimum(_reach(sentences, random_start, np.maximum(wanted, 1)), last)
 
     walk.position = np.where(is_random, a_end, chunk_end)  # the sentences that a random B displaced are put back
     return start, a_count, b_start, b_end - b_start, is_random
+
+
+def _other_documents(bits: np.ndarray, entry: np.ndarray, read: np.ndarray) -> np.ndarray:
+    """A document of the reading for each draw, uint64[n], that is not the one of `entry`; int64[n]."""
+    other = below(bits, len(read) - 1)
+    other += other >= entry
+    # Another copy of the same document would follow A in a way: go on to the next one that is different.
+    while (same := read[other] == read[entry]).any():
+        other[same] = (other[same] + 1) % len(read)
+    return read[other]
 
 
 def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.ndarray:

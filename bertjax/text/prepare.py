@@ -31,7 +31,7 @@ from bertjax.text.sources import read_documents, require_documents
 from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore
 from bertjax.text.store_writer import finish_store, write_durably
 from bertjax.text.tokenizer import WordPiece
-from bertjax.text.vocabulary import TRAINER_VERSION, count_words, train_wordpiece
+from bertjax.text.vocabulary import TRAINER_VERSION, count_words, smoothed, train_wordpiece
 
 PREPARE_VERSION = 1  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
@@ -102,6 +102,8 @@ def _vocabulary(data: DataConfig, corpus: Corpus | None, progress: Progress) -> 
         "vocab_size": data.vocab_size,
         "versions": [TRAINER_VERSION, PREPARE_VERSION],
     }
+    if data.vocab_temperature != 1:
+        made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
     folder = Path(data.root) / f"vocab-{inputs[:12]}"
     with _alone_in(Path(data.root)):
@@ -117,13 +119,14 @@ def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfi
         warn_of_lost_marks([file for group in corpus.files for file in group])
     share = min(1.0, VOCABULARY_TEXT_BYTES / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share)
-    words: Counter[str] = Counter()
+    of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
     for unit, counted in run_units(count, corpus.units, data.workers, "counting words"):
-        words.update(counted)
+        of_source[unit.source].update(counted)
         done += unit.size
         progress("counting words", done, total)
     corpus.require_unchanged()
+    words = smoothed(of_source, data.vocab_temperature)
     tokens = train_wordpiece(words, data.vocab_size, partial(progress, "training the vocabulary"))
     tokenizer = WordPiece(tokens, data.lowercase, data.strip_accents)
     how = {
@@ -204,6 +207,9 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "held_out": job.held_out,
         "sources": corpus.description(),
         "reading": [dataclasses.asdict(counts) for counts in reading],
+        "shard_sources": {
+            split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
+        },
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),
     }

@@ -54,9 +54,11 @@ class TokenStore:
         self.fingerprint: str = manifest["fingerprint"]
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
+        homes = manifest["provenance"].get("shard_sources", {})
         self._splits = {
             split: SplitView(
-                [_Shard(path, shard, manifest["token_dtype"]) for shard in manifest["splits"][split]["shards"]]
+                [_Shard(path, shard, manifest["token_dtype"]) for shard in manifest["splits"][split]["shards"]],
+                homes.get(split),
             )
             for split in SPLITS
         }
@@ -116,8 +118,8 @@ class TokenStore:
 class SplitView:
     """One split of a store, its shards seen as one corpus; offsets are global over the shards."""
 
-    def __init__(self, shards: list[_Shard]) -> None:
-        self._shards = shards
+    def __init__(self, shards: list[_Shard], sources: list[int] | None = None) -> None:
+        self._shards, self._sources = shards, sources
         self._first_sentence = _bases([shard.num_sentences for shard in shards])
         self._first_token = _bases([shard.num_tokens for shard in shards])
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -133,6 +135,38 @@ class SplitView:
     def sentence_offsets(self) -> np.ndarray:
         """int64 [sentences + 1]: the token at which each sentence starts."""
         return _joined([shard.sentences for shard in self._shards], self._first_token)
+
+    @property
+    def tells_sources(self) -> bool:
+        """Whether the store says which documents are of which source; older ones do not."""
+        return self._sources is not None
+
+    @property
+    def num_sources(self) -> int:
+        """How many sources its documents are of. Raises ValueError if the store does not tell."""
+        return max(self._homes(), default=-1) + 1
+
+    @cached_property
+    def source_edges(self) -> np.ndarray:
+        """int64 [sources + 1]: the document with which each source starts.
+
+        Raises ValueError if the store does not tell.
+        """
+        held = np.zeros(self.num_sources, np.int64)
+        np.add.at(held, self._homes(), [shard.num_documents for shard in self._shards])
+        return _bases(held)
+
+    def of_source(self, source: int) -> SplitView:
+        """The documents of one source. Raises ValueError if the store does not tell."""
+        return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home == source])
+
+    def _homes(self) -> list[int]:
+        if self._sources is None:
+            raise ValueError(
+                "token store: it does not tell which document is of which source, as older ones do not; "
+                "delete it and prepare it again"
+            )
+        return self._sources
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of ranges [start, start + length), concatenated in order: uint16 or uint32 [sum of lengths].

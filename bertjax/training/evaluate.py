@@ -39,19 +39,21 @@ class Baselines:
 class HeldOut:
     """The held-out batches, the same at every evaluation: batch k of the set is batch k of the split's own run."""
 
-    def __init__(self, batches: PairBatches, mesh: Mesh, count: int, global_batch_size: int) -> None:
-        self._batches, self._mesh = batches, mesh
+    def __init__(
+        self, batches: PairBatches, mesh: Mesh, count: int, global_batch_size: int, prefix: str = "eval"
+    ) -> None:
+        self._batches, self._mesh, self._prefix = batches, mesh, prefix
         self.count, self.global_batch_size = count, global_batch_size
         self._rows = local_rows(mesh, global_batch_size)
 
     def evaluate(self, step: EvalStep, params: Params, objectives: tuple[Objective, ...]) -> dict[str, float]:
-        """`eval/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part."""
+        """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part."""
         total: Any = None
         for batch in self:
             sums = step(params, batch)
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
         figures = jax.device_get(averages(total, total, objectives))
-        return {f"eval/{name}": float(value) for name, value in figures.items()}
+        return {f"{self._prefix}/{name}": float(value) for name, value in figures.items()}
 
     def __iter__(self) -> Iterator[dict[str, jax.Array]]:
         for number in range(self.count):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bertjax.config import Config, to_dict
-from bertjax.input.batches import PairBatches
+from bertjax.config import Config, DataConfig, TrainingConfig, to_dict
+from bertjax.input.batches import LEAST_DOCUMENTS, PairBatches
+from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
-from bertjax.text.store import TokenStore
+from bertjax.text.store import SplitView, TokenStore
 from bertjax.text.tokenizer import WordPiece
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
@@ -36,8 +38,18 @@ class Rows:
     train_step: TrainStep
     batches: PairBatches
     held_out: HeldOut
+    held_out_by_source: tuple[HeldOut, ...]  # where there are several sources, those with documents enough
     baselines: Baselines
     flops_per_token: float
+
+    def evaluate(
+        self, step: EvalStep, params: Params, objectives: tuple[objectives.Objective, ...]
+    ) -> dict[str, float]:
+        """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`."""
+        figures: dict[str, float] = {}
+        for held_out in (self.held_out, *self.held_out_by_source):
+            figures |= held_out.evaluate(step, params, objectives)
+        return figures
 
 
 @dataclass(frozen=True)
@@ -88,17 +100,13 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
 
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
-        held_out = HeldOut(
-            PairBatches(store.split("held_out"), tokenizer, data, HELD_OUT_SEED),
-            mesh,
-            training.eval_batches,
-            training.global_batch_size // training.grad_accum_steps,
-        )
+        held_out, *by_source = held_out_sets(store.split("held_out"), tokenizer, data, training, mesh)
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
             PairBatches(store.split("train"), tokenizer, data, stage.seed),
             held_out,
+            tuple(by_source),
             Baselines(*unigram, held_out.next_sentence_majority()),
             train_flops_per_token(
                 config.model,
@@ -126,6 +134,31 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
     )
 
 
+def held_out_sets(
+    split: SplitView, tokenizer: WordPiece, data: DataConfig, training: TrainingConfig, mesh: Mesh
+) -> list[HeldOut]:
+    """The held-out batches of all text, then those of each source by itself if there are several.
+
+    Held-out documents are read once each, whatever the mixture; a source with fewer than two is not measured alone.
+    """
+    data = replace(data, weights=(), temperature=1.0)
+    parts = {"eval": split}
+    if len(data.sources) > 1 and split.tells_sources:
+        views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
+        parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
+    share = -(-training.eval_batches // len(parts))
+    return [
+        HeldOut(
+            PairBatches(view, tokenizer, data, HELD_OUT_SEED),
+            mesh,
+            training.eval_batches if view is split else share,
+            training.global_batch_size // training.grad_accum_steps,
+            name,
+        )
+        for name, view in parts.items()
+    ]
+
+
 def describe(job: Job) -> str:
     """What the run is, in lines for the log: devices, sizes, corpus."""
     config, mesh = job.config, job.mesh
@@ -136,7 +169,16 @@ def describe(job: Job) -> str:
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
         f"model: {parameters - padding:,} parameters",
     ]
+    lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
     return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
+
+
+def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:
+    """Which source is which in the log, where there are several."""
+    if len(sources) < 2:
+        return []
+    told = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
+    return [f"source_{number}: {source}{told[number]}" for number, source in enumerate(sources)]
 
 
 def _describe_rows(rows: Rows, shards: int) -> str:

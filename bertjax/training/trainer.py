@@ -208,7 +208,7 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it."""
         with self.times.measure("eval"):
-            figures = rows.held_out.evaluate(self.job.eval_step, state.params, self.job.objectives)
+            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives)
         self.telemetry.write(step, figures | rows.baselines.metrics())
         self.progress.note(f"step {step:,}  held out  {_brief(figures)}")
         self.window_start = time.perf_counter()
@@ -254,4 +254,4 @@ def evaluate_params(config: Config, store: TokenStore, params: Params, step: int
     (rows,) = job.stages
     with jax.set_mesh(job.mesh):
         placed = jax.device_put(params, job.blueprint.shardings.params)
-        return rows.held_out.evaluate(job.eval_step, placed, job.objectives), rows.baselines
+        return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines

@@ -138,6 +138,29 @@ def test_other_inputs_make_another_store(data, tmp_path, values):
     assert prepare(changed(data, **values)) != prepare(data)
 
 
+def test_the_store_tells_what_is_of_which_source(data, tmp_path):
+    two = changed(data, sources=(f"text:{tmp_path}/text/0*.txt", f"text:{tmp_path}/text/[123]*.txt"))
+    store = TokenStore.open(prepare(two))
+    view = store.split("train")
+    assert view.num_sources == 2 and view.source_edges[-1] == view.num_documents
+    alone = TokenStore.open(prepare(changed(data, sources=two.sources[:1]))).split("train")
+    first = view.of_source(0)
+    assert first.num_documents == view.source_edges[1] == alone.num_documents < view.of_source(1).num_documents
+    words = [one.tokens(one.sentence_offsets[:9], np.diff(one.sentence_offsets[:10])) for one in (first, alone, view)]
+    np.testing.assert_array_equal(words[0], words[1])
+    np.testing.assert_array_equal(words[0], words[2])
+
+
+def test_shares_of_the_sources_make_no_other_store(data, tmp_path):
+    two = changed(
+        data, sources=(f"text:{tmp_path}/text/0*.txt", f"text:{tmp_path}/text/[123]*.txt"), vocab="", vocab_size=80
+    )
+    made = prepare(two)
+    for values in ({"weights": (1.0, 9.0)}, {"temperature": 0.3}, {"packing": "pairs"}):
+        assert prepare(changed(two, **values)) == made
+    assert prepare_vocabulary(changed(two, vocab_temperature=0.3)) != prepare_vocabulary(two)
+
+
 def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
     hour_ago = time.time() - 3600
     for path in (tmp_path / "text").iterdir():

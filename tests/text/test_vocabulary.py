@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
-from bertjax.text.vocabulary import count_words, train_wordpiece
+from bertjax.text.vocabulary import count_words, smoothed, train_wordpiece
 
 
 def plain_merges(word_counts, vocab_size):
@@ -77,6 +77,16 @@ def test_the_alphabet_takes_a_share_at_most():
     counts = {chr(0x4E00 + place): 1000 - place for place in range(400)}
     trained = train_wordpiece(counts, 400)
     assert trained == [*SPECIAL_TOKENS, *(chr(0x4E00 + place) for place in range(100))]
+
+
+def test_smoothing_gives_a_small_source_more_of_the_words():
+    large, small = Counter(the=9_000, of=1_000), Counter(der=75, und=25)
+    assert smoothed([large, small], 1.0) == large + small
+    found = smoothed([large, Counter(), small], 0.7)
+    assert found.total() == pytest.approx(10_100, abs=2)
+    assert (found["the"] + found["of"]) / (found["der"] + found["und"]) == pytest.approx(100**0.7, rel=0.01)
+    assert found["der"] == pytest.approx(3 * found["und"], abs=2)
+    assert smoothed([], 0.7) == Counter()
 
 
 def test_no_words():

@@ -68,6 +68,23 @@ def test_rows_beyond_512_and_four_segments_start_from_512_and_two(corpus: Path, 
     assert_same(read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True), trained)
 
 
+def test_a_mixture_is_measured_by_source(corpus: Path, tmp_path: Path) -> None:
+    recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
+    other = write_corpus(tmp_path / "other.txt", 300, seed=5)
+    arguments = command(recipe, corpus, run, *FEW, *steps(6), "--training.eval-every", "3")
+    arguments[arguments.index("--data.root") : arguments.index("--data.root")] = [
+        f"lines:{other}",
+        "--data.weights",
+        "1",
+        "3",
+    ]
+    finish([*arguments, "--data.packing", "pairs"], log)
+    found = curves(read_metrics(run / "metrics.jsonl"))
+    losses = [found[f"eval/{name}mlm_loss"][1] for name in ("", "source_0/", "source_1/")]
+    assert [len(values) for values in losses] == [2, 2, 2]
+    assert len({values[-1] for values in losses}) == 3
+
+
 def test_a_left_to_right_model_with_fixed_positions_learns_to_continue(corpus: Path, tmp_path: Path) -> None:
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
     changed = ("--model.causal", "True", "--data.predict", "next", "--training.objectives", "mlm")

@@ -1,0 +1,139 @@
+"""Mixtures: each source has its share of every epoch, to within a document, and no document is favoured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair_corpora import MemorySplit, Specials, random_documents
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.input.mixture import mixed, token_shares
+from bertjax.input.plan import build_plan
+
+DATA = DataConfig(sequence_length=48, max_predictions=8)
+
+
+@dataclass(frozen=True)
+class MixedSplit(MemorySplit):
+    """Documents of several sources; `sizes` says how many each has."""
+
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def source_edges(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+
+def split_of(*sizes: int, seed: int = 2) -> MixedSplit:
+    documents = random_documents(sum(sizes), seed=seed, sentences=6, tokens=9)
+    return MixedSplit(documents, sizes=sizes, all_different=True)
+
+
+def lengths_of(split: MemorySplit) -> np.ndarray:
+    return np.diff(split.sentence_offsets[split.document_offsets])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    weights=st.lists(st.floats(0.05, 10), min_size=4, max_size=4),
+    epoch=st.integers(0, 50),
+    seed=st.integers(0, 2**40),
+)
+def test_shares_are_the_asked_ones_to_a_document(sizes: list[int], weights: list[float], epoch: int, seed: int) -> None:
+    split = split_of(*sizes)
+    tokens = lengths_of(split)
+    edges = split.source_edges
+    shares = token_shares([int(t.sum()) for t in np.split(tokens, edges[1:-1])], weights[: len(sizes)], 1.0)
+    reading = mixed(edges, tokens, shares, seed, epoch)
+    total = tokens.sum()
+    for source, share in enumerate(shares):
+        mine = (reading.document >= edges[source]) & (reading.document < edges[source + 1])
+        longest = tokens[edges[source] : edges[source + 1]].max()
+        assert abs(tokens[reading.document[mine]].sum() - share * total) <= longest + 1
+    assert len(set(zip(reading.document.tolist(), reading.copy.tolist(), strict=True))) == len(reading)
+
+
+def test_over_many_epochs_every_document_of_a_source_is_read_as_often() -> None:
+    split = split_of(20, 50)
+    tokens, edges = lengths_of(split), split.source_edges
+    counts: Counter[int] = Counter()
+    copies: set[tuple[int, int]] = set()
+    for epoch in range(30):
+        reading = mixed(edges, tokens, np.array([0.7, 0.3]), 1, epoch)
+        counts.update(reading.document.tolist())
+        found = set(zip(reading.document.tolist(), reading.copy.tolist(), strict=True))
+        assert not found & copies, "a copy is read once in a run"
+        copies |= found
+    for first, last in ((0, 20), (20, 70)):
+        often = [counts[n] for n in range(first, last)]
+        assert max(often) - min(often) <= 1
+    assert counts[0] > 3 * counts[69]
+
+
+def test_smoothing_is_multilingual_berts() -> None:
+    shares = token_shares([1000, 10], (), 0.7)
+    assert shares[0] / shares[1] == pytest.approx(100**0.7)
+    assert shares.sum() == pytest.approx(1)
+    np.testing.assert_allclose(token_shares([1000, 10], (), 1.0), [1000 / 1010, 10 / 1010])
+    np.testing.assert_allclose(token_shares([1000, 10], (), 0.0), [0.5, 0.5])
+    np.testing.assert_allclose(token_shares([5, 0, 5], (), 0.5), [0.5, 0, 0.5])
+    with pytest.raises(ValueError, match="source 1 has no training documents to have a share; give it 0"):
+        token_shares([5, 0], (1.0, 1.0), 1.0)
+
+
+def test_a_random_segment_is_never_of_another_copy_of_the_same_document() -> None:
+    split = split_of(3, 40)
+    tokens, edges = lengths_of(split), split.source_edges
+    for epoch in range(5):
+        reading = mixed(edges, tokens, np.array([0.95, 0.05]), 3, epoch)
+        plan = build_plan(
+            split.document_offsets, split.sentence_offsets, max_tokens=45, short_sequence_probability=0.1, seed=3,
+            epoch=epoch, reading=reading,
+        )  # fmt: skip
+        home, other = (
+            np.searchsorted(split.document_offsets, start, side="right") for start in (plan.a_start, plan.b_start)
+        )
+        assert ((home != other) == plan.is_random).all()
+        # Copies of a document have draws of their own.
+        of_first = np.flatnonzero(home == 1)
+        assert len(set(plan.b_start[of_first].tolist())) > 1
+
+
+def test_every_sentence_is_used_as_often_as_its_document_is_read() -> None:
+    split = split_of(6, 30)
+    reading = mixed(split.source_edges, lengths_of(split), np.array([0.8, 0.2]), 3, 0)
+    plan = build_plan(
+        split.document_offsets, split.sentence_offsets, max_tokens=45, short_sequence_probability=0.1, seed=3, epoch=0,
+        reading=reading,
+    )  # fmt: skip
+    uses = np.zeros(len(split.sentence_offsets) - 1, int)
+    for a, n, b, m, odd in zip(plan.a_start, plan.a_count, plan.b_start, plan.b_count, plan.is_random, strict=True):
+        uses[a : a + n] += 1
+        uses[b : b + (0 if odd else m)] += 1
+    read = np.bincount(reading.document, minlength=36)
+    for document, times in enumerate(read.tolist()):
+        assert (uses[split.document_offsets[document] : split.document_offsets[document + 1]] == times).all()
+
+
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_batches_of_a_mixture_are_as_pure_as_others(packing: str) -> None:
+    data = replace(DATA, weights=(3.0, 1.0), packing=packing)
+    batches = PairBatches(split_of(12, 40), Specials(), data, 0)
+    again = PairBatches(split_of(12, 40), Specials(), data, 0)
+    for step in (0, 7, 40):
+        whole = batches.batch(step, 8)
+        half = again.batch(step, 8, slice(4, 8))
+        assert all((half[key] == whole[key][4:]).all() for key in whole)
+
+
+def test_a_mixture_of_one_document_is_refused() -> None:
+    split = split_of(1, 5)
+    with pytest.raises(ValueError, match=r"data.weights=\(1.0, 0.0\).*fewer than 2 documents"):
+        PairBatches(split, Specials(), replace(DATA, weights=(1.0, 0.0)), 0)
