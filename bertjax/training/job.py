@@ -10,7 +10,8 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, TrainingConfig, to_dict
-from bertjax.input.batches import LEAST_DOCUMENTS, PairBatches
+from bertjax.input.batches import PairBatches
+from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
@@ -96,6 +97,7 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
     optimizer = make_optimizer(config.optimizer)
     blueprint = draw_blueprint(config.model, optimizer, mesh)
     chosen = objectives.choose(config.training.objectives)
+    plans = store.path.with_name(f"plans-{store.fingerprint[:12]}")
     unigram = unigram_baseline(store.split("held_out"), tokenizer.vocab_size)
 
     def rows_of(stage: Stage) -> Rows:
@@ -104,7 +106,7 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
-            PairBatches(store.split("train"), tokenizer, data, stage.seed),
+            PairBatches(store.split("train"), tokenizer, data, stage.seed, plans),
             held_out,
             tuple(by_source),
             Baselines(*unigram, held_out.next_sentence_majority()),

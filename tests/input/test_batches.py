@@ -184,7 +184,7 @@ def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
 def test_epochs_have_one_number_of_rows() -> None:
     """The first epoch is its plan, shuffled; a longer plan is cut, a shorter one refilled from its start, remasked."""
     batches = small_batches()
-    sizes = [len(batches._plans.get(epoch)) for epoch in range(30)]
+    sizes = [len(batches._epochs.get(epoch)) for epoch in range(30)]
     assert batches.rows_per_epoch == sizes[0]
     assert min(sizes) < sizes[0] < max(sizes)
     for epoch, size in enumerate(sizes):
@@ -203,7 +203,7 @@ def content_starts(batches: PairBatches, content) -> np.ndarray:
 
 def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
     batches, other = small_batches(), small_batches(seed=1)
-    content = batches._plans.get(0)
+    content = batches._epochs.get(0)
     places = np.arange(len(content))
     drawn = [(batches, epoch, number) for epoch in range(3) for number in range(2)] + [(other, 0, 0), (other, 0, 1)]
     orders = np.array([b._pairs_of_pass(content, *which, places, places).starts[:, 0] for b, *which in drawn])
@@ -231,9 +231,9 @@ def test_random_access_is_quick() -> None:
 def test_next_plan_is_built_in_the_background() -> None:
     batches = small_batches(documents=200)
     batches.rows(np.array([0]))
-    assert list(batches._plans._plans) == [0]
+    assert list(batches._epochs._cache._plans) == [0]
     batches.rows(np.array([batches.rows_per_epoch * 3 // 4]))
-    assert list(batches._plans._plans) == [0, 1]
+    assert list(batches._epochs._cache._plans) == [0, 1]
 
 
 @pytest.mark.parametrize("documents", [[], [[3, 4]]])

@@ -12,8 +12,8 @@ from pair_corpora import Specials
 from reference_pairs import Masked, MaskRules, mask
 from scipy import stats
 
-from bertjax.input.batches import lay_out, truncate
 from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
+from bertjax.input.pair_rows import lay_out, truncate
 from bertjax.input.randomness import hash64
 
 SPECIALS = Specials()

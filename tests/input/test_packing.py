@@ -76,8 +76,8 @@ def test_packing_changes_no_pair(change: dict, epoch: int) -> None:
     plain, packed = batches(replace(PLAIN, **change)), batches(replace(PACKED, **change))
     for one in (plain, packed):
         one.rows_per_epoch = 10**9  # rows of one plan only, all of them
-    alone = pairs_in(plain.rows(epoch * 10**9 + np.arange(len(plain._plans.get(epoch)))))
-    rows = packed.rows(epoch * 10**9 + np.arange(len(packed._plans.get(epoch))))
+    alone = pairs_in(plain.rows(epoch * 10**9 + np.arange(len(plain._epochs.get(epoch)))))
+    rows = packed.rows(epoch * 10**9 + np.arange(len(packed._epochs.get(epoch))))
     assert sorted(pairs_in(rows)) == sorted(alone)
     assert len(rows["input_ids"]) < 0.75 * len(alone)
 

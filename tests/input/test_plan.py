@@ -185,7 +185,7 @@ def our_totals(documents: list[list[int]]) -> np.ndarray:
     made = []
     for epoch in range(EPOCHS):
         batches.rows_per_epoch = 10**9  # rows of one plan only, all of them, none cut
-        size = len(batches._plans.get(epoch))
+        size = len(batches._epochs.get(epoch))
         batch = batches.rows(epoch * 10**9 + np.arange(size))
         second = batch["token_type_ids"].sum(axis=1) - 1
         first = batch["sequence_ids"].sum(axis=1) - second - 3

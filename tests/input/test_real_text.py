@@ -64,7 +64,7 @@ def our_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig) -> Iter
     batches = PairBatches(split, tokenizer, data, seed=3)
     batches.rows_per_epoch = 10**9  # rows of one plan only, all of them, none twice
     for epoch in range(PASSES):
-        yield batches.rows(epoch * 10**9 + np.arange(len(batches._plans.get(epoch))))
+        yield batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
 
 
 def their_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig, rules: PairRules) -> Iterator[Batch]:

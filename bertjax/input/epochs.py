@@ -1,0 +1,148 @@
+"""What an epoch holds: the documents that it reads, the pairs that are made of them, and which pairs share a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.config import SHORTEST_ROW, DataConfig
+from bertjax.input.mixture import Reading, mixed, token_shares
+from bertjax.input.packing import Packing, pack
+from bertjax.input.pair_rows import SPECIAL_TOKENS
+from bertjax.input.plan import EpochPlan, PlanCache, build_plan
+from bertjax.input.plan_files import PlanFiles
+from bertjax.input.randomness import derive_key
+
+LEAST_DOCUMENTS = 2
+SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
+
+
+class Split(Protocol):
+    """What is needed of a split of the token store (`bertjax.text.store.SplitView`)."""
+
+    document_offsets: np.ndarray  # int64 [documents + 1], in sentences
+    sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
+
+    @property
+    def source_edges(self) -> np.ndarray:
+        """int64 [sources + 1], in documents; asked for only if the sources are mixed."""
+        ...
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of all these stretches, end to end."""
+        ...
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The pairs of an epoch, and which of them share a row."""
+
+    plan: EpochPlan
+    packing: Packing | None  # None: each pair has a row of its own
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.plan if self.packing is None else self.packing)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, for a file."""
+        packing = {} if self.packing is None else vars(self.packing)
+        return {**vars(self.plan), **packing}
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Epoch:
+        """The inverse of `arrays`."""
+        plan = EpochPlan(**{f.name: arrays[f.name] for f in fields(EpochPlan)})
+        packed = [arrays[f.name] for f in fields(Packing) if f.name in arrays]
+        return cls(plan, Packing(*packed) if packed else None)
+
+    def pairs_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of some rows, and for each of them which of `rows` it belongs to; int64[N] both, in their order."""
+        if self.packing is None:
+            return np.arange(len(rows)), rows
+        first = self.packing.offsets[rows]
+        counts = self.packing.offsets[rows + 1] - first
+        row = np.repeat(np.arange(len(rows)), counts)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return row, self.packing.order[first[row] + place].astype(np.int64)
+
+
+class Epochs:
+    """The epochs of a run over one split, each built when it is first asked for. Safe to use from many threads.
+
+    With `folder`, plans that take long to build are kept there, for the next start and for other hosts.
+
+    Raises ValueError if the split has fewer than two documents, the sequence length holds no pair, or the sources
+    cannot be mixed as asked.
+    """
+
+    def __init__(self, split: Split, data: DataConfig, seed: int, folder: Path | None = None) -> None:
+        documents = len(split.document_offsets) - 1
+        if documents < LEAST_DOCUMENTS:
+            raise ValueError(
+                f"the split has {documents} document(s); sentence pairs need at least {LEAST_DOCUMENTS}: add text to "
+                f"data.sources, or, if this is the held-out split, raise data.held_out={data.held_out}"
+            )
+        if data.sequence_length < SHORTEST_ROW:
+            raise ValueError(
+                f"data.sequence_length={data.sequence_length} holds no sentence pair; use {SHORTEST_ROW} or more"
+            )
+        self._split, self._data, self._seed = split, data, seed
+        self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
+        if data.is_mixture:
+            edges = split.sentence_offsets[split.document_offsets[split.source_edges]]
+            self.shares = token_shares(np.diff(edges).tolist(), data.weights, data.temperature)
+        self._files = PlanFiles(folder) if folder else None
+        self._cache = PlanCache(self._build)
+        self.rows = len(self.get(0))
+        self._cache.capacity = max(self._cache.capacity, SMALL_PLANS_ROWS // self.rows)
+
+    def get(self, number: int) -> Epoch:
+        """An epoch, once it is built."""
+        return self._cache.get(number)
+
+    def prepare(self, number: int) -> None:
+        """Have an epoch built in the background."""
+        self._cache.prepare(number)
+
+    def _build(self, number: int) -> Epoch:
+        if self._files is None:
+            return self._make(number)
+        keys = ("sequence_length", "short_sequence_probability", "weights", "temperature", "packing", "pairs_per_row")
+        made_of = {key: getattr(self._data, key) for key in keys} | {"seed": self._seed, "epoch": number}
+        if self._data.is_mixture:
+            made_of["source_edges"] = self._split.source_edges.tolist()
+        arrays = self._files.load_or_make(made_of, lambda: self._make(number).arrays())
+        return Epoch.of_arrays(arrays)
+
+    def _make(self, number: int) -> Epoch:
+        data, sentences = self._data, self._split.sentence_offsets
+        room = data.sequence_length - SPECIAL_TOKENS
+        plan = build_plan(
+            self._split.document_offsets,
+            sentences,
+            max_tokens=room,
+            short_sequence_probability=data.short_sequence_probability,
+            seed=self._seed,
+            epoch=number,
+            reading=None if self.shares is None else self._mixture(number),
+        )
+        if data.packing == "none":
+            return Epoch(plan, None)
+        tokens = np.minimum(sum(plan.tokens(sentences)), room) + SPECIAL_TOKENS
+        key = derive_key(self._seed, "pack", number)
+        return Epoch(plan, pack(tokens, data.sequence_length, data.pairs_per_row, key))
+
+    def _mixture(self, epoch: int) -> Reading:
+        split = self._split
+        lengths = np.diff(split.sentence_offsets[split.document_offsets])
+        reading = mixed(split.source_edges, lengths, self.shares, self._seed, epoch)
+        if len(np.unique(reading.document)) < LEAST_DOCUMENTS:
+            raise ValueError(
+                f"data.weights={self._data.weights}, data.temperature={self._data.temperature}: epoch {epoch} has "
+                f"fewer than {LEAST_DOCUMENTS} documents, which sentence pairs need; give more text or other shares"
+            )
+        return reading

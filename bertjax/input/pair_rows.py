@@ -1,0 +1,85 @@
+"""A sentence pair in a row of its own: cut to size, laid out with its special tokens, labelled."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.input.randomness import hash64
+
+SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+
+
+class Vocabulary(Protocol):
+    """What is needed of a tokenizer (`bertjax.text.tokenizer.WordPiece`)."""
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    is_continuation: np.ndarray  # bool [vocab_size], tokens that start with ##
+
+
+def truncate(
+    starts: np.ndarray, lengths: np.ndarray, max_tokens: int, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut pairs to `max_tokens` tokens, as if one by one from the longer segment (B if equal), from either end.
+
+    Rule: truncate_seq_pair of google-research/bert. All arrays but `keys`, uint64[B], are int64[B, 2] for A and B.
+    """
+    half = np.array([max_tokens - max_tokens // 2, max_tokens // 2])
+    kept = np.minimum(lengths, np.maximum(max_tokens - lengths[:, ::-1], half))
+    return starts + _heads(lengths - kept, keys), kept
+
+
+def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """How many of each number of fair coins show heads, int64[B, 2]: the ones among that many random bits."""
+    number = tosses.ravel()
+    words = -(-number // 64)
+    owner = np.repeat(np.arange(len(number)), words)
+    word = np.arange(len(owner)) - np.repeat(np.cumsum(words) - words, words)
+    bits = hash64(hash64(keys[:, None], np.arange(2)).ravel()[owner], word)
+    bits >>= (64 - np.minimum(number[owner] - 64 * word, 64)).astype(np.uint64)
+    ones = np.bincount(owner, weights=np.bitwise_count(bits), minlength=len(number))
+    return ones.astype(np.int64).reshape(tosses.shape)
+
+
+def lay_out(
+    tokens: np.ndarray, lengths: np.ndarray, length: int, vocabulary: Vocabulary
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Put `[CLS] A [SEP] B [SEP]` and padding in rows: the arrays that every encoder reads.
+
+    `tokens` are the ids of the first row's A, its B, the second row's A, ...; `lengths` int64[B, 2].
+    Returns input_ids, token_type_ids, sequence_ids, int32[B, L], and where A and B are, bool[B, L].
+    """
+    column = np.arange(length, dtype=np.int32)
+    first_sep = (lengths[:, :1] + 1).astype(np.int32)
+    last_sep = (lengths.sum(axis=1, keepdims=True) + 2).astype(np.int32)
+    is_inside = column <= last_sep
+    is_second = (column > first_sep) & is_inside
+    is_text = (column < last_sep) & (column != first_sep)
+    is_text[:, 0] = False
+    input_ids = np.full(is_inside.shape, vocabulary.pad_id, np.int32)
+    input_ids[:, 0] = vocabulary.cls_id
+    rows = np.arange(len(lengths))[:, None]
+    input_ids[rows, first_sep] = vocabulary.sep_id
+    input_ids[rows, last_sep] = vocabulary.sep_id
+    input_ids[is_text] = tokens
+    encoder = {
+        "input_ids": input_ids,
+        "token_type_ids": is_second.astype(np.int32),
+        "sequence_ids": is_inside.astype(np.int32),
+    }
+    return encoder, is_text
+
+
+def label_pairs(is_random: np.ndarray) -> dict[str, np.ndarray]:
+    """The next-sentence objective's part of a batch: 0 where B follows A, 1 where it is random; `is_random` bool[B]."""
+    labels = is_random[:, None].astype(np.int32)
+    return {
+        "cls_positions": np.zeros_like(labels),
+        "pair_labels": labels,
+        "pair_weights": np.ones(labels.shape, np.float32),
+    }
