@@ -33,7 +33,7 @@ from bertjax.text.store_writer import finish_store, write_durably
 from bertjax.text.tokenizer import WordPiece
 from bertjax.text.vocabulary import TRAINER_VERSION, count_words, smoothed, train_wordpiece
 
-PREPARE_VERSION = 1  # of reading, sentence splitting and the cut into units; a change makes other stores
+PREPARE_VERSION = 2  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 LEAST_DOCUMENTS = 2  # in each split: a pair of segments may need another document
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens

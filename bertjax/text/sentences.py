@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import re
 
+from bertjax.text.terminators import SPACED, UNSPACED
+
 SENTENCE_CAP = 10_000  # characters; what is longer is no sentence, and is cut at a space
+UNMARKED_CAP = 250  # the same in scripts that mark no ends, where a space stands between phrases
 
 
 def _words(text: str) -> frozenset[str]:
@@ -54,18 +57,27 @@ _STARTERS = _words(
 _LONGEST = max(map(len, _NEVER_LAST | _SOMETIMES_LAST | _BEFORE_NUMBERS))
 _WINDOW = 4 * _LONGEST  # characters before a period in which its word is looked for
 
-_END = ".!?…‼⁇⁈⁉।॥؟۔։።"
+_SPACED, _UNSPACED = frozenset(SPACED), frozenset(UNSPACED)
+_COMMON_END = ".!?…‼⁇⁈⁉।॥؟۔։።"  # sought five times as fast as all of them
 _CLOSE = r"\"'”’»›)}*_\]"
-_WIDE_END = "。！？｡"
 _WIDE_CLOSE = "」』】》〉〕｣）\"'”’"
 _GOES_ON = "とっのはがをも、，"  # after a closed quotation: Japanese particles and commas
-
-# `(?<![...].)`: a run of terminators is tried from its start only, or long runs would take quadratic time
-_SPACED = rf"[{_END}](?<![{_END}].)[{_END}]*+(?:[{_CLOSE}]|\[\d{{1,3}}\])*+\s++"
 _QUOTED = rf"[{_WIDE_CLOSE}]++(?![{_GOES_ON}])|(?![{_WIDE_CLOSE}])"
-_WIDE = rf"[{_WIDE_END}](?<![{_WIDE_END}].)[{_END}{_WIDE_END}]*+(?:{_QUOTED})\s*+"
-_CANDIDATE = re.compile(_SPACED)
-_WIDE_CANDIDATE = re.compile(f"{_WIDE}|{_SPACED}")  # Chinese and Japanese put no space between sentences
+
+
+def _candidate(ends: str, wide_ends: str = "") -> re.Pattern[str]:
+    """Where a sentence may end: with `ends` before a space, with `wide_ends` before anything."""
+    # `(?<![...].)`: a run of terminators is tried from its start only, or long runs would take quadratic time
+    spaced = rf"[{ends}](?<![{ends}].)[{ends}]*+(?:[{_CLOSE}]|\[\d{{1,3}}\])*+\s++"
+    wide = rf"[{wide_ends}](?<![{wide_ends}].)[{ends}{wide_ends}]*+(?:{_QUOTED})\s*+|"
+    return re.compile(wide + spaced if wide_ends else spaced)
+
+
+_CANDIDATE = _candidate(_COMMON_END)
+_WIDE_CANDIDATE = _candidate(_COMMON_END, UNSPACED)
+_CANDIDATE_OF_ANY_SCRIPT = _candidate(re.escape(SPACED), UNSPACED)
+_RARE_END = (_SPACED | _UNSPACED).difference(_COMMON_END)
+_UNMARKED = re.compile(r"[\u0e00-\u0eff]")  # Thai and Lao
 
 _OPENING = re.compile(r"[\"'“‘«‹(\[{*_¿¡–—-]+ *")
 _WORD = re.compile(r"[^\W\d_]*")
@@ -77,11 +89,15 @@ _NOT_WORD = "\"'“‘«(){}[]*_–—/"
 def split_sentences(text: str) -> list[str]:
     """Split a text into its sentences: stripped, never empty, at most `SENTENCE_CAP` characters; newlines end them.
 
+    Where a script marks no ends (Thai, Lao), what is longer than `UNMARKED_CAP` is cut at a space, between phrases.
     Joined, the sentences are the text but for whitespace. Time is linear in the length, whatever the text.
     """
     candidate = _CANDIDATE
-    if not text.isascii() and any(end in text for end in _WIDE_END):
-        candidate = _WIDE_CANDIDATE
+    unmarked = False
+    if not text.isascii():
+        if rare := _RARE_END.intersection(text):
+            candidate = _WIDE_CANDIDATE if rare <= _UNSPACED else _CANDIDATE_OF_ANY_SCRIPT
+        unmarked = _UNMARKED.search(text) is not None
     sentences = []
     for line in text.splitlines():
         begin = 0
@@ -92,9 +108,14 @@ def split_sentences(text: str) -> list[str]:
                 begin = end
         if rest := line[begin:].strip():
             sentences.append(rest)
-    if max(map(len, sentences), default=0) > SENTENCE_CAP:
-        return [piece for sentence in sentences for piece in cut_at_spaces(sentence)]
+    if max(map(len, sentences), default=0) > (UNMARKED_CAP if unmarked else SENTENCE_CAP):
+        return [piece for sentence in sentences for piece in cut_at_spaces(sentence, _cap(sentence))]
     return sentences
+
+
+def _cap(sentence: str) -> int:
+    """Characters that a sentence may have: fewer if half of it is of a script that marks no ends."""
+    return UNMARKED_CAP if 2 * len(_UNMARKED.findall(sentence)) > len(sentence) else SENTENCE_CAP
 
 
 def cut_at_spaces(text: str, cap: int = SENTENCE_CAP) -> list[str]:
@@ -112,15 +133,15 @@ def _ends(line: str, begin: int, start: int, after: int) -> bool:
     if start - begin < 4 and not any(map(str.isalnum, line[begin:start])):
         return False  # `... And then`: dots alone are no sentence
     terminator = line[start]
-    if terminator in _WIDE_END:
+    if terminator in _UNSPACED:
         return True
     following = line[after : after + 1]
     if not following.isalnum() and (opening := _OPENING.match(line, after)):
         after = opening.end()
         following = line[after : after + 1]
-    if following.islower() or following in _END:
+    if following.islower() or not following or following in _SPACED:
         return False  # also at the line's end, where nothing follows and nothing needs to be split
-    if terminator != "." or line[start + 1] in _END:
+    if terminator != "." or line[start + 1] in _SPACED:
         return True
     near = line[max(begin, start - _WINDOW) : start].rsplit(None, 1)
     word = near[-1] if near else ""

@@ -1,4 +1,5 @@
 import lzma
+import re
 import time
 
 import pytest
@@ -6,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.text import sentences
-from bertjax.text.sentences import SENTENCE_CAP, cut_at_spaces, split_sentences
+from bertjax.text.sentences import SENTENCE_CAP, UNMARKED_CAP, cut_at_spaces, split_sentences
 from bertjax.text.sources import SourceFile, read_documents
+from bertjax.text.terminators import SENTENCE_TERMINAL, SPACED, UNSPACED
 
 # `|` is where a sentence ends
 HARD = """
@@ -42,6 +44,11 @@ Yes.
 هل هذا صحيح؟| نعم. |انتهى۔
 Это правда?| Да. |А. С. Пушкин родился в Москве.
 이것은 책이다. |저것은 펜이다.
+ይህ ዓረፍተ ነገር ነው። |ሌላ ነው። |ሦስተኛው፧| አዎ።
+នេះជាប្រយោគ។|នេះទៀត។ |ចប់
+ဤသည်မှာ ဝါကျဖြစ်သည်။|နောက်တစ်ခု။
+བོད་ཡིག་ཡིན། |གཉིས་པ།
+Սա նախադասություն է։ |Սա ևս։
 """
 
 
@@ -49,6 +56,43 @@ Yes.
 def test_hard_strings(line):
     expected = [part.strip() for part in line.split("|") if part.strip()]
     assert split_sentences(line.replace("|", "")) == expected
+
+
+def test_the_terminators_are_unicodes():
+    regex = pytest.importorskip("regex")
+    everything = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    assert "".join(regex.findall(r"\p{Sentence_Terminal}", everything)) == SENTENCE_TERMINAL
+
+
+@pytest.mark.parametrize("sign", [*SPACED, *UNSPACED])
+def test_every_terminator_ends_a_sentence(sign):
+    assert split_sentences(f"कख गघ{sign} चछ जझ") == [f"कख गघ{sign}", "चछ जझ"]
+
+
+def test_where_ends_are_not_marked_phrases_are_no_longer_than_sentences():
+    phrase = "เบอร์ลินเป็นเมืองหลวงของประเทศเยอรมนี"
+    pieces = split_sentences(" ".join([phrase] * 40))
+    assert len(pieces) > 5 and max(map(len, pieces)) <= UNMARKED_CAP
+    assert " ".join(pieces) == " ".join([phrase] * 40), "cut at spaces alone"
+    english = f"{phrase} " + "is a long sentence in English " * 20
+    assert split_sentences(english) == [english.strip()]
+
+
+@pytest.mark.parametrize(
+    ("language", "least", "longest"),
+    [
+        ("hi", 60, 250), ("th", 100, 250), ("ar", 250, 500), ("he", 190, 500),
+        ("ru", 230, 800), ("zh", 120, 250), ("ja", 350, 250), ("ko", 55, 250),
+    ],
+)  # fmt: skip
+def test_wikipedia_in_other_scripts(real_data, language, least, longest):
+    """No paragraph stays in one piece, none is broken into crumbs, and no sentence holds the end of another."""
+    (path,) = (real_data / "wikipedia_dumps").glob(f"{language}wiki_minidump.xml.bz2")
+    found = [s for d in read_documents(SourceFile("wikipedia", str(path))) for s in d.sentences()]
+    assert len(found) >= least and max(map(len, found)) <= longest
+    assert sum(len(sentence) < 7 for sentence in found) < 0.03 * len(found)
+    inside = re.compile(rf"[{re.escape(UNSPACED)}](?=\w)|[।॥۔؟?!](?=\s+\w)")
+    assert sum(inside.search(sentence) is not None for sentence in found) < 0.03 * len(found)
 
 
 def test_newlines_end_sentences():
