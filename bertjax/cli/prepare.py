@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from bertjax.cli.recipe import configured
-from bertjax.config import validate
+from bertjax.config import Config, validate
 from bertjax.text.prepare import prepare as prepare_store
-from bertjax.text.prepare import prepare_vocabulary
+from bertjax.text.prepare import prepare_share
 from bertjax.text.progress import ProgressLine
 from bertjax.text.store import TokenStore
+from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 
 def vocab(arguments: argparse.Namespace, overrides: list[str]) -> int:
@@ -23,8 +25,20 @@ def vocab(arguments: argparse.Namespace, overrides: list[str]) -> int:
 def prepare(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Make the token store, or find it made already."""
     config = validate(configured(arguments, overrides))
+    if arguments.shard:
+        return _prepare_share(config, arguments)
     path = prepare_store(config.data, ProgressLine())
     print(f"{describe_store(TokenStore.open(path))}\ntoken store: {path}\nnext: bertjax pretrain {arguments.config}")
+    return 0
+
+
+def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
+    found = re.fullmatch(r"(\d+)/(\d+)", arguments.shard)
+    if not found:
+        raise ValueError(f"--shard {arguments.shard}: write it as I/N, from 0/N to N-1/N, as in --shard 3/16")
+    done, units = prepare_share(config.data, int(found[1]), int(found[2]), ProgressLine())
+    print(f"shard {arguments.shard} is done: {done} of {units} units of text are prepared")
+    print(f"next, after the last shard: bertjax prepare {arguments.config}, with the same options, makes the store")
     return 0
 
 

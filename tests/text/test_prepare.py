@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -17,13 +18,14 @@ import pytest
 from tokenizers import BertWordPieceTokenizer
 
 from bertjax.config import DataConfig
-from bertjax.text import corpus, shards
+from bertjax.text import corpus, shards, trained_vocabulary
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
-from bertjax.text.prepare import prepare, prepare_vocabulary, summary
+from bertjax.text.prepare import prepare, prepare_share, summary
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import TokenStore
 from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
 WORDS = [*("the", "of", "and", "to", "in", "is", "was", "it", "for", "on"), "river", "with", "by", "at", "which", "but"]
@@ -83,7 +85,7 @@ def test_the_store_holds_what_the_rules_say(data):
         assert sentences_of(store.split(split), VOCAB) == documents
     assert (
         store.fingerprint == "9a41e13045ac82ebe6beb78bcdfd8d0fbe7e9affbd1c58708c10849649920ab0"
-    )  # a change of it needs another PREPARE_VERSION
+    )  # a change of it needs another READING_VERSION
     about = store.manifest["provenance"]
     assert about["text_bytes"] == sum(len("\n".join(generated_text(n).split("\n\n"))) for n in range(40))
     assert about["unknown_tokens"] == 0
@@ -105,12 +107,35 @@ def test_the_same_bytes_for_any_number_of_processes(data, tmp_path):
     assert vocabularies[0] == vocabularies[1]
 
 
+def test_the_same_bytes_from_shards(data, tmp_path):
+    """Shards in any order, at the same time, one of them left out: the store is the one of a single process."""
+    alone = prepare(changed(data, root=str(tmp_path / "alone")))
+    context = multiprocessing.get_context("fork")
+    shards = [context.Process(target=prepare_share, args=(data, index, 4)) for index in (2, 0, 3)]
+    for shard in shards:
+        shard.start()
+    for shard in shards:
+        shard.join(60)
+        assert shard.exitcode == 0
+    done, units = prepare_share(data, 0, 4)
+    assert done == sum(number % 4 != 1 for number in range(units)) < units
+    assert not list((tmp_path / "data").glob("store-????????????"))
+    assert content(prepare(data)) == content(alone)
+    assert prepare_share(data, 1, 4) == (units, units)
+
+
+@pytest.mark.parametrize(("index", "count"), [(4, 4), (0, 0), (-1, 3)])
+def test_a_shard_that_does_not_exist(data, index, count):
+    with pytest.raises(ValueError, match=rf"--shard {index}/{count}: shards of {count} are numbered from 0"):
+        prepare_share(data, index, count)
+
+
 def test_nothing_is_made_twice(data, monkeypatch):
     first = prepare(data)
     vocab = prepare_vocabulary(changed(data, vocab=""))
     made = content(first)
     monkeypatch.setattr(module, "make_shards", None)
-    monkeypatch.setattr(module, "train_wordpiece", None)
+    monkeypatch.setattr(trained_vocabulary, "train_wordpiece", None)
     assert prepare(data) == first
     assert prepare_vocabulary(changed(data, vocab="")) == vocab
     assert content(first) == made
@@ -390,7 +415,7 @@ def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
         (tmp_path / "text" / f"{number:02}.txt").write_text(text)
     counted = {}
     for unit in Corpus.of(data).units:
-        counted |= module._count_unit(unit, data, 1.0)
+        counted |= trained_vocabulary._count_unit(unit, data, 1.0)
     seen = {n for n in range(40) if f"qqq{'x' * n}zzz" in counted}
     evaluated = {n for n, text in enumerate(texts) if draws(text)[0] < data.held_out}
     assert seen == set(range(40)) - evaluated
@@ -399,7 +424,7 @@ def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
 def test_large_text_is_sampled(data, monkeypatch):
     everything = prepare_vocabulary(changed(data, vocab="", vocab_size=70))
     text_bytes = Corpus.of(data).text_bytes
-    monkeypatch.setattr(module, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
+    monkeypatch.setattr(trained_vocabulary, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
     # The size is no input of the fingerprint but a constant of the program.
     shutil.rmtree(everything.parent)
     half = json.loads((prepare_vocabulary(changed(data, vocab="", vocab_size=70)).parent / "made.json").read_text())

@@ -1,0 +1,58 @@
+"""What is kept below `data.root`: whole or not at all, under the fingerprint of what it is made from."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def require_inputs(found: Any, inputs: str, where: Path) -> None:
+    """Raise ValueError unless what is kept under the first digits of a fingerprint has the whole of it."""
+    if found != inputs:
+        raise ValueError(f"{where} was made from other inputs ({found}, needed {inputs}); delete it")
+
+
+@contextlib.contextmanager
+def nothing_left_of(folder: Path, bytes_needed: Callable[[], int]) -> Iterator[None]:
+    """Remove a folder if the text turns out to be wrong or the disk full, and name it in the message of the latter."""
+    try:
+        yield
+    except ValueError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        free = shutil.disk_usage(folder.parent).free
+        raise OSError(
+            error.errno,
+            f"cannot write {folder} ({error.strerror}): about {bytes_needed() / 1e6:.1f} MB are needed there, "
+            f"{free / 1e6:.1f} MB are free; make room, or set data.root to a larger disk",
+        ) from error
+
+
+def alone_in(root: Path) -> contextlib.AbstractContextManager[None]:
+    """Wait until no other process makes something below `root`."""
+    return _locked(root, fcntl.LOCK_EX)
+
+
+def beside_others_in(root: Path) -> contextlib.AbstractContextManager[None]:
+    """Wait until no other process makes something below `root` alone; those that do a share of it may go on."""
+    return _locked(root, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def _locked(root: Path, how: int) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends."""
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / ".lock", "w") as lock:
+        fcntl.flock(lock, how)
+        yield
