@@ -41,6 +41,11 @@ VERBS = {
         "split the text of a recipe's sources into sentences and tokens, once, as a token store",
         "bertjax prepare configs/bert_mini.py --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
     ),
+    "inspect": Verb(
+        "inspect:inspect",
+        "show what a token store holds: counts, lengths, rows and packing, duplicates, overlap with evaluation text",
+        "bertjax inspect configs/quickstart.py --html inspect.html --against my_test_set.tsv",
+    ),
     "evaluate": Verb(
         "use:evaluate",
         "measure a run's newest checkpoint on the held-out documents of its token store",
@@ -94,6 +99,28 @@ def _parser() -> argparse.ArgumentParser:
     made = {name: _add_verb(verbs, name) for name in VERBS}
     for name in ("pretrain", "vocab", "prepare"):
         made[name].add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {CONFIGURED}")
+    made["prepare"].add_argument(
+        "--shard", metavar="I/N", help="do every N-th part of the work from part I on; for several machines at once"
+    )
+    made["inspect"].add_argument(
+        "config", metavar="STORE|RECIPE", help=f"a token store's directory, or a recipe, which {CONFIGURED}"
+    )
+    made["inspect"].add_argument("--html", metavar="FILE", help="also write it as one self-contained page with plots")
+    made["inspect"].add_argument(
+        "--length",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="L",
+        help="row lengths (128 and 512, or the recipe's stages)",
+    )
+    made["inspect"].add_argument(
+        "--against",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="evaluation texts to look for in the training text: plain text, TSV or JSON Lines, a text a line",
+    )
     for name in ("evaluate", "fill-mask", "export"):
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
@@ -114,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
     verb = VERBS[name]
     # Where a recipe is named, --help belongs to the recipe's keys.
-    configured = name in ("pretrain", "vocab", "prepare") and any(".py" in word for word in sys.argv[1:])
+    configured = name in ("pretrain", "vocab", "prepare", "inspect") and any(".py" in word for word in sys.argv[1:])
     return verbs.add_parser(
         name,
         help=verb.does,

@@ -63,6 +63,8 @@ class DataConfig:
     held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
     workers: int = 0  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
+    # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names).
+    rows: Literal["pairs", "full_sentences", "doc_sentences"] = "pairs"
     packing: Literal["none", "pairs"] = "none"  # a sentence pair to a row, or as many as fit
     pairs_per_row: int = 8  # at most, when packed
     max_predictions: int = 20  # masked positions per sentence pair at most; the paper's 20 at length 128
@@ -263,6 +265,16 @@ def validate(config: Config) -> Config:
         raise ValueError(
             f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
             "not all of them 0"
+        )
+    if data.rows != "pairs" and "nsp" in training.objectives:
+        raise ValueError(
+            f"data.rows={data.rows!r} with training.objectives={training.objectives}: such rows have no second "
+            "segment; leave nsp out"
+        )
+    if data.rows == "full_sentences" and data.is_mixture:
+        raise ValueError(
+            f"data.rows='full_sentences' with data.weights={data.weights}, data.temperature={data.temperature}: a row "
+            "goes on with the next document of the store, and in a mixture that may not be read; use 'doc_sentences'"
         )
     if not 0 <= data.vocab_temperature <= 1:
         raise ValueError(f"data.vocab_temperature={data.vocab_temperature} must lie in [0, 1]")

@@ -101,6 +101,17 @@ BASE = Config()
         (replace(BASE, model=ModelConfig(num_attention_heads=7)), r"hidden_size=768 .*num_attention_heads=7"),
         (replace(BASE, data=DataConfig(sequence_length=1024)), r"sequence_length=1024 is beyond the position table"),
         (replace(BASE, model=ModelConfig(causal=True)), r"predict='masked' with model.causal=True"),
+        (replace(BASE, data=DataConfig(rows="full_sentences")), r"have no second segment; leave nsp out"),
+        (
+            replace(
+                BASE,
+                data=DataConfig(rows="full_sentences", temperature=0.5),
+                training=TrainingConfig(objectives=("mlm",)),
+            ),
+            r"use 'doc_sentences'",
+        ),
+        (replace(BASE, data=DataConfig(weights=(1.0,))), r"give one for each of the 0 data.sources"),
+        (replace(BASE, data=DataConfig(temperature=1.5)), r"temperature=1.5 must lie in \[0, 1\]"),
         (replace(BASE, data=DataConfig(predict="next")), r"predict='next' with model.causal=False"),
         (replace(BASE, model=ModelConfig(causal=True), data=DataConfig(predict="next")), r"leave nsp out"),
         (replace(BASE, data=DataConfig(sequence_length=4)), r"sequence_length=4 is too short"),

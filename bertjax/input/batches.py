@@ -8,25 +8,23 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.epochs import Epoch, Epochs, Split
+from bertjax.input.epochs import Epoch, Epochs
 from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
 from bertjax.input.packing import pack_rows
-from bertjax.input.pair_rows import SPECIAL_TOKENS, Vocabulary, label_pairs, lay_out, truncate
-from bertjax.input.randomness import derive_key, fold_in, hash64, permute
+from bertjax.input.pair_rows import Split, Vocabulary, label_pairs, lay_out_pairs
+from bertjax.input.randomness import derive_key, hash64, permute
+from bertjax.input.sentence_rows import lay_out_sentences
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The sentence pairs of some rows, before truncation."""
+    """The sentence pairs of some rows, before truncation, or their stretches of running text (k = 1)."""
 
     row: np.ndarray  # int64 [N], ascending: which of the rows
-    starts: np.ndarray  # int64 [N, 2]: first token of A and of B
-    lengths: np.ndarray  # int64 [N, 2]: tokens
+    first: np.ndarray  # int64 [N, k]: first sentence of A and of B
+    count: np.ndarray  # int64 [N, k]: sentences
     is_random: np.ndarray  # bool [N]
     keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on where the pair is put
-
-
-_NO_PAIRS = _Pairs(*(np.zeros((0, 2)[:n], t) for n, t in ((1, int), (2, int), (2, int), (1, bool), (1, np.uint64))))
 
 
 def batch_spec(data: DataConfig, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
@@ -95,6 +93,8 @@ class PairBatches:
 
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
+        if not len(numbers):
+            return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
         pairs = self._pairs(np.asarray(numbers, np.int64))
         single = self._single_rows(pairs)
         if self._data.packing == "none":
@@ -107,23 +107,26 @@ class PairBatches:
         return batch_spec(self._data, batch_size)
 
     def _single_rows(self, pairs: _Pairs) -> dict[str, np.ndarray]:
-        """Each pair in a row of its own."""
-        room = self._data.sequence_length - SPECIAL_TOKENS
-        starts, lengths = truncate(pairs.starts, pairs.lengths, room, fold_in(pairs.keys, "truncate"))
-        tokens = self._split.tokens(starts.ravel(), lengths.ravel())
-        encoder, candidates = lay_out(tokens, lengths, self._data.sequence_length, self._vocabulary)
+        """Each pair, or each stretch of running text, in a row of its own."""
+        split, length, vocabulary = self._split, self._data.sequence_length, self._vocabulary
+        if self._data.rows == "pairs":
+            encoder, is_text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, length, vocabulary)
+        else:
+            first, count = pairs.first[:, 0], pairs.count[:, 0]
+            encoder, is_text = lay_out_sentences(split, first, count, length, vocabulary)
         if self._data.predict == "next":
             predictions = next_tokens(encoder["input_ids"], encoder["sequence_ids"])
         else:
+            special = encoder["sequence_ids"].sum(axis=1) - is_text.sum(axis=1)
             encoder["input_ids"], predictions = mask_tokens(
-                encoder["input_ids"], candidates, pairs.keys, self._mask_rule
+                encoder["input_ids"], is_text, pairs.keys, self._mask_rule, special
             )
-        return encoder | predictions | label_pairs(pairs.is_random)
+        return encoder | predictions | label_pairs(pairs.is_random, weight=float(self._data.rows == "pairs"))
 
     def _pairs(self, numbers: np.ndarray) -> _Pairs:
         """The pairs of these rows of the run, in their order."""
         epochs, places = np.divmod(numbers, self.rows_per_epoch)
-        parts = [_NO_PAIRS]
+        parts = []
         for epoch in np.unique(epochs).tolist():
             content = self._epochs.get(epoch)
             rows = np.flatnonzero(epochs == epoch)
@@ -133,8 +136,9 @@ class PairBatches:
             for number in np.unique(passes).tolist():
                 chosen = passes == number
                 parts.append(self._pairs_of_pass(content, epoch, number, rows[chosen], places_in_pass[chosen]))
-        joined = (np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(_Pairs))
-        pairs = _Pairs(*joined)
+        if len(parts) == 1:
+            return parts[0]
+        pairs = _Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(_Pairs)))
         by_row = np.argsort(pairs.row, kind="stable")
         return _Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(_Pairs)))
 
@@ -145,12 +149,5 @@ class PairBatches:
         """
         planned = permute(places, len(content), derive_key(self._seed, "shuffle", epoch, number))
         row, pair = content.pairs_of(planned)
-        plan, sentences = content.plan, self._split.sentence_offsets
-        starts = np.stack([sentences[plan.a_start[pair]], sentences[plan.b_start[pair]]], axis=1).astype(np.int64)
-        return _Pairs(
-            row=rows[row],
-            starts=starts,
-            lengths=np.stack(plan.tokens(sentences, pair), axis=1).astype(np.int64),
-            is_random=plan.is_random[pair],
-            keys=hash64(derive_key(self._seed, "pair", epoch, number), pair),
-        )
+        keys = hash64(derive_key(self._seed, "pair", epoch, number), pair)
+        return _Pairs(rows[row], *content.plan.spans(pair), keys)

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
-from bertjax.input.mixture import Reading, mixed, token_shares
+from bertjax.input.mixture import Reading, every_document, mixed, token_shares
 from bertjax.input.packing import Packing, pack
-from bertjax.input.pair_rows import SPECIAL_TOKENS
+from bertjax.input.pair_rows import SPECIAL_TOKENS, Split
 from bertjax.input.plan import EpochPlan, PlanCache, build_plan
 from bertjax.input.plan_files import PlanFiles
 from bertjax.input.randomness import derive_key
+from bertjax.input.sentence_plan import SentencePlan, build_sentence_plan
 
 LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
 
-
-class Split(Protocol):
-    """What is needed of a split of the token store (`bertjax.text.store.SplitView`)."""
-
-    document_offsets: np.ndarray  # int64 [documents + 1], in sentences
-    sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
-
-    @property
-    def source_edges(self) -> np.ndarray:
-        """int64 [sources + 1], in documents; asked for only if the sources are mixed."""
-        ...
-
-    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The ids of all these stretches, end to end."""
-        ...
+_MAKES_A_PLAN = (
+    "rows",
+    "sequence_length",
+    "short_sequence_probability",
+    "weights",
+    "temperature",
+    "packing",
+    "pairs_per_row",
+)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """The pairs of an epoch, and which of them share a row."""
+    """The pairs of an epoch, or its stretches of running text, and which of them share a row."""
 
-    plan: EpochPlan
+    plan: EpochPlan | SentencePlan
     packing: Packing | None  # None: each pair has a row of its own
 
     def __len__(self) -> int:
@@ -55,12 +49,13 @@ class Epoch:
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Epoch:
         """The inverse of `arrays`."""
-        plan = EpochPlan(**{f.name: arrays[f.name] for f in fields(EpochPlan)})
+        kind = EpochPlan if "a_start" in arrays else SentencePlan
+        plan = kind(**{f.name: arrays[f.name] for f in fields(kind)})
         packed = [arrays[f.name] for f in fields(Packing) if f.name in arrays]
         return cls(plan, Packing(*packed) if packed else None)
 
     def pairs_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of some rows, and for each of them which of `rows` it belongs to; int64[N] both, in their order."""
+        """Which of `rows` each pair belongs to, and the pairs of these rows; int64[N] both, in the rows' order."""
         if self.packing is None:
             return np.arange(len(rows)), rows
         first = self.packing.offsets[rows]
@@ -111,30 +106,52 @@ class Epochs:
     def _build(self, number: int) -> Epoch:
         if self._files is None:
             return self._make(number)
-        keys = ("sequence_length", "short_sequence_probability", "weights", "temperature", "packing", "pairs_per_row")
-        made_of = {key: getattr(self._data, key) for key in keys} | {"seed": self._seed, "epoch": number}
+        made_of = {key: getattr(self._data, key) for key in _MAKES_A_PLAN} | {"seed": self._seed, "epoch": number}
         if self._data.is_mixture:
             made_of["source_edges"] = self._split.source_edges.tolist()
         arrays = self._files.load_or_make(made_of, lambda: self._make(number).arrays())
         return Epoch.of_arrays(arrays)
 
     def _make(self, number: int) -> Epoch:
-        data, sentences = self._data, self._split.sentence_offsets
-        room = data.sequence_length - SPECIAL_TOKENS
-        plan = build_plan(
+        data = self._data
+        plan = self._pairs(number) if data.rows == "pairs" else self._sentences(number)
+        if data.packing == "none":
+            return Epoch(plan, None)
+        key = derive_key(self._seed, "pack", number)
+        return Epoch(plan, pack(self._lengths(plan), data.sequence_length, data.pairs_per_row, key))
+
+    def _pairs(self, number: int) -> EpochPlan:
+        return build_plan(
             self._split.document_offsets,
-            sentences,
-            max_tokens=room,
-            short_sequence_probability=data.short_sequence_probability,
+            self._split.sentence_offsets,
+            max_tokens=self._data.sequence_length - SPECIAL_TOKENS,
+            short_sequence_probability=self._data.short_sequence_probability,
             seed=self._seed,
             epoch=number,
             reading=None if self.shares is None else self._mixture(number),
         )
-        if data.packing == "none":
-            return Epoch(plan, None)
-        tokens = np.minimum(sum(plan.tokens(sentences)), room) + SPECIAL_TOKENS
-        key = derive_key(self._seed, "pack", number)
-        return Epoch(plan, pack(tokens, data.sequence_length, data.pairs_per_row, key))
+
+    def _sentences(self, number: int) -> SentencePlan:
+        documents = self._split.document_offsets
+        return build_sentence_plan(
+            documents,
+            self._split.sentence_offsets,
+            every_document(len(documents) - 1) if self.shares is None else self._mixture(number),
+            room=self._data.sequence_length - 2,
+            crossing=self._data.rows == "full_sentences",
+            seed=self._seed,
+            epoch=number,
+        )
+
+    def _lengths(self, plan: EpochPlan | SentencePlan) -> np.ndarray:
+        """Tokens of each row of one pair or stretch, special ones included: int64 [N]."""
+        sentences, length = self._split.sentence_offsets, self._data.sequence_length
+        if isinstance(plan, EpochPlan):
+            return np.minimum(sum(plan.tokens(sentences)) + SPECIAL_TOKENS, length)
+        begin, end = plan.start, plan.start + plan.count.astype(plan.start.dtype)
+        documents = self._split.document_offsets
+        crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")
+        return np.minimum(sentences[end] - sentences[begin] + crossed + 2, length)
 
     def _mixture(self, epoch: int) -> Reading:
         split = self._split

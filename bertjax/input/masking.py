@@ -28,19 +28,20 @@ class MaskRule:
 
 
 def mask_tokens(
-    input_ids: np.ndarray, candidates: np.ndarray, keys: np.ndarray, rule: MaskRule
+    input_ids: np.ndarray, candidates: np.ndarray, keys: np.ndarray, rule: MaskRule, special: int | np.ndarray = 3
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Hide tokens of each row and say what they were.
 
     Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py.
 
     `input_ids` int32[B, L]; `candidates` bool[B, L] is true where a token may be hidden, that is everywhere but on
-    padding and on a row's three special tokens; `keys` uint64[B], one per sentence pair: all that the draws depend on.
+    padding and on a row's special tokens, of which there are `special`, int64[B] or one number; `keys` uint64[B], one
+    per sentence pair: all that the draws depend on.
     Returns the ids after masking, int32[B, L], and `mlm_positions`, `mlm_labels` int32[B, P] in ascending order of
     position, 0 on unused slots, and `mlm_weights` float32[B, P], 1 on used slots and 0 on the others.
     """
     available = np.count_nonzero(candidates, axis=1)
-    wanted = np.rint((available + 3) * rule.probability).astype(np.int64)  # half to even, as Python's round
+    wanted = np.rint((available + special) * rule.probability).astype(np.int64)  # half to even, as Python's round
     counts = np.minimum(np.clip(wanted, 1, rule.max_predictions), available)
     order_keys = fold_in(keys, "mask order")
     if rule.is_continuation is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertjax.input.ragged import before_in_row
 from bertjax.input.randomness import hash64
 
 _MIXED = np.uint64(2**40 - 1)
@@ -90,8 +91,8 @@ def pack_rows(
     length = single["input_ids"].shape[1]
     is_inside, is_used = single["sequence_ids"] > 0, single["mlm_weights"] > 0
     sizes, used = is_inside.sum(axis=1), is_used.sum(axis=1)
-    slot = _within(row, np.ones_like(row))
-    first, first_prediction = _within(row, sizes), _within(row, used)
+    slot = before_in_row(row, np.ones_like(row))
+    first, first_prediction = before_in_row(row, sizes), before_in_row(row, used)
 
     def scatter(values: np.ndarray, shape: tuple[int, int], cells: np.ndarray, filler: int = 0) -> np.ndarray:
         table = np.full(shape, filler, values.dtype)
@@ -122,10 +123,3 @@ def pack_rows(
         | {key: scatter(x[is_used], (rows, predictions), predicted_cells) for key, x in of_predictions.items()}
         | {key: scatter(x, (rows, pairs), place) for key, x in of_pairs.items()}
     )
-
-
-def _within(row: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """How much of a row comes before each of its parts, int64[N]; the parts of a row lie together."""
-    before = np.cumsum(sizes) - sizes
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
-    return before - np.repeat(before[starts], np.diff(starts, append=len(row)))

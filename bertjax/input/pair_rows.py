@@ -6,9 +6,25 @@ from typing import Protocol
 
 import numpy as np
 
-from bertjax.input.randomness import hash64
+from bertjax.input.randomness import fold_in, hash64
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+
+
+class Split(Protocol):
+    """What is needed of a split of the token store (`bertjax.text.store.SplitView`)."""
+
+    document_offsets: np.ndarray  # int64 [documents + 1], in sentences
+    sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
+
+    @property
+    def source_edges(self) -> np.ndarray:
+        """int64 [sources + 1], in documents; asked for only if the sources are mixed."""
+        ...
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of all these stretches, end to end."""
+        ...
 
 
 class Vocabulary(Protocol):
@@ -20,6 +36,19 @@ class Vocabulary(Protocol):
     sep_id: int
     mask_id: int
     is_continuation: np.ndarray  # bool [vocab_size], tokens that start with ##
+
+
+def lay_out_pairs(
+    split: Split, first: np.ndarray, count: np.ndarray, keys: np.ndarray, length: int, vocabulary: Vocabulary
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Rows of A and B, `count` sentences from sentence `first` on, int64[B, 2] both, cut under `keys`, uint64[B].
+
+    Returns what `lay_out` does.
+    """
+    begin = split.sentence_offsets[first].astype(np.int64)
+    sizes = split.sentence_offsets[first + count] - begin
+    starts, lengths = truncate(begin, sizes, length - SPECIAL_TOKENS, fold_in(keys, "truncate"))
+    return lay_out(split.tokens(starts.ravel(), lengths.ravel()), lengths, length, vocabulary)
 
 
 def truncate(
@@ -75,11 +104,14 @@ def lay_out(
     return encoder, is_text
 
 
-def label_pairs(is_random: np.ndarray) -> dict[str, np.ndarray]:
-    """The next-sentence objective's part of a batch: 0 where B follows A, 1 where it is random; `is_random` bool[B]."""
+def label_pairs(is_random: np.ndarray, weight: float = 1.0) -> dict[str, np.ndarray]:
+    """The next-sentence objective's part of a batch: 0 where B follows A, 1 where it is random; `is_random` bool[B].
+
+    `weight` is 0 for rows without pairs.
+    """
     labels = is_random[:, None].astype(np.int32)
     return {
         "cls_positions": np.zeros_like(labels),
         "pair_labels": labels,
-        "pair_weights": np.ones(labels.shape, np.float32),
+        "pair_weights": np.full(labels.shape, weight, np.float32),
     }

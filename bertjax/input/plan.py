@@ -37,6 +37,12 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.a_start)
 
+    def spans(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First sentence and number of sentences of A and B, int64 [n, 2] both, and whether B is random, bool [n]."""
+        first = np.stack([self.a_start[pairs], self.b_start[pairs]], axis=1).astype(np.int64)
+        count = np.stack([self.a_count[pairs], self.b_count[pairs]], axis=1).astype(np.int64)
+        return first, count, self.is_random[pairs]
+
     def tokens(self, sentences: np.ndarray, pairs: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of A and of B of some pairs, given `sentence_offsets`."""
         sides = (self.a_start, self.a_count), (self.b_start, self.b_count)

@@ -34,6 +34,7 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress) -> Pa
 
 
 def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -> Path:
+    """As `prepare_vocabulary`, of sources that were found and digested already; without `data.vocab` they must be."""
     if data.vocab:
         WordPiece.load(data.vocab, data.lowercase, data.strip_accents)
         return Path(data.vocab)

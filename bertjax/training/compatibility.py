@@ -38,6 +38,7 @@ MUST_MATCH = frozenset(
         "data.sequence_length",
         "data.weights",
         "data.temperature",
+        "data.rows",
         "data.packing",
         "data.pairs_per_row",
         "data.max_predictions",

@@ -63,8 +63,10 @@ class HeldOut:
     def next_sentence_majority(self) -> float:
         """Share of the more frequent next-sentence label over all pairs of the set."""
         batches = [self._batches.batch(k, self.global_batch_size) for k in range(self.count)]
-        share = sum(np.sum(b["pair_labels"] * b["pair_weights"]) for b in batches)
-        share /= sum(np.sum(b["pair_weights"]) for b in batches)
+        pairs = sum(np.sum(b["pair_weights"]) for b in batches)
+        if not pairs:
+            return 1.0  # rows of running text have none to tell apart
+        share = sum(np.sum(b["pair_labels"] * b["pair_weights"]) for b in batches) / pairs
         return float(max(share, 1 - share))
 
 

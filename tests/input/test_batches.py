@@ -178,7 +178,7 @@ def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
     """For each place of an epoch where its pair comes from."""
     numbers = epoch * batches.rows_per_epoch + np.arange(batches.rows_per_epoch)
     pairs = batches._pairs(numbers)
-    return list(map(tuple, np.concatenate([pairs.starts, pairs.lengths], axis=1).tolist()))
+    return list(map(tuple, np.concatenate([pairs.first, pairs.count], axis=1).tolist()))
 
 
 def test_epochs_have_one_number_of_rows() -> None:
@@ -196,18 +196,13 @@ def test_epochs_have_one_number_of_rows() -> None:
         assert len(set(keys.tolist())) == sizes[0]
 
 
-def content_starts(batches: PairBatches, content) -> np.ndarray:
-    """The first token of every A of a plan."""
-    return batches._split.sentence_offsets[content.plan.a_start]
-
-
 def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
     batches, other = small_batches(), small_batches(seed=1)
     content = batches._epochs.get(0)
     places = np.arange(len(content))
     drawn = [(batches, epoch, number) for epoch in range(3) for number in range(2)] + [(other, 0, 0), (other, 0, 1)]
-    orders = np.array([b._pairs_of_pass(content, *which, places, places).starts[:, 0] for b, *which in drawn])
-    assert (np.sort(orders, axis=1) == np.sort(content_starts(batches, content))).all()
+    orders = np.array([b._pairs_of_pass(content, *which, places, places).first[:, 0] for b, *which in drawn])
+    assert (np.sort(orders, axis=1) == np.sort(content.plan.a_start)).all()
     assert len(np.unique(orders, axis=0)) == 8
 
 

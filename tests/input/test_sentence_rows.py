@@ -1,0 +1,126 @@
+"""Rows of running text: whole sentences in succession, each used once, as full as they can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
+
+import bertjax.input.sentence_plan as module
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+
+corpora = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=12), min_size=2, max_size=8)
+SPECIALS = Specials()
+DATA = DataConfig(sequence_length=24, max_predictions=4, mask_probability=0.0, rows="doc_sentences")
+
+
+def epoch_of(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> dict[str, np.ndarray]:
+    """All rows of an epoch's plan as they were before masking; token n of the split is FIRST_TOKEN + n."""
+    split = MemorySplit(documents, all_different=True)
+    batches = PairBatches(split, replace(SPECIALS, vocab_size=10**6), data, seed=0)
+    batches.rows_per_epoch = 10**9
+    batch = batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
+    row, slot = np.nonzero(batch["mlm_weights"])
+    batch["input_ids"][row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]
+    return batch
+
+
+def rows_of(batch: dict[str, np.ndarray]) -> list[list[int]]:
+    """The ids of each row without padding, in order."""
+    used = (batch["sequence_ids"] > 0).sum(axis=1)
+    return sorted(ids[:n].tolist() for ids, n in zip(batch["input_ids"], used, strict=True))
+
+
+def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> list[list[int]]:
+    """The rows of `doc_sentences`, one sentence at a time."""
+    rows, token = [], FIRST_TOKEN
+    for document in documents:
+        pieces = -(-len(document) // longest_walk)
+        edges = [len(document) * piece // pieces for piece in range(pieces + 1)]
+        row: list[int] = []
+        for number, size in enumerate(document):
+            sentence = list(range(token, token + size))[: length - 2]
+            token += size
+            if row and (number in edges or len(row) + size > length - 2):
+                rows.append(row)
+                row = []
+            row = row + sentence
+        rows.append(row)
+    return sorted([SPECIALS.cls_id, *row, SPECIALS.sep_id] for row in rows)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(corpora, st.integers(8, 40), st.integers(2, 9))
+def test_rows_within_documents_are_those_of_the_rule(documents: list, length: int, longest_walk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LONGEST_WALK", longest_walk)
+        batch = epoch_of(documents, replace(DATA, sequence_length=length))
+    assert rows_of(batch) == by_the_rule(documents, length, longest_walk)
+    assert not batch["token_type_ids"].any() and not batch["pair_weights"].any()
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(corpora, st.integers(8, 60), st.integers(2, 30), st.integers(0, 4))
+def test_rows_across_documents_hold_all_text_in_order(documents: list, length: int, walk: int, epoch: int) -> None:
+    split = MemorySplit(documents, all_different=True)
+    edges = split.sentence_offsets + FIRST_TOKEN
+    ends = edges[split.document_offsets[1:]].tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LONGEST_WALK", walk)
+        batch = epoch_of(documents, replace(DATA, sequence_length=length, rows="full_sentences"), epoch)
+    seen: list[int] = []
+    for row in rows_of(batch):
+        assert row[0] == SPECIALS.cls_id and row[-1] == SPECIALS.sep_id and len(row) <= length
+        tokens = [token for token in row if token >= FIRST_TOKEN]
+        assert tokens == list(range(tokens[0], tokens[-1] + 1)), "running text"
+        assert tokens[0] in edges, "from the beginning of a sentence"
+        inside = [row[place - 1] + 1 for place in range(2, len(row) - 1) if row[place] == SPECIALS.sep_id]
+        assert inside == [end for end in ends if tokens[0] < end <= tokens[-1]], "a [SEP] behind each document"
+        seen += tokens
+    too_long = np.maximum(np.diff(edges) - (length - 2), 0)
+    assert len(seen) == len(set(seen)) == edges[-1] - FIRST_TOKEN - too_long.sum(), "all but what no row can hold"
+
+
+def test_rows_across_documents_are_as_full_as_they_can_be() -> None:
+    documents = random_documents(400, seed=3, sentences=6, tokens=9)
+    data = replace(DATA, sequence_length=128, rows="full_sentences")
+    crossing = epoch_of(documents, data)["sequence_ids"].mean()
+    within = epoch_of(documents, replace(data, rows="doc_sentences"))["sequence_ids"].mean()
+    assert crossing > 0.9 > within + 0.3, "what is missing is half a sentence a row"
+    assert rows_of(epoch_of(documents, data, 0)) != rows_of(epoch_of(documents, data, 1)), "other rows each epoch"
+
+
+@pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences"])
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_the_stream_is_as_pure_as_that_of_pairs(rows: str, packing: str) -> None:
+    data = DataConfig(sequence_length=48, max_predictions=8, rows=rows, packing=packing)
+    split = MemorySplit(random_documents(40, seed=2, sentences=6, tokens=9))
+    batches, again = (PairBatches(split, SPECIALS, data, 0) for _ in range(2))
+    assert {key: (v.shape, v.dtype.type) for key, v in batches.batch(0, 8).items()} == batches.spec(8)
+    for step in (0, 5, 60):
+        whole, half = batches.batch(step, 8), again.batch(step, 8, slice(4, 8))
+        assert all((half[key] == whole[key][4:]).all() for key in whole)
+
+
+def test_masks_are_a_share_of_all_tokens_of_the_row() -> None:
+    data = DataConfig(sequence_length=64, max_predictions=20, rows="full_sentences")
+    batch = PairBatches(MemorySplit(random_documents(60, seed=2, sentences=3, tokens=5)), SPECIALS, data, 0).batch(
+        0, 50
+    )
+    used = batch["sequence_ids"].sum(axis=1)
+    assert batch["mlm_weights"].sum(axis=1).tolist() == [round(n * 0.15) for n in used.tolist()]
+    labels = batch["mlm_labels"][batch["mlm_weights"] > 0]
+    assert not np.isin(labels, [SPECIALS.sep_id, SPECIALS.cls_id]).any()
+
+
+def test_packed_rows_hold_the_rows_of_short_documents() -> None:
+    documents = random_documents(120, seed=2, sentences=3, tokens=5)
+    data = replace(DATA, sequence_length=96)
+    alone, packed = epoch_of(documents, data), epoch_of(documents, replace(data, packing="pairs"))
+    assert (packed["sequence_ids"] > 0).sum() == (alone["sequence_ids"] > 0).sum()
+    assert len(packed["input_ids"]) < 0.5 * len(alone["input_ids"])
