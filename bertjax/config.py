@@ -51,7 +51,7 @@ class ModelConfig:
 class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
-    sources: tuple[str, ...] = ()  # each `kind:glob`: text, lines, jsonl, wikiextractor, wikipedia; docs; tfds:NAME
+    sources: tuple[str, ...] = ()  # each `kind:what`: text, lines, jsonl, wikiextractor, docs, tfds, wikipedia, parquet
     weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint

@@ -8,19 +8,22 @@ import os
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
+from bertjax.text.lines import COMPRESSED
+from bertjax.text.multistream import is_multistream
 from bertjax.text.sources import Source, SourceFile, digest, parse_source, source_files
 from bertjax.text.store_writer import write_durably
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
 
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSED = (*COMPRESSED, ".parquet")
 _COMPRESSION = 4
 _HASHING_THREADS = 4
 _SETTLED_SECONDS = 2.0
@@ -72,16 +75,19 @@ class Corpus:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The files in groups of about equal amounts of text: the same groups however many processes there are."""
-        weights = [[_weight(file) for file in group] for group in self.files]
-        target = max(UNIT_BYTES, sum(map(sum, weights)) // MAX_UNITS)
+        """The files in groups of about equal amounts of text: the same groups however many processes there are.
+
+        A large multistream dump is cut into spans of its bytes, of which each is a unit.
+        """
+        target = max(UNIT_BYTES, self.text_bytes // MAX_UNITS)
         units: list[Unit] = []
         for place, group in enumerate(self.files):
             held, held_weight = [], 0
-            for file, weight in zip(group, weights[place], strict=True):
-                held.append(file)
-                held_weight += weight
-                if held_weight >= target or file is group[-1]:
+            parts = [part for file in group for part in _parts(file, target)]
+            for part in parts:
+                held.append(part)
+                held_weight += _weight(part)
+                if held_weight >= target or part.span or part is parts[-1]:
                     units.append(Unit(len(units), place, tuple(held), sum(f.size for f in held)))
                     held, held_weight = [], 0
         return units
@@ -114,6 +120,15 @@ def draws(text: str) -> tuple[float, float]:
     words = " ".join(text.split()).encode()
     hashed = hashlib.blake2b(words, digest_size=16).digest()
     return int.from_bytes(hashed[:8]) / 2**64, int.from_bytes(hashed[8:]) / 2**64
+
+
+def _parts(file: SourceFile, target: int) -> list[SourceFile]:
+    """A file, or the spans of a multistream dump of at least two times `target` bytes of text."""
+    count = _weight(file) // target
+    if count < 2 or file.kind != "wikipedia" or not file.path.endswith(".bz2") or not is_multistream(file.path):
+        return [file]
+    edges = [file.size * number // count for number in range(count + 1)]
+    return [replace(file, span=span) for span in pairwise(edges)]
 
 
 def _weight(file: SourceFile) -> int:

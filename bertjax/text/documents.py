@@ -37,12 +37,18 @@ class ReadCounts:
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
     unreadable_modules: int = 0  # docs: not Python as this one knows it
-    replaced_characters: int = 0  # jsonl: escaped lone surrogates, which are no characters
+    replaced_characters: int = 0  # no UTF-8, NUL bytes, of jsonl escaped lone surrogates; U+FFFD stands for them
 
     def add(self, other: ReadCounts) -> None:
         """Add the counts of another file to these."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def paragraphs_of(text: str) -> Iterator[str | None]:
+    """A document that came as one string: its lines are paragraphs, and None ends it."""
+    yield from filter(None, map(str.strip, text.splitlines()))
+    yield None
 
 
 def assemble(

@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
-from bertjax.text.documents import DOCUMENT_CAP, ReadCounts
+from bertjax.text.documents import DOCUMENT_CAP, ReadCounts, paragraphs_of
 from bertjax.text.lines import read_lines
 
 Paragraphs = Iterator[str | None]
 
 WRAP_LIMIT = 200  # characters; nobody wraps lines by hand at more
 RECORD_CAP = 32 << 20  # bytes of one JSON record
+DEFAULT_FIELD = "text"  # of a record
 
 _TAGS = re.compile(
     r"</?(?:br|poem|only|onlyinclude|noinclude|includeonly|nowiki|table|td|tr|th|li|ul|ol|div|span|center|small|big|"
@@ -32,7 +33,7 @@ def read_text(path: str, counts: ReadCounts) -> Paragraphs:
     """
     block: list[str] = []
     size = 0
-    for line in read_lines(path, _count_cut(counts)):
+    for line in read_lines(path, _count_cut(counts), counts=counts):
         line = line.strip()
         if line and size < DOCUMENT_CAP:
             block.append(line)
@@ -53,7 +54,7 @@ def _unwrap(block: list[str]) -> list[str]:
 def read_sentence_lines(path: str, counts: ReadCounts) -> Paragraphs:
     """google-research/bert's format: a sentence a line, blank lines between documents; the file's end ends one too."""
     inside = False
-    for line in read_lines(path, _count_cut(counts)):
+    for line in read_lines(path, _count_cut(counts), counts=counts):
         line = line.strip()
         if line:
             inside = True
@@ -65,38 +66,39 @@ def read_sentence_lines(path: str, counts: ReadCounts) -> Paragraphs:
         yield None
 
 
-def read_jsonl(path: str, counts: ReadCounts) -> Paragraphs:
-    """A JSON object a line with the document in its field `text`, whose newlines end paragraphs; blank lines go.
+def read_jsonl(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Paragraphs:
+    """A JSON object a line with the document in one field, whose newlines end paragraphs; blank lines go.
 
-    Raises ValueError naming file and line for bad JSON, no `text`, or a record above `RECORD_CAP`.
+    Raises ValueError naming file and line for bad JSON, a field that is missing or no string, or a record above
+    `RECORD_CAP`.
     """
 
     def refuse(number: int) -> None:
         raise ValueError(f"{path}, line {number}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
 
-    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP), 1):
+    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP, counts), 1):
         if not line or line.isspace():
             continue
-        text = _json_text(f"{path}, line {number}", line)
+        text = _json_text(f"{path}, line {number}", line, field)
         if "\\u" in line:
             text, replaced = _SURROGATE.subn("\ufffd", text)
             counts.replaced_characters += replaced
-        yield from filter(None, map(str.strip, text.splitlines()))
-        yield None
+        yield from paragraphs_of(text)
 
 
-def _json_text(where: str, line: str) -> str:
+def _json_text(where: str, line: str, field: str) -> str:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of int()
         raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
     if not isinstance(record, dict):
-        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with a field `text`")
-    if "text" not in record:
-        raise ValueError(f"{where}: no field `text`; it has {', '.join(sorted(record)[:10]) or 'no fields'}")
-    text = record["text"]
+        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with a field `{field}`")
+    if field not in record:
+        has = ", ".join(sorted(record)[:10]) or "no fields"
+        raise ValueError(f"{where}: no field `{field}`; it has {has}; name one of them: jsonl:GLOB:FIELD")
+    text = record[field]
     if not isinstance(text, str):
-        raise ValueError(f"{where}: field `text` is {type(text).__name__}, not a string")
+        raise ValueError(f"{where}: field `{field}` is {type(text).__name__}, not a string")
     return text
 
 
@@ -107,7 +109,7 @@ def read_wikiextractor(path: str, counts: ReadCounts) -> Paragraphs:
     file cuts off is kept and counted. Raises ValueError if the file has text but no `<doc`.
     """
     inside, title, seen, outside = False, "", False, 0
-    for line in read_lines(path, _count_cut(counts)):
+    for line in read_lines(path, _count_cut(counts), counts=counts):
         if line[:1] == "<":
             if line.startswith("<doc "):
                 if inside:

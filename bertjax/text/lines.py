@@ -6,33 +6,48 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from functools import partial
+from typing import Any, BinaryIO
+
+from bertjax.text.documents import ReadCounts
+from bertjax.text.utf8 import Utf8
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_ZSTD_FEED = 1 << 10  # compressed bytes at once: a block of 4 bytes can stand for 128 KiB, so at most 32 MiB come out
+BOMB_BYTES = 128 << 20  # of text; a file that gives more than this, and more than BOMB_RATIO times its own bytes,
+BOMB_RATIO = 250  # was made to fill memory or time: text compresses by 3 to 10, the most repetitive logs by 100
+_FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can stand for 128 KiB, so at most 32 MiB come out
+_XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may ask for 4 GiB
+
+Span = tuple[int, int]  # the compressed bytes [start, end) of a .bz2 file that are whole streams
 
 
-def read_lines(path: str, on_cut: Callable[[int], None], cap: int = LINE_CAP) -> Iterator[str]:
+def read_lines(
+    path: str,
+    on_cut: Callable[[int], None],
+    cap: int = LINE_CAP,
+    counts: ReadCounts | None = None,
+    span: Span | None = None,
+) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their ends (\\n, \\r\\n or \\r), decompressed by suffix.
 
     A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` is told its number (from 1) and pieces of at most
     `cap` bytes, cut at a space where there is one, are yielded in its place. Where lines are cut depends on the text
-    alone, not on its compression. Raises ValueError naming the file and the byte offset in the decompressed text for a
-    NUL byte, invalid UTF-8, or damaged compressed data.
+    alone, not on its compression. NUL bytes and invalid UTF-8 become U+FFFD, added to `counts`. Raises ValueError
+    naming the file and the byte offset in the decompressed text where they are more than `Utf8` lets pass, and for
+    damaged compressed data or such as expand without bound.
     """
+    name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
+    utf8 = Utf8(name, _remedy(path), ReadCounts() if counts is None else counts)
     offset, number, rest, reported = 0, 1, b"", 0
-    for chunk in _chunks(path):
-        if b"\0" in chunk:
-            place = offset + len(rest) + chunk.index(b"\0")
-            raise ValueError(f"{path}: not a text file, it has a NUL byte at offset {place}; {_remedy(path)}")
+    for chunk in _chunks(path, name, span):
         end = chunk.rfind(b"\n") + 1
         if end:
-            block = _decode(path, rest + chunk[:end], offset)
-            lines = block.split("\n")
+            lines = _decode(utf8, rest + chunk[:end], offset).split("\n")
             del lines[-1]
             yield from lines
             offset, number, rest = offset + len(rest) + end, number + len(lines), chunk[end:]
@@ -43,21 +58,17 @@ def read_lines(path: str, on_cut: Callable[[int], None], cap: int = LINE_CAP) ->
                 on_cut(number)
                 reported = number
             end = _cut(rest, cap)
-            yield from _decode(path, rest[:end], offset).split("\n")
+            yield from _decode(utf8, rest[:end], offset).split("\n")
             offset, rest = offset + end, rest[end:]
     if rest:
-        yield from _decode(path, rest, offset).split("\n")
+        yield from _decode(utf8, rest, offset).split("\n")
+    utf8.finish()
 
 
-def _decode(path: str, block: bytes, offset: int) -> str:
-    try:
-        text = block.decode("utf-8-sig" if offset == 0 else "utf-8")
-    except UnicodeDecodeError as error:
-        place = offset + error.start + (3 if offset == 0 and block.startswith(b"\xef\xbb\xbf") else 0)
-        byte = error.object[error.start]
-        raise ValueError(
-            f"{path}: not UTF-8, byte 0x{byte:02x} at offset {place} is {error.reason}; {_remedy(path)}"
-        ) from None
+def _decode(utf8: Utf8, block: bytes, offset: int) -> str:
+    text = utf8.decode(block, offset, nul=False)
+    if offset == 0:
+        text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
@@ -79,51 +90,76 @@ def _cut(line: bytes, cap: int) -> int:
     return end
 
 
-def _chunks(path: str) -> Iterator[bytes]:
+def _chunks(path: str, name: str, span: Span | None) -> Iterator[bytes]:
     """The decompressed bytes, `CHUNK` at a time: every chunk but the last is full, however they are compressed."""
     read = 0
     try:
-        with _open(path) as stream:
+        most = max(BOMB_BYTES, BOMB_RATIO * os.path.getsize(path))
+        with _open(path, span) as stream:
             while chunk := stream.read(CHUNK):
-                yield chunk
                 read += len(chunk)
+                if read > most:
+                    break
+                yield chunk
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, read, error) from None
+        raise _damaged(name, read, error) from None
     except OSError as error:
-        if error.errno is None:  # bz2 has no exception of its own
-            raise _damaged(path, read, error) from None
-        raise ValueError(f"{path}: cannot be read: {error.strerror} (after {read} bytes of text)") from None
+        raise ValueError(f"{name}: cannot be read: {error.strerror} (after {read} bytes of text)") from None
+    if read > most:
+        raise ValueError(
+            f"{name}: a decompression bomb? More than {most >> 20} MiB came out of {os.path.getsize(path)} bytes, over "
+            f"{BOMB_RATIO} times as much; if it is meant, give the file decompressed"
+        )
 
 
-def _damaged(path: str, read: int, error: Exception) -> ValueError:
+def _damaged(name: str, read: int, error: Exception) -> ValueError:
     what = str(error).strip().rstrip(".")
     return ValueError(
-        f"{path}: the compressed data are damaged or cut off after {read} bytes of text ({what}); get the file again"
+        f"{name}: the compressed data are damaged or cut off after {read} bytes of text ({what}); get the file again"
     )
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str, span: Span | None) -> BinaryIO:
     if path.endswith(".gz"):
         return gzip.open(path)
     if path.endswith(".bz2"):
-        return bz2.open(path)
+        file = io.FileIO(path) if span is None else _Slice(path, span)
+        return io.BufferedReader(_Frames(file, bz2.BZ2Decompressor, OSError), CHUNK)
     if path.endswith(".xz"):
-        return lzma.open(path)
+        begin = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)
+        return io.BufferedReader(_Frames(io.FileIO(path), begin, lzma.LZMAError), CHUNK)
     if path.endswith(".zst"):
-        return io.BufferedReader(_ZstdStream(path), CHUNK)
+        import zstandard
+
+        begin = zstandard.ZstdDecompressor().decompressobj
+        return io.BufferedReader(_Frames(io.FileIO(path), begin, zstandard.ZstdError), CHUNK)
     return open(path, "rb")
 
 
-class _ZstdStream(io.RawIOBase):
-    """A .zst file of any number of frames; unlike zstandard's own reader it notices a file that was cut off."""
+class _Slice(io.FileIO):
+    """Some bytes of a file, as if they were a file."""
 
-    def __init__(self, path: str) -> None:
-        import zstandard
+    def __init__(self, path: str, span: Span) -> None:
+        super().__init__(path)
+        self.seek(span[0])
+        self._left = span[1] - span[0]
 
-        self._file = open(path, "rb")  # noqa: SIM115 - closed by close()
-        self._error = zstandard.ZstdError
-        self._begin = zstandard.ZstdDecompressor().decompressobj
-        self._frame = self._begin()
+    def read(self, size: int = -1, /) -> bytes:
+        data = super().read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+class _Frames(io.RawIOBase):
+    """The text of a file of any number of compressed frames (or streams, as bz2 and xz say).
+
+    Unlike the libraries' own readers it notices a Zstandard file that was cut off, and damage where a stream of a bz2
+    or xz file begins, after which those leave out the rest.
+    """
+
+    def __init__(self, file: io.FileIO, begin: Callable[[], Any], error: type[Exception]) -> None:
+        self._file, self._begin, self._error = file, begin, error
+        self._frame = begin()
         self._fed = False  # whether the frame has begun
         self._input = self._output = b""
 
@@ -140,11 +176,15 @@ class _ZstdStream(io.RawIOBase):
         return size
 
     def _fill(self) -> bool:
-        self._input = self._input or self._file.read(_ZSTD_FEED)
+        self._input = self._input or self._file.read(_FED)
         if not self._input:
             if self._fed:
                 raise EOFError("the last frame is not complete")
             return False
+        if not self._fed:
+            self._input = self._input.lstrip(b"\0")  # which may pad .xz files
+            if not self._input:
+                return True
         try:
             self._output = memoryview(self._frame.decompress(self._input))
         except self._error as error:

@@ -6,19 +6,27 @@ import difflib
 import glob
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bertjax.text import docs, formats, tfds, wikipedia
+from bertjax.text import docs, formats, parquet, tfds, wikipedia
 from bertjax.text.documents import Document, ReadCounts, assemble
+from bertjax.text.formats import DEFAULT_FIELD
+from bertjax.text.lines import Span
 
 _FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
     "text": formats.read_text,
     "lines": formats.read_sentence_lines,
-    "jsonl": formats.read_jsonl,
     "wikiextractor": formats.read_wikiextractor,
 }
-KINDS = (*_FORMATS, "docs", "tfds", "wikipedia")
+_RECORDS: dict[str, Callable[[str, ReadCounts, str], formats.Paragraphs]] = {
+    "jsonl": formats.read_jsonl,
+    "parquet": parquet.read,
+}
+KINDS = ("text", "lines", "jsonl", "wikiextractor", "docs", "tfds", "wikipedia", "parquet")
+# A field is told from a file's name by what it cannot have: no folder, no suffix, no wildcard.
+_FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -39,16 +47,19 @@ class SourceFile:
     kind: str
     path: str  # of `docs`, a name such as numpy[2], the same wherever the package is installed
     members: tuple[str, ...] = ()  # of `docs`, the modules' files
-    feature: str = ""  # of `tfds`, where the text is in an example
+    feature: str = ""  # of `tfds`, `jsonl` and `parquet`, where the text is in a record, unless it is in `text`
+    span: Span | None = None  # of `wikipedia`, the bytes of a multistream dump in which the streams to read begin
 
     @property
     def size(self) -> int:
         """Bytes on disk, for balancing work."""
+        if self.span is not None:
+            return self.span[1] - self.span[0]
         return sum(os.path.getsize(path) for path in self.members or (self.path,))
 
 
 def parse_source(text: str) -> Source:
-    """Parse `kind:glob`, `docs` (every installed package), `docs:numpy,jax` or `tfds:NAME[:FEATURE]`.
+    """Parse `kind:glob`, `jsonl:glob[:FIELD]` (`parquet` too), `docs[:numpy,jax]` or `tfds:NAME[:FEATURE]`.
 
     Raises ValueError for an unknown kind, with the nearest one, or a missing glob.
     """
@@ -76,15 +87,26 @@ def source_files(source: Source) -> list[SourceFile]:
     if source.kind == "tfds":
         feature, paths = tfds.shards(source.pattern)
         return [SourceFile("tfds", path, feature=feature) for path in paths]
-    pattern = os.path.expanduser(source.pattern)
+    wanted, field = _glob_and_field(source)
+    pattern = os.path.expanduser(wanted)
     found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
     files = sorted(path for path in found if os.path.isfile(path))
     if not files:
         what = "only directories; add /* or /**" if found else f"nothing (working directory {os.getcwd()})"
-        raise ValueError(f"source {source}: the glob matches {what}")
+        hint = f"; {field!r} was taken for the field (if it is none, add :{DEFAULT_FIELD})" if field else ""
+        raise ValueError(f"source {source}: the glob matches {what}{hint}")
     if not any(os.path.getsize(path) for path in files):
         raise ValueError(f"source {source}: no text, every file is empty ({len(files)}, e.g. {files[0]})")
-    return [SourceFile(source.kind, path) for path in files]
+    if source.kind == "parquet":
+        for path in files:
+            parquet.require_field(path, field or DEFAULT_FIELD)
+    return [SourceFile(source.kind, path, feature="" if field == DEFAULT_FIELD else field) for path in files]
+
+
+def _glob_and_field(source: Source) -> tuple[str, str]:
+    """The parts of `GLOB[:FIELD]`, the field '' if there is none. A glob that ends like one is written with `:text`."""
+    found = _FIELD.fullmatch(source.pattern) if source.kind in _RECORDS else None
+    return (found["glob"], found["field"]) if found else (source.pattern, "")
 
 
 def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterator[Document]:
@@ -93,13 +115,19 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterat
     Raises ValueError naming file and place for anything that is not text of the file's kind.
     """
     counts = ReadCounts() if counts is None else counts
+    return assemble(_paragraphs(file, counts), counts, sentence_per_line=file.kind == "lines")
+
+
+def _paragraphs(file: SourceFile, counts: ReadCounts) -> formats.Paragraphs:
     if file.kind == "docs":
-        return assemble(docs.read(file.members, counts), counts)
+        return docs.read(file.members, counts)
     if file.kind == "tfds":
-        return assemble(tfds.read(file.path, file.feature, counts), counts)
+        return tfds.read(file.path, file.feature, counts)
     if file.kind == "wikipedia":
-        return assemble(wikipedia.read(file.path), counts)
-    return assemble(_FORMATS[file.kind](file.path, counts), counts, sentence_per_line=file.kind == "lines")
+        return wikipedia.read(file.path, counts, file.span)
+    if file.kind in _RECORDS:
+        return _RECORDS[file.kind](file.path, counts, file.feature or DEFAULT_FIELD)
+    return _FORMATS[file.kind](file.path, counts)
 
 
 def require_documents(source: Source, counts: ReadCounts) -> None:

@@ -12,8 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertjax.text.documents import ReadCounts
+from bertjax.text.documents import ReadCounts, paragraphs_of
 from bertjax.text.tensorflow import import_tensorflow
+from bertjax.text.utf8 import Utf8
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import ReadOnlyBuilder
@@ -51,17 +52,14 @@ def shards(pattern: str) -> tuple[str, list[str]]:
 def read(path: str, feature: str, counts: ReadCounts) -> Iterator[str | None]:
     """Yield the paragraphs of one file's documents, its examples in order; lines are paragraphs, None ends a document.
 
-    Raises ValueError naming the file and the example if it is damaged or its text is not UTF-8.
+    Raises ValueError naming the file if it is damaged, and the first such example if its text is not UTF-8.
     """
     features = _builder(Path(path).parent).info.features
+    utf8 = Utf8(path, f"is {feature} really text? Prepare the data set again, or name another feature", counts)
     for number, record in enumerate(_records(path)):
-        try:
-            text = features.deserialize_example_np(record)[feature]
-            text = text if isinstance(text, str) else text.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, example {number}: feature {feature} is not UTF-8 ({error})") from None
-        yield from filter(None, map(str.strip, text.splitlines()))
-        yield None
+        text = features.deserialize_example_np(record)[feature]
+        yield from paragraphs_of(text if isinstance(text, str) else utf8.decode(text, record=f"example {number}, "))
+    utf8.finish()
 
 
 def _parse(pattern: str) -> tuple[str, str]:

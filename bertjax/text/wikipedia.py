@@ -1,17 +1,21 @@
 """The `wikipedia` source: the articles of MediaWiki's XML dumps (`*-pages-articles*.xml.bz2`), page by page.
 
 The format is that of mediawiki.org, Help:Export and export-0.11.xsd, and those before it. Dumps of several bz2 streams
-are read as one. Articles are the pages of namespace 0 that are no redirects and hold wikitext.
+are read as one, or in spans of their bytes by several processes. Articles are the pages of namespace 0 that are no
+redirects and hold wikitext.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.parsers import expat
 
-from bertjax.text.lines import read_lines
+from bertjax.text.documents import ReadCounts
+from bertjax.text.lines import Span, read_lines
+from bertjax.text.multistream import cut_at
 from bertjax.text.wikilinks import Names, normal_name
 from bertjax.text.wikitext import paragraphs
 
@@ -37,12 +41,13 @@ class Page:
     text: str
 
 
-def read(path: str) -> Iterator[str | None]:
+def read(path: str, counts: ReadCounts | None = None, span: Span | None = None) -> Iterator[str | None]:
     """Yield the paragraphs of a dump's articles, in the dump's order; None ends an article.
 
-    Raises ValueError as `Dump.pages` does.
+    `span` is a range of bytes of a multistream dump: ranges that adjoin give every article of the dump once, in its
+    order, wherever they end. Raises ValueError as `Dump.pages` does.
     """
-    dump = Dump(path)
+    dump = Dump(path, counts, span)
     for page in dump.pages():
         if page.namespace == 0 and not page.redirect:
             yield from paragraphs(page.text, dump.names)
@@ -50,11 +55,15 @@ def read(path: str) -> Iterator[str | None]:
 
 
 class Dump:
-    """A dump that is read once, in bounded memory."""
+    """A dump, or the streams of a multistream dump that begin in a span of its bytes; read once, in bounded memory."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, counts: ReadCounts | None = None, span: Span | None = None) -> None:
         self.path = path
         self.names = Names()  # with those of the dump, once its head has been read
+        self._counts = counts
+        self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
+        self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
+        self._headed = False  # whether what stands before the pages has been read
         self._done: list[Page] = []
         self._inside: list[str] = []  # the elements that are open
         self._namespaces: dict[str, int] = {}  # numbers by local names, normalised
@@ -75,17 +84,43 @@ class Dump:
         Raises ValueError naming the file and the page or line if the file is no dump, is cut off or damaged, declares
         a document type (which could define entities that expand without bound), or has a page above `PAGE_CAP`.
         """
+        if self._span is None:
+            yield from self._pages()
+            return
+        start, end = self._span
+        if start == end:
+            return
+        if start:
+            self._take_head()
+            self._parse("<mediawiki>", 0)
+        yield from self._pages()
+
+    def _pages(self) -> Iterator[Page]:
         waiting = position = number = 0
-        for number, line in enumerate(read_lines(self.path, self._refuse_line, PAGE_CAP), 1):
+        for number, line in enumerate(self._lines(self._counts, self._span), 1):
             self._parse(f"{line}\n", number)
             waiting = waiting + len(line) if position == self._parser.CurrentByteIndex else 0
             if waiting > _TAG_CAP:
-                raise ValueError(f"{self.path}, line {number}: a tag of more than {_TAG_CAP >> 10} KiB; {_IS_IT}")
+                raise ValueError(f"{self._name}, line {number}: a tag of more than {_TAG_CAP >> 10} KiB; {_IS_IT}")
             position = self._parser.CurrentByteIndex
             if self._done:
                 yield from self._done
                 self._done.clear()
+        if self._span is not None and self._span[1] < os.path.getsize(self.path):
+            self._parse("</mediawiki>", number)
         self._parse("", number, last=True)
+
+    def _take_head(self) -> None:
+        """Read the names of the namespaces where they stand, at the beginning of the file."""
+        head = Dump(self.path)
+        for number, line in enumerate(head._lines(None, (0, cut_at(self.path, 1))), 1):
+            head._parse(f"{line}\n", number)
+            if head._headed:
+                break
+        self.names, self._namespaces = head.names, head._namespaces
+
+    def _lines(self, counts: ReadCounts | None, span: Span | None) -> Iterator[str]:
+        return read_lines(self.path, self._refuse_line, PAGE_CAP, counts, span)
 
     def _parse(self, text: str, number: int, last: bool = False) -> None:
         try:
@@ -99,17 +134,17 @@ class Dump:
     def _place(self) -> str:
         """The file and the page that is being read, or the one before it."""
         title = self._page.get("title")
-        return f"{self.path}, page {title!r}" if title else self.path
+        return f"{self._name}, page {title!r}" if title else self._name
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         parent = self._inside[-1] if self._inside else ""
         if not parent and name != "mediawiki":
-            raise ValueError(f"{self.path}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
+            raise ValueError(f"{self._name}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
         self._inside.append(name)
         if len(self._inside) > _DEPTH_CAP:
             raise ValueError(f"{self._place()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
         if name == "page":
-            self._page = {}
+            self._page, self._headed = {}, True
         elif name == "redirect" and parent == "page":
             self._page["redirect"] = ""
         elif _WANTED.get(name) == parent and (name != "text" or self._is_article()):
@@ -159,4 +194,4 @@ class Dump:
         raise ValueError(f"{self._place()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
 
     def _refuse_doctype(self, *_: object) -> None:
-        raise ValueError(f"{self.path}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")
+        raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")

@@ -129,13 +129,45 @@ def test_jsonl_reads_the_field_text(tmp_path):
     assert counts == ReadCounts(documents=2, characters=8, empty_documents=1, replaced_characters=1)
 
 
+def test_jsonl_reads_another_field_where_one_is_named(tmp_path):
+    (tmp_path / "2024:01").mkdir()
+    write(tmp_path / "2024:01" / "a:b.jsonl", '{"abstract": "A.", "body of it": "B.", "text": "C.", "n": 1}\n{"n": 2}')
+    folder = f"{tmp_path}/2024:01"
+
+    def found(source):
+        return [next(read_documents(file)).text for file in source_files(parse_source(source))]
+
+    # A colon in a folder, before a suffix or a wildcard is none before a field.
+    for pattern in (
+        f"{folder}/*.jsonl",
+        f"{folder}/a:b.jsonl",
+        f"{folder}/a:*",
+        f"{folder}/*:text",
+        f"{tmp_path}/*:01/*",
+    ):
+        assert found(f"jsonl:{pattern}") == ["C."]
+    assert found(f"jsonl:{folder}/a:*:abstract") == ["A."]
+    assert found(f"jsonl:{folder}/a:b.jsonl:body of it") == ["B."]
+    (file,) = source_files(parse_source(f"jsonl:{folder}/*:abstract"))
+    with pytest.raises(ValueError, match=r"a:b.jsonl, line 2: no field `abstract`; it has n;"):
+        list(read_documents(file))
+    (file,) = source_files(parse_source(f"jsonl:{folder}/*:n"))
+    with pytest.raises(ValueError, match=r"a:b.jsonl, line 1: field `n` is int, not a string"):
+        list(read_documents(file))
+    with pytest.raises(ValueError, match=r"the glob matches nothing.*'b' was taken for the field .*add :text"):
+        source_files(parse_source(f"jsonl:{folder}/a:b"))
+    (tmp_path / "a:b").write_text("One.")
+    assert found(f"text:{tmp_path}/a:b") == ["One."]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ('{"text": ', "a, line 2: bad JSON"),
         ("[" * 100_000, "a, line 2: bad JSON"),
         ('["x"]', "a, line 2: a JSON list, not an object"),
-        ('{"txt": "x", "id": 1}', "a, line 2: no field `text`; it has id, txt"),
+        ('{"text": ' + "1" * 5000 + "}", "a, line 2: bad JSON"),
+        ('{"txt": "x", "id": 1}', "a, line 2: no field `text`; it has id, txt; name one of them: jsonl:GLOB:FIELD"),
         ('{"text": null}', "a, line 2: field `text` is NoneType, not a string"),
     ],
 )
@@ -221,20 +253,22 @@ def test_damaged_compressed_data_are_named_with_their_place(tmp_path, suffix, da
         texts(path, "text")
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_a_member_that_is_damaged_where_it_begins_does_not_end_the_file(tmp_path, suffix):
+    members = [bytearray(COMPRESS[suffix](f"Part {n}.\n".encode())) for n in range(3)]
+    members[1][3] ^= 0xFF
+    with pytest.raises(ValueError, match=r"a\.\w+: the compressed data are damaged or cut off after \d+ bytes"):
+        texts(write(tmp_path / f"a{suffix}", b"".join(members)), "text")
+
+
+def test_zeros_may_pad_a_file(tmp_path):
+    path = write(tmp_path / "a.xz", lzma.compress(b"One ") + bytes(8) + lzma.compress(b"two.") + bytes(4096))
+    assert texts(path, "text") == ["One two."]
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"gone\.txt: cannot be read: No such file"):
         texts(tmp_path / "gone.txt", "text")
-
-
-@pytest.mark.parametrize("kind", ["text", "lines", "jsonl", "wikiextractor"])
-def test_what_is_not_text_is_named_with_its_offset(tmp_path, kind):
-    good = b'{"text": "words"}\n' * 80_000
-    with pytest.raises(ValueError, match=rf"a: not a text file, it has a NUL byte at offset {len(good) + 3};"):
-        texts(write(tmp_path / "a", good + b"{} \0 rest"), kind)
-    with pytest.raises(ValueError, match=rf"a: not UTF-8, byte 0xe9 at offset {len(good) + 3} is invalid continuation"):
-        texts(write(tmp_path / "a", good + b"caf\xe9 rest\n"), kind)
-    with pytest.raises(ValueError, match=r"byte 0xe9 at offset 6 is invalid"):
-        texts(write(tmp_path / "a", b"\xef\xbb\xbfcaf\xe9 rest"), kind)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
@@ -260,15 +294,6 @@ def test_one_giant_line_is_never_held(tmp_path, kind, piece):
     assert characters == repeats  # nothing lost, no character or word cut
     assert counts.cut_lines == 1 and counts.split_documents == 1
     assert peak < 14 << 20
-
-
-def test_zstd_that_expands_without_bound_is_streamed(tmp_path):
-    path = write(tmp_path / "a.zst", zstandard.compress(b" " * (256 << 20)))
-    tracemalloc.start()
-    assert texts(path, "text") == []
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 80 << 20
 
 
 # properties
@@ -322,5 +347,5 @@ def test_real_corpora(real_data):
     assert count(f"wikiextractor:{real_data}/wikipedia_zh/*.xz").unterminated_documents == 1
     assert count(f"lines:{real_data}/google_bert_sample_text.txt").documents == 3
     assert count(f"text:{real_data}/books_en/austen-*.xz").empty_documents == 0
-    with pytest.raises(ValueError, match=r"chesterton-ball.txt.xz: not UTF-8, byte 0xe8 at offset 227337"):
-        count(f"text:{real_data}/books_en/chesterton-ball*")
+    # Its bytes are Latin-1 in five places.
+    assert count(f"text:{real_data}/books_en/chesterton-ball*").replaced_characters == 5

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from bertjax.config import DataConfig
+from bertjax.text import tfds
 from bertjax.text.corpus import Corpus
+from bertjax.text.documents import ReadCounts
 from bertjax.text.prepare import prepare
 from bertjax.text.sources import parse_source, read_documents, source_files
 from bertjax.text.store import TokenStore
@@ -21,18 +23,20 @@ DOCUMENTS = [f"Document {n}. It has a second sentence.\n\nAnd a paragraph about 
 @functools.cache
 def tales() -> type:
     """A data set's builder, as its author writes one."""
-    tfds = pytest.importorskip("tensorflow_datasets")
+    tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 
-    class Tales(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
+    class Tales(tensorflow_datasets.core.GeneratorBasedBuilder):
+        VERSION = tensorflow_datasets.core.Version("1.0.0")
 
         def _info(self):
             features = {
-                "text": tfds.features.Text(),
-                "title": tfds.features.Text(),
-                "id": tfds.features.Scalar(np.int64),
+                "text": tensorflow_datasets.features.Text(),
+                "title": tensorflow_datasets.features.Text(),
+                "id": tensorflow_datasets.features.Scalar(np.int64),
             }
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+            return tensorflow_datasets.core.DatasetInfo(
+                builder=self, features=tensorflow_datasets.features.FeaturesDict(features)
+            )
 
         def _split_generators(self, dl_manager):
             return {
@@ -49,9 +53,9 @@ def tales() -> type:
 
 def write_tales(data_dir: Path, file_format: str) -> None:
     """The data set, prepared in several files."""
-    tfds = pytest.importorskip("tensorflow_datasets")
+    tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
     tales()(data_dir=str(data_dir), file_format=file_format).download_and_prepare(
-        download_config=tfds.download.DownloadConfig(num_shards=3)
+        download_config=tensorflow_datasets.download.DownloadConfig(num_shards=3)
     )
 
 
@@ -105,6 +109,23 @@ def test_a_store_is_made_of_it(tmp_path: Path) -> None:
 def test_what_is_not_there_is_named(source: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         source_files(parse_source(source))
+
+
+def test_what_is_no_utf8_is_replaced_and_counted_if_it_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = source_files(parse_source("tfds:tales"))[0]
+    features = tfds._builder(Path(file.path).parent).info.features
+
+    def holds(*contents: bytes) -> None:
+        records = [features.serialize_example({"text": text, "title": "", "id": 1}) for text in contents]
+        monkeypatch.setattr(tfds, "_records", lambda path: iter(records))
+
+    counts = ReadCounts()
+    holds(b"Good.", b"caf\xe9 " + b"word " * 100)
+    assert [document.text[:6] for document in read_documents(file, counts)] == ["Good.", "caf\ufffd w"]
+    assert counts.replaced_characters == 1
+    holds(b"Good.", b"caf\xe9")
+    with pytest.raises(ValueError, match=r"not UTF-8, byte 0xe9 at example 1, offset 3 is .*is text really text"):
+        list(read_documents(file))
 
 
 def test_a_damaged_file_is_named(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

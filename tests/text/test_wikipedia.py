@@ -3,16 +3,24 @@ import gzip
 import lzma
 import random
 import tracemalloc
+from itertools import chain, pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import check_wikipedia
+import numpy as np
 import pytest
 import zstandard
 
-from bertjax.text import wikipedia
+from bertjax.config import DataConfig
+from bertjax.text import corpus, multistream, wikipedia
+from bertjax.text.corpus import Corpus
 from bertjax.text.documents import ReadCounts
+from bertjax.text.multistream import cut_at, is_multistream
+from bertjax.text.prepare import prepare
 from bertjax.text.sources import SourceFile, parse_source, read_documents, require_documents, source_files
+from bertjax.text.store import SPLITS, TokenStore
+from bertjax.text.tokenizer import SPECIAL_TOKENS
 from bertjax.text.wikipedia import Dump
 
 NAMESPACES = {-2: "Medium", 0: "", 1: "Diskussion", 6: "Datei", 10: "Vorlage", 14: "Kategorie", 828: "Modul"}
@@ -133,6 +141,158 @@ def test_streams_and_compression_change_nothing(tmp_path, suffix, compress):
     assert [document.text for document in read_documents(file)] == [
         f"{f'Text é話 {n}. ' * 40}".strip() for n in range(30)
     ]
+
+
+# a multistream dump in spans of its bytes
+
+
+def streams(*parts):
+    return b"".join(bz2.compress(part.encode()) for part in parts)
+
+
+def pages_of(count, of_stream=1, length=40):
+    """The streams of a dump whose pages are of some lengths, of other namespaces, redirects and empty, too."""
+    kinds = [{}, {"ns": 1}, {"redirect": True}, {}, {"ns": None}]
+    made = [page(f"Seite {n}", f"Text é話 {n} [[Kategorie:X]]. " * (n % length), **kinds[n % 5]) for n in range(count)]
+    return ["".join(made[start : start + of_stream]) for start in range(0, count, of_stream)]
+
+
+def in_spans(path, edges):
+    counts, found = ReadCounts(), []
+    for span in pairwise(edges):
+        found += read_documents(SourceFile("wikipedia", str(path), span=span), counts)
+    return [document.text for document in found], counts
+
+
+def spans(path, count):
+    size = path.stat().st_size
+    return [size * n // count for n in range(count + 1)]
+
+
+@pytest.mark.parametrize("of_stream", [1, 7])
+def test_spans_give_every_article_once_in_order(tmp_path, of_stream):
+    path = write(tmp_path / "a.xml.bz2", streams(head(), *pages_of(60, of_stream), "</mediawiki>\n"))
+    counts = ReadCounts()
+    whole = texts(path, counts)
+    assert len(whole) > 20 and is_multistream(str(path))
+    for count in (1, 2, 3, 10, 97):
+        assert in_spans(path, spans(path, count)) == (whole, counts)
+    size = path.stat().st_size
+    for middle in range(0, size, 53):
+        assert in_spans(path, [0, middle, size])[0] == whole
+
+
+def test_every_span_knows_the_names_of_the_namespaces(tmp_path):
+    pages = [page(f"P{n}", f"Text {n}. [[Kategorie:Y]][[Datei:X|thumb|caption]]") for n in range(20)]
+    pages += [page(f"Vorlage:V{n}", "No article.", ns=None) for n in range(20)]
+    path = write(tmp_path / "a.xml.bz2", streams(head(), *pages, "</mediawiki>\n"))
+    assert in_spans(path, spans(path, 9))[0] == [f"Text {n}." for n in range(20)] == texts(path)
+
+
+def test_what_only_looks_like_a_stream_is_none(tmp_path):
+    # Streams that hold no dump stand between the others, as those bytes could stand in compressed data.
+    looks = b"BZh91AY&SY"
+    stored = looks + bytes(range(256)) * 40
+    first, second = streams(head(), *pages_of(30)[:15]), streams(*pages_of(30)[15:], "</mediawiki>\n")
+    path = write(tmp_path / "a.xml.bz2", first + stored + second + bz2.compress(looks))
+    assert cut_at(str(path), len(first)) == len(first) + len(stored)
+    assert cut_at(str(path), len(first) + 1) == len(first) + len(stored)
+    assert cut_at(str(path), len(path.read_bytes()) - 60) == len(path.read_bytes())
+
+
+def test_a_stream_is_found_wherever_the_windows_end(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.xml.bz2", streams(head(), *pages_of(6), "</mediawiki>\n"))
+    expected = [cut_at(str(path), place) for place in range(0, path.stat().st_size, 7)]
+    for window in (10, 11, 64, 1000):
+        monkeypatch.setattr(multistream, "_WINDOW", window)
+        assert [cut_at(str(path), place) for place in range(0, path.stat().st_size, 7)] == expected
+
+
+def large(folder, content):
+    """A unit's worth of a dump."""
+    path = write(folder / "dump.xml.bz2", content)
+    assert path.stat().st_size >= 2 * corpus.UNIT_BYTES // corpus._COMPRESSION
+    return Corpus.of(DataConfig(sources=(f"wikipedia:{path}",), root=str(folder / "root")))
+
+
+def noise(count):
+    """Pages that hardly compress."""
+    draw = random.Random(0)
+    return [page(f"P{n}", f"{n}: " + " ".join(f"{draw.getrandbits(64):x}" for _ in range(40))) for n in range(count)]
+
+
+def test_a_corpus_cuts_a_multistream_dump_into_units(tmp_path, monkeypatch):
+    content = streams(head(), *noise(300), "</mediawiki>\n")
+    text_bytes = 4 * len(content)
+    for count in range(2, 40):
+        monkeypatch.setattr(corpus, "UNIT_BYTES", text_bytes // count)
+        made = large(tmp_path, content)
+        assert len(made.files[0]) == len(made.digests[0]) == 1 and not made.files[0][0].span
+        assert len(made.units) == count and {len(unit.files) for unit in made.units} == {1}
+        assert all(abs(unit.size - len(content) / count) <= 1 for unit in made.units)
+    edges = [made.units[0].files[0].span[0], *(unit.files[0].span[1] for unit in made.units)]
+    assert sum(unit.size for unit in made.units) == edges[-1] == made.files[0][0].size
+    found = [texts_of(unit) for unit in made.units]
+    assert min(map(len, found)) > 1
+    assert list(chain.from_iterable(found)) == texts(made.files[0][0].path)
+
+
+@pytest.mark.parametrize("parts", ["one stream", "streams anywhere", "head and pages"])
+def test_a_dump_that_is_not_multistream_is_one_unit(tmp_path, monkeypatch, parts):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
+    pages = noise(300)
+    xml = dump(*pages)
+    content = {
+        "one stream": [xml],
+        "streams anywhere": [xml[start : start + 9000] for start in range(0, len(xml), 9000)],  # as pbzip2 makes them
+        "head and pages": [head() + "".join(pages), "</mediawiki>\n"],
+    }[parts]
+    made = large(tmp_path, streams(*content))
+    assert [[file.span for file in unit.files] for unit in made.units] == [[None]]
+    path = made.files[0][0].path
+    assert in_spans(path, spans(Path(path), 5))[0] == texts(path) and len(texts(path)) == 300
+
+
+def test_a_damaged_multistream_dump_is_refused_by_the_span_it_is_in(tmp_path):
+    parts = [bz2.compress(part.encode()) for part in (head(), *noise(40), "</mediawiki>\n")]
+    path = write(tmp_path / "a.xml.bz2", b"".join(parts))
+    edges = spans(path, 4)
+    flipped = bytearray(path.read_bytes())
+    place = sum(map(len, parts[:20]))
+    flipped[place + 40] ^= 0xFF
+    for content, message in (
+        (bytes(flipped), "a.xml.bz2, bytes .*damaged or cut off after"),
+        (b"".join(parts)[: place + 400], "a.xml.bz2, bytes .*damaged or cut off after"),
+        (b"".join(parts[:20]), "a.xml.bz2, bytes .*page 'P18': cut off here"),
+    ):
+        write(path, content)
+        with pytest.raises(ValueError, match=message):
+            in_spans(path, edges if len(content) == edges[-1] else spans(path, 4))
+
+
+def test_a_store_of_a_cut_dump_is_that_of_the_whole_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
+    cut = streams(head(), *noise(300), "</mediawiki>\n")
+    vocab = write(
+        tmp_path / "vocab.txt",
+        "\n".join([*SPECIAL_TOKENS, ":", *(f"{m}{c}" for c in "0123456789abcdef" for m in ("", "##"))]),
+    )
+    ids = []
+    for name, content in (("cut", cut), ("whole", bz2.compress(bz2.decompress(cut)))):
+        (tmp_path / name).mkdir()
+        path = write(tmp_path / name / "a.xml.bz2", content)
+        data = DataConfig(
+            sources=(f"wikipedia:{path}",), root=str(tmp_path / name), vocab=str(vocab), held_out=0.2, workers=2
+        )
+        store = TokenStore.open(prepare(data))
+        views = [store.split(split) for split in SPLITS]
+        ids.append(
+            [
+                (v.tokens(v.sentence_offsets[:-1], np.diff(v.sentence_offsets)).tolist(), v.document_offsets.tolist())
+                for v in views
+            ]
+        )
+    assert ids[0] == ids[1]
 
 
 # what is refused
@@ -281,3 +441,20 @@ def test_a_real_dump_has_no_markup_left(dumps):
         left += check_wikipedia.LEFTOVERS.findall(document.text)
     assert (counts.documents, counts.empty_documents) == (105, 1) and words > 400_000  # one is a list
     assert len(left) <= 8, left  # what the authors wrote: a bar in a list of characters, spaces inside parentheses
+
+
+def test_a_real_dump_made_multistream_is_read_in_spans(dumps, tmp_path, monkeypatch):
+    xml = bz2.decompress(next(dumps.glob("enwiki-latest*")).read_bytes())
+    first = xml.index(b"  <page>")
+    pages = [part + b"</page>\n" for part in xml[first:].split(b"</page>\n")]
+    end = pages.pop().removesuffix(b"</page>\n")
+    parts = [xml[:first], *(b"".join(pages[start : start + 3]) for start in range(0, len(pages), 3)), end]
+    path = write(tmp_path / "a.xml.bz2", b"".join(map(bz2.compress, parts)))
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 1 << 19)
+    units = Corpus.of(DataConfig(sources=(f"wikipedia:{path}",), root=str(tmp_path))).units
+    assert len(units) > 10
+    assert [d for unit in units for d in texts_of(unit)] == texts(next(dumps.glob("enwiki-latest*")))
+
+
+def texts_of(unit):
+    return [document.text for file in unit.files for document in read_documents(file)]

@@ -1,0 +1,257 @@
+"""Hostile and broken text: counted, replaced or refused by a rule, in bounded memory, and never a crash.
+
+Damaged compressed data and bad JSON are in test_sources.py, dumps that are cut off in test_wikipedia.py, Parquet files
+in test_parquet.py, data sets that are not there in test_tfds.py.
+"""
+
+import bz2
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from bertjax.config import DataConfig
+from bertjax.text import lines, utf8
+from bertjax.text.documents import ReadCounts
+from bertjax.text.prepare import prepare
+from bertjax.text.sources import SourceFile, read_documents
+from bertjax.text.store import SPLITS, TokenStore
+from bertjax.text.tokenizer import SPECIAL_TOKENS
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def write(path, content):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def texts(path, kind, counts=None):
+    return [document.text for document in read_documents(SourceFile(kind, str(path)), counts)]
+
+
+def refusal(path, kind):
+    with pytest.raises(ValueError) as error:
+        texts(path, kind)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def store_of(folder, *sources):
+    """The store of some sources, with enough documents beside them."""
+    folder.mkdir(exist_ok=True)
+    vocab = write(folder / "vocab.txt", "\n".join([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)]))
+    plain = write(folder / "plain.txt", "\n\n".join(f"it {letter}." for letter in LETTERS))
+    data = DataConfig(
+        sources=(*sources, f"lines:{plain}"), root=str(folder / "root"), vocab=str(vocab), held_out=0.3, workers=1
+    )
+    return TokenStore.open(prepare(data))
+
+
+def tokens(store):
+    return sum(store.split(split).num_tokens for split in SPLITS)
+
+
+# what is no UTF-8
+
+SENTENCE = b"caf\xe9 and words that are of the text. "
+RECORD = {
+    "text": lambda text: text + b"\n",
+    "lines": lambda text: text + b"\n",
+    "jsonl": lambda text: b'{"text": "' + text + b'"}\n',
+    "wikiextractor": lambda text: b'<doc id="1" title="T">\n' + text + b"\n</doc>\n",
+    "wikipedia": lambda text: (
+        b"<mediawiki><page><title>T</title><revision><text>" + text + b"</text></revision></page></mediawiki>"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RECORD)
+@pytest.mark.parametrize("bad", [b"\xe9", b"\xff", b"\xe2\x82", b"\xed\xa0\x80", b"\xf8", b"\x80"], ids=bytes.hex)
+def test_a_little_that_is_no_utf8_is_replaced_and_counted(tmp_path, kind, bad):
+    words = b"words of a text " * 100
+    content = RECORD[kind](b"caf" + bad + b" " + words + bad * 2 + b"end \xef\xbf\xbd")
+    counts = ReadCounts()
+    (found,) = texts(write(tmp_path / "a", content), kind, counts)
+    expected = bad.decode(errors="replace")
+    assert found == f"caf{expected} {words.decode()}{expected * 2}end \ufffd"
+    assert counts.replaced_characters == 3 * len(expected)  # the one that the file has itself is none of them
+
+
+@pytest.mark.parametrize("kind", RECORD)
+def test_what_is_no_utf8_text_at_all_is_refused_with_the_first_place(tmp_path, kind):
+    path = write(tmp_path / "a", RECORD[kind]("Größe über Länge. ".encode("latin-1") * 50))
+    start = RECORD[kind](b"").index(b"</text") if kind == "wikipedia" else RECORD[kind](b"|").index(b"|")
+    message = refusal(path, kind)
+    assert f"a: not UTF-8, byte 0xf6 at offset {start + 2} is invalid start byte, one of 200 among " in message
+    assert "convert the file (iconv -t utf-8)" in message
+
+
+def test_the_share_that_may_be_replaced(tmp_path):
+    counts = ReadCounts()
+    path = write(tmp_path / "a", b"\xe9" + b"x" * 99)
+    assert len(texts(path, "text", counts)) == 1 == counts.replaced_characters
+    assert "one of 1 among 99 characters" in refusal(write(path, b"\xe9" + b"x" * 98), "text")
+    assert "at offset 4 is" in refusal(write(path, b"\xef\xbb\xbfx\xe9y"), "lines")
+
+
+def test_a_large_file_that_is_no_text_is_given_up_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(utf8, "JUDGED_EARLY", 1 << 20)
+    counts = ReadCounts()
+    path = write(tmp_path / "a", (b"\xe9" * 9 + b"\n") * (1 << 20))
+    with pytest.raises(ValueError, match="not UTF-8, byte 0xe9 at offset 0"):
+        texts(path, "lines", counts)
+    assert counts.replaced_characters <= 1 << 20
+    # The same number in a text that goes on is little.
+    write(path, b"\xe9" * 9000 + b"\n" + b"words\n" * (1 << 18))
+    assert sum(map(len, texts(path, "lines"))) > 1 << 20
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+def test_what_is_replaced_depends_on_the_text_alone(tmp_path, suffix):
+    text = SENTENCE + b"\xe9" * 2000 + b"x" * (5 << 20) + b"\n" + SENTENCE * 1000
+    counts = ReadCounts()
+    found = texts(write(tmp_path / f"a{suffix}", COMPRESS.get(suffix, bytes)(text)), "lines", counts)
+    assert "".join(found).count("\ufffd") == counts.replaced_characters == 3001
+
+
+def test_prepare_tells_what_was_replaced_and_goes_on(tmp_path):
+    path = write(tmp_path / "a.txt", SENTENCE * 5 + b"\0" + b"more words. " * 100)
+    store = store_of(tmp_path / "store", f"text:{path}")
+    assert [counts["replaced_characters"] for counts in store.manifest["provenance"]["reading"]] == [6, 0]
+
+
+# NUL and control characters
+
+
+@pytest.mark.parametrize("kind", ["text", "lines", "wikiextractor", "wikipedia"])
+def test_nul_bytes_are_replaced_if_they_are_few(tmp_path, kind):
+    counts = ReadCounts()
+    content = RECORD[kind](b"one\0two " + b"words " * 50)
+    (found,) = texts(write(tmp_path / "a", content), kind, counts)
+    assert found.startswith("one\ufffdtwo words") and counts.replaced_characters == 1
+    utf16 = RECORD[kind](b"x").decode().replace("x", "Text. " * 99).encode("utf-16-le")
+    assert "a: not a text file, it has a NUL byte at offset 1, one of " in refusal(write(tmp_path / "a", utf16), "text")
+
+
+@pytest.mark.parametrize("kind", ["text", "lines", "jsonl"])
+def test_control_characters_are_no_tokens(tmp_path, kind):
+    # Those that end lines or paragraphs somewhere are spaces here.
+    separators = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85"
+    controls = [chr(n) for n in (*range(32), *range(127, 160)) if chr(n) not in separators]
+    spoiled, plain = (
+        ". ".join(f"some{sign}words of{between}it" for sign in signs for between in betweens) + "."
+        for signs, betweens in (
+            (controls, separators.replace("\n", "").replace("\r", "")),
+            ([""] * len(controls), " " * 8),
+        )
+    )
+    stores = []
+    for name, text in (("spoiled", spoiled), ("plain", plain)):
+        content = json.dumps({"text": text}) if kind == "jsonl" else text + " and plain words" * 300
+        path = write(tmp_path / f"{name}.txt", content)
+        stores.append(tokens(store_of(tmp_path / name, f"{kind}:{path}")))
+    assert stores[0] == stores[1] > 3000
+
+
+# bombs
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_an_endless_line_is_refused_in_bounded_memory(tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr(lines, "BOMB_BYTES", 40 << 20)
+    path = write(tmp_path / f"a{suffix}", COMPRESS[suffix](b"a" * (8 << 20)) * 64)
+    assert path.stat().st_size < 600_000
+    for kind, message in {
+        "text": "a decompression bomb? More than ",
+        "lines": "over 250 times as much; if it is meant, give the file decompressed",
+        "jsonl": "line 1: a record of more than 32 MiB; is it JSON Lines?",
+        "wikiextractor": "a decompression bomb?",
+        "wikipedia": "line 1: a line of more than 16 MiB; is it a MediaWiki XML dump",
+    }.items():
+        tracemalloc.start()
+        found = refusal(path, kind)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert message in found
+        assert peak < 180 << 20
+
+
+def test_bombs_are_known_by_their_size_and_their_ratio(tmp_path, monkeypatch):
+    repetitive = b"\n".join(b"line %d of a log that repeats itself" % (n % 50) for n in range(100_000))
+    path = write(tmp_path / "a.gz", gzip.compress(repetitive))
+    assert len(repetitive) > 100 * path.stat().st_size
+    monkeypatch.setattr(lines, "BOMB_BYTES", 1 << 20)
+    assert len(texts(path, "lines")) > 0
+    monkeypatch.setattr(lines, "BOMB_RATIO", 50)
+    assert "a decompression bomb?" in refusal(path, "lines")
+    monkeypatch.setattr(lines, "BOMB_BYTES", 8 << 20)
+    assert len(texts(path, "lines")) > 0
+
+
+def test_an_xz_file_that_asks_for_too_much_memory_is_refused(tmp_path):
+    data = bytearray(lzma.compress(b"Words.", preset=0))
+    end = 12 + 4 * (data[12] + 1)  # of the block's head, after that of the stream; its last four bytes are its checksum
+    place = data.index(b"\x21\x01", 12, end) + 2
+    for dictionary, found in ((36, None), (32, ["Words."])):  # of 1 GiB and of 256 MiB
+        data[place] = dictionary
+        data[end - 4 : end] = zlib.crc32(data[12 : end - 4]).to_bytes(4, "little")
+        path = write(tmp_path / "a.xz", bytes(data))
+        if found:
+            assert texts(path, "text") == found
+        else:
+            assert "Memory usage limit exceeded" in refusal(path, "text")
+
+
+# giant lines, words and characters
+
+PEAK = """
+import sys
+from bertjax.text.sources import SourceFile, read_documents
+def most():  # of this program; getrusage counts its parent's too
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+before = most()
+count = 0
+for document in read_documents(SourceFile("lines", sys.argv[1])):
+    count += sum(len(sentence.split()) for sentence in document.sentences())
+print(count, (most() - before) >> 10)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell a program's memory")
+@pytest.mark.parametrize("size", [50 << 20, pytest.param(1 << 30, marks=pytest.mark.long)])
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_line_of_a_gigabyte_runs_in_bounded_memory(tmp_path, size, suffix):
+    member = COMPRESS[suffix](b" ".join(b"word%d" % (n % 7919) for n in range(110_000))[: 1 << 20])
+    path = tmp_path / f"a{suffix}"
+    with open(path, "wb") as stream:
+        for _ in range(size >> 20):
+            stream.write(member)
+    done = subprocess.run([sys.executable, "-c", PEAK, path], capture_output=True, text=True, check=True)
+    words, peak = map(int, done.stdout.split())
+    assert words > size / 11 and peak < 64  # MiB
+
+
+@pytest.mark.parametrize("kind", ["text", "lines", "jsonl"])
+@pytest.mark.parametrize(
+    "giant",
+    ["x" * (10 << 20), "e" + "\u0301" * (1 << 20), "a\u0323\u0301\u0327" * (1 << 18), "\u200d" * (1 << 20)],
+    ids=["a word of 10 MB", "marks on one letter", "marks on each letter", "joiners"],
+)
+@pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
+def test_giant_words_become_few_tokens(tmp_path, kind, giant):
+    text = f"it was. {giant} and so on."
+    path = write(tmp_path / "a.txt", json.dumps({"text": text}) if kind == "jsonl" else text)
+    store = store_of(tmp_path / "store", f"{kind}:{path}")
+    plain = tokens(store_of(tmp_path / "plain"))
+    # Sentences are cut at 10,000 characters, and a word of more than 100 is one [UNK].
+    assert len("itwas.andsoon.") <= tokens(store) - plain <= len("itwas.andsoon.") + len(giant) // 5000 + 10
+    assert store.manifest["provenance"]["reading"][0]["documents"] >= 1
