@@ -33,7 +33,7 @@ VERBS = {
     ),
     "vocab": Verb(
         "prepare:vocab",
-        "train the WordPiece vocabulary of a recipe on its sources",
+        "train the WordPiece vocabulary of a recipe on its sources, or extend one by the words of others",
         "bertjax vocab configs/bert_mini.py --data.sources 'text:books/*.txt' --data.vocab-size 16000",
     ),
     "prepare": Verb(
@@ -99,6 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     made = {name: _add_verb(verbs, name) for name in VERBS}
     for name in ("pretrain", "vocab", "prepare"):
         made[name].add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {CONFIGURED}")
+    made["vocab"].add_argument(
+        "--extend", nargs="+", metavar="SOURCE", help="add words of these sources to the vocabulary of --data.vocab"
+    )
+    made["vocab"].add_argument("--max-new", type=int, default=1000, help="words to add at most (%(default)s)")
     made["prepare"].add_argument(
         "--shard", metavar="I/N", help="do every N-th part of the work from part I on; for several machines at once"
     )

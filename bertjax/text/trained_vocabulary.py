@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
@@ -53,7 +54,7 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -
     folder = Path(data.root) / f"vocab-{inputs[:12]}"
     with alone_in(Path(data.root)):
         if folder.exists():
-            _require_vocabulary(folder, inputs)
+            require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, data, progress)
     return folder / "vocab.txt"
@@ -62,6 +63,16 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -
 def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress) -> None:
     if data.strip_accents:
         warn_of_lost_marks([file for group in corpus.files for file in group])
+    of_source, share = count_corpus(corpus, data, progress)
+    words = smoothed(of_source, data.vocab_temperature)
+    tokens = train_wordpiece(words, data.vocab_size, partial(progress, "training the vocabulary"))
+    tokenizer = WordPiece(tokens, data.lowercase, data.strip_accents)
+    how = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
+    keep_vocabulary(folder, inputs, tokenizer, corpus, how | {"share_of_documents": share})
+
+
+def count_corpus(corpus: Corpus, data: DataConfig, progress: Progress) -> tuple[list[Counter[str]], float]:
+    """The words of each source's training documents, and the share of the documents that was read for them."""
     share = min(1.0, VOCABULARY_TEXT_BYTES / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share)
     of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
@@ -71,26 +82,24 @@ def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfi
         done += unit.size
         progress("counting words", done, total)
     corpus.require_unchanged()
-    words = smoothed(of_source, data.vocab_temperature)
-    tokens = train_wordpiece(words, data.vocab_size, partial(progress, "training the vocabulary"))
-    tokenizer = WordPiece(tokens, data.lowercase, data.strip_accents)
-    how = {
+    return of_source, share
+
+
+def keep_vocabulary(folder: Path, inputs: str, tokenizer: WordPiece, corpus: Corpus, how: Mapping[str, Any]) -> None:
+    """Write a vocabulary and how it was made; the folder appears whole or not at all."""
+    about = {
         "inputs": inputs,
         "sha256": hashlib.sha256(tokenizer.vocab_bytes).hexdigest(),
         "vocab_size": tokenizer.vocab_size,
-        "asked_vocab_size": data.vocab_size,
-        "lowercase": data.lowercase,
-        "strip_accents": data.strip_accents,
-        "words": words.total(),
-        "distinct_words": len(words),
-        "share_of_documents": share,
+        "lowercase": tokenizer.lowercase,
+        "strip_accents": tokenizer.strip_accents,
         "sources": [str(source) for source in corpus.sources],
     }
     unfinished = folder.with_name(f"{folder.name}.partial")
     with nothing_left_of(unfinished, lambda: len(tokenizer.vocab_bytes)):
         unfinished.mkdir(exist_ok=True)
         write_durably(unfinished / "vocab.txt", tokenizer.vocab_bytes)
-        write_durably(unfinished / "made.json", json.dumps(how, indent=1).encode())
+        write_durably(unfinished / "made.json", json.dumps(about | dict(how), indent=1).encode())
         unfinished.rename(folder)
 
 
@@ -107,7 +116,8 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
     return count_words(texts(), data.lowercase, data.strip_accents)
 
 
-def _require_vocabulary(folder: Path, inputs: str) -> None:
+def require_vocabulary(folder: Path, inputs: str) -> None:
+    """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:
         how = json.loads((folder / "made.json").read_bytes())
         found = hashlib.sha256((folder / "vocab.txt").read_bytes()).hexdigest()

@@ -1,0 +1,107 @@
+"""A vocabulary with the words of new text in it: fewer pieces for what a field, a company or a country talks about.
+
+New tokens take the places of `[unused]` ones first, so that the tables need not grow, and then stand behind the others.
+A model that starts from weights of the old vocabulary gives each the mean of the pieces it had (`convert.adapt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.text.corpus import Corpus, fingerprint
+from bertjax.text.kept import alone_in
+from bertjax.text.progress import Progress, no_progress
+from bertjax.text.tokenizer import WordPiece
+from bertjax.text.trained_vocabulary import (
+    READING_VERSION,
+    count_corpus,
+    keep_vocabulary,
+    require_vocabulary,
+)
+from bertjax.text.vocabulary import smoothed
+
+EXTENDER_VERSION = 1  # of choosing words; a change makes other vocabularies
+LEAST_COUNT = 10  # of a word; a rarer one would not be learned
+LONGEST_WORD = 30  # characters
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A vocabulary that was extended, and what that does to the text it was extended for."""
+
+    path: Path
+    added: tuple[str, ...]
+    replaced: int  # of the [unused] places
+    pieces_before: float  # a word of the text
+    pieces_after: float
+
+
+def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progress) -> Extension:
+    """Extend `data.vocab` by at most `most` words of the training documents of `data.sources`.
+
+    The new `vocab.txt` is kept as a trained one is. Raises ValueError if no vocabulary is named, or as preparing does.
+    """
+    if not data.vocab or most < 1:
+        raise ValueError(
+            f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
+        )
+    old = WordPiece.load(data.vocab, data.lowercase, data.strip_accents)
+    corpus = Corpus.of(data)
+    versions = [EXTENDER_VERSION, READING_VERSION]
+    made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
+    inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
+    folder = Path(data.root) / f"vocab-{inputs[:12]}"
+    of_source, share = count_corpus(corpus, data, progress)
+    words = smoothed(of_source, data.vocab_temperature)
+    added = worthwhile_words(old, words, most)
+    tokens, replaced = with_words(old.tokens, added)
+    new = WordPiece(tokens, data.lowercase, data.strip_accents)
+    with alone_in(Path(data.root)):
+        if folder.exists():
+            require_vocabulary(folder, inputs)
+        else:
+            how = {"extends": old.fingerprint, "added": len(added), "replaced_unused": replaced}
+            keep_vocabulary(folder, inputs, new, corpus, how | {"share_of_documents": share})
+    return Extension(folder / "vocab.txt", tuple(added), replaced, _pieces(old, words), _pieces(new, words))
+
+
+def worthwhile_words(old: WordPiece, words: Mapping[str, int], most: int) -> list[str]:
+    """The words that save most tokens as tokens of their own: count x (pieces - 1), of [UNK] as one lost word more.
+
+    Words of letters alone, seen `LEAST_COUNT` times or more; of equal worth those first in the alphabet.
+    """
+    known = set(old.tokens)
+    eligible = sorted(
+        word
+        for word, count in words.items()
+        if count >= LEAST_COUNT and word.isalpha() and len(word) <= LONGEST_WORD and word not in known
+    )
+    if not eligible:
+        return []
+    ids, lengths = old.encode(eligible)
+    is_unknown = np.array([bool((part == old.unk_id).any()) for part in np.split(ids, np.cumsum(lengths)[:-1])])
+    saved = (lengths - 1 + is_unknown) * np.array([words[word] for word in eligible])
+    ranked = np.argsort(-saved, kind="stable")[:most]
+    return [eligible[place] for place in ranked.tolist() if saved[place] > 0]
+
+
+def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
+    """The tokens with new ones in place of `[unused…]` ones, then behind; and how many took a place."""
+    places = [place for place, token in enumerate(tokens) if token.startswith("[unused")][: len(added)]
+    extended = list(tokens)
+    for place, token in zip(places, added, strict=False):
+        extended[place] = token
+    return extended + added[len(places) :], len(places)
+
+
+def _pieces(tokenizer: WordPiece, words: Mapping[str, int]) -> float:
+    """Tokens a word of the text takes on average."""
+    names = list(words)
+    lengths = tokenizer.encode(names)[1]
+    counts = np.array([words[name] for name in names])
+    return float((lengths * counts).sum() / max(counts.sum(), 1))

@@ -1,0 +1,72 @@
+"""Extending a vocabulary: the words that save most, in [unused] places first, and nothing else changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax.config import DataConfig
+from bertjax.text.extended_vocabulary import extend_vocabulary, with_words, worthwhile_words
+from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+
+LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
+OLD = [*SPECIAL_TOKENS, "[unused0]", "[unused1]", ".", "the", "dose", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+TEXT = "The metformin dose. The insulin dose. Metformin insulin metformin. " * 20 + "The rare dose of gold é日. " * 12
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    (tmp_path / "vocab.txt").write_text("\n".join(OLD) + "\n")
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text(f"{TEXT} Document {number}.")
+    return DataConfig(
+        sources=(f"text:{tmp_path}/*[0-9].txt",), root=str(tmp_path / "data"), vocab=str(tmp_path / "vocab.txt"),
+        held_out=0.1, workers=1,
+    )  # fmt: skip
+
+
+def test_words_are_chosen_by_the_tokens_they_save() -> None:
+    old = WordPiece(OLD, True, True)
+    words = {"metformin": 30, "insulin": 30, "the": 10**6, "gold": 40, "of": 90, "rare": 9, "x9": 500, "日": 12}
+    assert worthwhile_words(old, words, 4) == ["metformin", "insulin", "gold", "of"]  # 240, 180, 120, 90
+    assert worthwhile_words(old, words, 9)[4:] == ["日"], "what was [UNK], and nothing rare, known or of digits"
+    assert worthwhile_words(old, {"the": 100}, 5) == []
+
+
+def test_unused_places_are_taken_first() -> None:
+    tokens, replaced = with_words(OLD, ["metformin", "insulin", "gold"])
+    assert replaced == 2 and tokens[5:7] == ["metformin", "insulin"] and tokens[-1] == "gold"
+    assert [t for t in tokens if t in OLD] == [t for t in OLD if not t.startswith("[unused")]
+    assert with_words(OLD, ["gold"])[0][6] == "[unused1]" and len(with_words(OLD, ["gold"])[0]) == len(OLD)
+
+
+def test_a_vocabulary_of_sources_is_extended_and_kept(data: DataConfig) -> None:
+    made = extend_vocabulary(data, 3)
+    new = WordPiece.load(made.path, True, True)
+    assert made.added[:2] == ("metformin", "insulin") and len(made.added) == 3 and made.replaced == 2
+    assert new.vocab_size == len(OLD) + 1
+    assert 1 < made.pieces_after < 0.6 * made.pieces_before
+    again = extend_vocabulary(data, 3)
+    assert again == made
+    assert extend_vocabulary(data, 2).path != made.path
+    made.path.write_text("changed")
+    with pytest.raises(ValueError, match="was changed after it was made"):
+        extend_vocabulary(data, 3)
+
+
+def test_without_a_vocabulary_there_is_nothing_to_extend(data: DataConfig) -> None:
+    with pytest.raises(ValueError, match=r"data.vocab='', --max-new 3: name the vocabulary to extend"):
+        extend_vocabulary(DataConfig(**{**vars(data), "vocab": ""}), 3)
+
+
+def test_the_command_line_extends(data: DataConfig, tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[2] / "configs" / "bert_mini.py"
+    arguments = ["vocab", str(recipe), "--extend", *data.sources, "--max-new", "2", "--data.vocab", data.vocab]
+    done = subprocess.run(
+        [sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 words added (metformin, insulin), 2 in place of [unused] ones" in done.stdout
