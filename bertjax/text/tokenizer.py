@@ -3,6 +3,24 @@
 `backend` is the Hugging Face tokenizer that is exported. `encode` gives the ids that it gives (special tokens aside),
 several times faster: text is cut where BERT's rules cut whatever stands around (white space, ASCII punctuation, CJK
 characters), each distinct chunk is encoded once by `tokenizers`, and text, being mostly known chunks, is looked up.
+
+We follow `tokenizers`, for an export runs on it. google-research/bert's rules and transformers' pure-Python
+`BertTokenizerLegacy` give the same ids but for these rows (tests/text/check_wordpiece.py proves it):
+
+    rule                                google-research/bert   BertTokenizerLegacy    here
+    the longest word before [UNK]       200 characters         100                    100
+    private use (Co)                    in words               deleted                deleted
+    unassigned code points (Cn)         in words               deleted                in words
+    NFC, after cleaning                 no                     yes                    no
+    U+2B820 to U+2B91F (Chinese)        a word each            a word each            in words
+    capital sigma, last in a word       ς                      ς                      σ
+    what is a mark, punctuation, Cf     Python's Unicode       Python's Unicode       Unicode 8.0
+    canonical decompositions            Python's Unicode       Python's Unicode       Unicode 9.0
+    lower case                          Python's Unicode       Python's Unicode       Unicode 17.0
+    a special token spelled in text     plain text             the special token      plain; special in `backend`
+    a lone surrogate                    in words               deleted                ValueError
+    lowercase without strip_accents     not to be had          possible               possible
+    white space in a line of vocab.txt  stripped               kept                   kept
 """
 
 from __future__ import annotations
