@@ -36,6 +36,7 @@ FLOORS = {
     "__main__": 8,
 }
 FIRST_FLOOR_WITH_JAX = 3
+POSSESSIVE_GROUP = re.compile(r"""\)(?:[+*?]|\{[\d,]+\})\+(?=["'()\[\\]|\||\$)|\(\?>""")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 TENSORFLOW = {"tensorflow", "tensorflow_datasets"}
 CODE_IN_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
@@ -198,12 +199,20 @@ def no_path_of_a_machine(source: Source) -> Complaints:
             yield source.at(number, f"path of one machine ({found.group()}...); make it relative or configurable")
 
 
+def no_possessive_group(source: Source) -> Complaints:
+    """Python 3.11 before 3.11.5 matches a group with `++` or `*+` wrongly if there is backtracking inside."""
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if POSSESSIVE_GROUP.search(line):
+            yield f"{source.path}:{number}: a possessive or atomic group; make the group greedy, and its parts possessive"
+
+
 PACKAGE_RULES: list[Callable[[Source], Complaints]] = [
     imports_only_from_below,
     no_jax_below,
     tensorflow_only_inside_functions,
     data_never_runs_code,
     public_things_are_documented_and_typed,
+    no_possessive_group,
 ]
 PYTHON_RULES = [file_is_short, name_says_what_it_owns]
 TEXT_RULES = [no_path_of_a_machine]
@@ -320,6 +329,8 @@ SNIPPETS = [
         TYPED + 'class A:\n    """A."""\n    def __len__(self) -> int: ...\n    def _f(self, a): ...\n'
         '    @staticmethod\n    def g(a: int) -> None:\n        """G."""\ndef _h(a): ...',
     ),
+    (no_possessive_group, "bertjax/a.py", "re.compile('(?:a|b c?)" + "++')  # BAD\nre.compile('(?" + ">a)')  # BAD"),
+    (no_possessive_group, "bertjax/a.py", "re.compile('(?:[ab]++|c)*')\nx = f(a)+ +b"),
     (file_is_short, "bertjax/a.py", "\n" * 500 + "x = 1  # BAD\n"),
     (file_is_short, "bertjax/a.py", "\n" * 500),
     (name_says_what_it_owns, "bertjax/text/utils.py", "x = 1  # BAD"),

@@ -68,7 +68,7 @@ _QUOTED = rf"[{_WIDE_CLOSE}]++(?![{_GOES_ON}])|(?![{_WIDE_CLOSE}])"
 def _candidate(ends: str, wide_ends: str = "") -> re.Pattern[str]:
     """Where a sentence may end: with `ends` before a space, with `wide_ends` before anything."""
     # `(?<![...].)`: a run of terminators is tried from its start only, or long runs would take quadratic time
-    spaced = rf"[{ends}](?<![{ends}].)[{ends}]*+(?:[{_CLOSE}]|\[\d{{1,3}}\])*+\s++"
+    spaced = rf"[{ends}](?<![{ends}].)[{ends}]*+(?:[{_CLOSE}]|\[\d{{1,3}}\])*\s++"
     wide = rf"[{wide_ends}](?<![{wide_ends}].)[{ends}{wide_ends}]*+(?:{_QUOTED})\s*+|"
     return re.compile(wide + spaced if wide_ends else spaced)
 

@@ -17,8 +17,8 @@ _DEPTH = 40  # of nesting; MediaWiki itself gives up at 40 templates inside one 
 
 _AFTER = frozenset(",.;:!?)]}»”’…%、。，．；：！？）」』】》〉”’،؛؟।")  # before these a gap leaves no space
 _BEFORE = frozenset("([{«“‘（「『【《〈")  # and after these
-_SPACED_GAP = re.compile(f" ?(?:{GAP} ?)++")
-_AFTER_COMMA = re.compile(f"[,;、，；،؛] ?(?:{GAP} ?)++(?=[,;、，；،؛.。।])")
+_SPACED_GAP = re.compile(f" ?(?:{GAP} ?)+")
+_AFTER_COMMA = re.compile(f"[,;、，；،؛] ?(?:{GAP} ?)+(?=[,;、，；،؛.。।])")
 _PARENTHESES = re.compile(r"\([^()（）]*+\)|（[^()（）]*+）")
 _PIECE = re.compile(r"[^,;，；、،؛]*+[,;，；、،؛]?")
 _SEPARATORS = " ,;，；、،؛"

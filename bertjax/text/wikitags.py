@@ -41,7 +41,7 @@ _TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
 _END = {name: re.compile(rf"</{name}\s*>", re.I) for name in _DROPPED | _LITERAL}
 _NESTING = re.compile(r"<(/?)(?:table|ul|ol|dl)\b[^<>]*+>", re.I)
 _HIDDEN = re.compile(r"<(span|div)\b[^<>]{0,300}display:\s{0,9}none[^<>]{0,300}>[^<>]*+</\1\s*>", re.I)
-_BREAKS = re.compile(r"(?:<br\b[^<>]*+>\s*+){2,}+", re.I)
+_BREAKS = re.compile(r"(?:<br\b[^<>]*+>\s*+){2,}", re.I)
 _ESCAPED = str.maketrans({character: f"&#{ord(character)};" for character in "[]{}|'<>=*:_-!/"} | {"\n": " "})
 
 

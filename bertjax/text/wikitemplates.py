@@ -17,8 +17,8 @@ from bertjax.text.wikigaps import BREAK, GAP, replace_nested
 
 Rule = Callable[[dict[str, str], str], str]  # (arguments by name or place from "1", the template's own name) -> words
 
-_BALANCED = re.compile(r"\{\{((?:[^{}]++|\{[^{}]*+\})*+)\}\}")
-_ANY = re.compile(r"\{\{((?:[^{}]|\{(?!\{)|\}(?!\}))*+)\}\}")
+_BALANCED = re.compile(r"\{\{((?:[^{}]++|\{[^{}]*+\})*)\}\}")
+_ANY = re.compile(r"\{\{((?:[^{}]++|\{(?!\{)|\}(?!\}))*)\}\}")
 _PARAMETER = re.compile(r"\{\{\{[^{}|]*+(?:\|([^{}]*+))?\}\}\}")
 _NAME = re.compile(r"[\w -]{1,40}")
 _ORDINAL = re.compile(r"(?:[ivxlc]+|\d+)(?:er|re|e|ème)(?: siècle)?")  # French: {{XXe siècle}}, {{1er|prix}}

@@ -21,7 +21,7 @@ from bertjax.text.wikitemplates import resolve_templates
 _ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may stand before what makes a line a list or a heading
 _NO_PROSE = ("*", "#", ":", ";", "|", "{{")  # lists, what is left of tables, templates that are not closed
 _HEADING = re.compile(r"=.*=")
-_SWITCH = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*+)__")
+_SWITCH = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*)__")
 _QUOTES = re.compile("'{2,}")
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _LEFT_OPEN = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+")

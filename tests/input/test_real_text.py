@@ -171,9 +171,9 @@ def test_rows_are_distributed_as_the_reference_makes_them(
             (replace(rules, short_sequences=False), data),
             (rules, replace(data, whole_word_masking=True)),
         ):
-            passes = islice(their_passes(split, tokenizer, flawed_data, flawed_rules), 3)
+            passes = islice(their_passes(split, tokenizer, flawed_data, flawed_rules), 5)
             flawed = [totals(batch, tokenizer) for batch in passes]
-            assert smallest_pvalue(ours, np.array(flawed)) < 1e-4
+            assert smallest_pvalue(ours, np.array(flawed)) < 1e-3
 
 
 def test_packed_rows_of_512_are_nearly_full(split: SplitView, tokenizer: WordPiece) -> None:
