@@ -203,7 +203,7 @@ def no_possessive_group(source: Source) -> Complaints:
     """Python 3.11 before 3.11.5 matches a group with `++` or `*+` wrongly if there is backtracking inside."""
     for number, line in enumerate(source.text.splitlines(), 1):
         if POSSESSIVE_GROUP.search(line):
-            yield f"{source.path}:{number}: a possessive or atomic group; make the group greedy, and its parts possessive"
+            yield f"{source.path}:{number}: a possessive or atomic group; make it greedy, and its parts possessive"
 
 
 PACKAGE_RULES: list[Callable[[Source], Complaints]] = [
