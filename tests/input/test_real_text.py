@@ -155,8 +155,15 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(pvalues.min() * len(pvalues))
 
 
-@pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
-@pytest.mark.parametrize("length", [128, 512])
+@pytest.mark.parametrize(
+    ("length", "whole_words"),
+    [
+        (128, False),
+        (512, True),
+        pytest.param(128, True, marks=pytest.mark.long),
+        pytest.param(512, False, marks=pytest.mark.long),
+    ],
+)
 def test_rows_are_distributed_as_the_reference_makes_them(
     split: SplitView, tokenizer: WordPiece, length: int, whole_words: bool
 ) -> None:

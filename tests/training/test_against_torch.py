@@ -155,7 +155,7 @@ class Torchs:
         ("bert_adamw", ByHand, 1e-3),
         ("adamw", Torchs, 1e-3),
         ("lamb", ByHand, 1e-2),
-        ("lamb_uncorrected", ByHand, 1e-2),
+        pytest.param("lamb_uncorrected", ByHand, 1e-2, marks=pytest.mark.long),
     ],
 )
 def test_the_loss_curve_is_torchs_for_two_hundred_steps(batches: tuple, name: str, make: type, peak: float) -> None:

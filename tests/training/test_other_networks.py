@@ -64,7 +64,6 @@ def test_rows_beyond_512_and_four_segments_start_from_512_and_two(corpus: Path, 
     assert moved[:560].min() > 10 * moved[560:].max(), "positions beyond 512 are trained, those beyond the rows decay"
     assert_same(read_huggingface(tmp_path / "long" / "huggingface"), trained)
     model = load_run(tmp_path / "long")
-    compare_with_transformers(model, tmp_path / "long" / "huggingface")
     assert_same(read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True), trained)
 
 
