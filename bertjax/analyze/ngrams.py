@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bertjax.input.randomness import derive_key, hash64
+from bertjax.text.ragged import places_in
 
 
 class NGrams:
@@ -28,11 +29,4 @@ class NGrams:
         hashes = tokens[:windows] * self._of_place[0]
         for place in range(1, self.n):
             hashes += tokens[place : place + windows] * self._of_place[place]
-        return hashes[_inside(lengths, counts)], counts
-
-
-def _inside(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Where the windows begin that lie in one text: int64 [sum of counts]."""
-    starts = np.cumsum(lengths) - lengths
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+        return hashes[places_in(np.cumsum(lengths) - lengths, counts)], counts

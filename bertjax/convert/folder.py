@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from bertjax.text.store_writer import sync
 
 
 @contextlib.contextmanager
@@ -21,7 +22,7 @@ def written_whole(target: Path) -> Iterator[Path]:
     try:
         yield partial
         for path in partial.iterdir():
-            _sync(path)
+            sync(path)
         _put_in_place(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -39,14 +40,5 @@ def _put_in_place(partial: Path, target: Path) -> None:
         if earlier.exists():
             earlier.rename(target)
         raise
-    _sync(target.parent)
+    sync(target.parent)
     shutil.rmtree(earlier, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Bring a file or a folder's names to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

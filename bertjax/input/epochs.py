@@ -15,6 +15,7 @@ from bertjax.input.plan import EpochPlan, PlanCache, build_plan
 from bertjax.input.plan_files import PlanFiles
 from bertjax.input.randomness import derive_key
 from bertjax.input.sentence_plan import SentencePlan, build_sentence_plan
+from bertjax.text.ragged import places_in
 
 LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
@@ -61,8 +62,7 @@ class Epoch:
         first = self.packing.offsets[rows]
         counts = self.packing.offsets[rows + 1] - first
         row = np.repeat(np.arange(len(rows)), counts)
-        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return row, self.packing.order[first[row] + place].astype(np.int64)
+        return row, self.packing.order[places_in(first, counts)].astype(np.int64)
 
 
 class Epochs:

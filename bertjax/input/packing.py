@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertjax.input.ragged import before_in_row
 from bertjax.input.randomness import hash64
+from bertjax.text.ragged import before_in_row
 
 _MIXED = np.uint64(2**40 - 1)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertjax.input.mixture import Reading, every_document
 from bertjax.input.randomness import below, derive_key, hash64, uniform
+from bertjax.text.ragged import places_in
 
 # A longer document advances as several at once. Each step of `build_plan` uses up a sentence or more of every document,
 # so this bounds the number of steps; it costs one early end of a chunk per so many sentences.
@@ -111,14 +112,19 @@ def _begin(
     is_short = uniform(hash64(derive_key(seed, "short", epoch), number)) < short_probability
     short_target = 2 + below(hash64(derive_key(seed, "target", epoch), number), max_tokens - 1)
     target = np.where(is_short, short_target, max_tokens)
-    starts = documents[reading.document]
-    sizes = documents[reading.document + 1] - starts
-    pieces = -(-sizes // LONGEST_WALK)
-    entry = np.repeat(np.arange(len(reading)), pieces)
-    piece = np.arange(len(entry)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    size, count, first = sizes[entry], pieces[entry], starts[entry]
+    entry, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
     shift = reading.copy[entry] * int(documents[-1])
-    return _Walk(entry, shift, first + size * piece // count, first + size * (piece + 1) // count, target[entry])
+    return _Walk(entry, shift, begin, end, target[entry])
+
+
+def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ranges [first, last) cut in even pieces of at most `longest`: whose each is, begin and end; int64 [n] each."""
+    sizes = last - first
+    pieces = -(-sizes // longest)
+    owner = np.repeat(np.arange(len(first)), pieces)
+    piece = places_in(np.zeros_like(pieces), pieces)
+    size, count, base = sizes[owner], pieces[owner], first[owner]
+    return owner, base + size * piece // count, base + size * (piece + 1) // count
 
 
 def _advance(

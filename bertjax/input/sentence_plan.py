@@ -10,11 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.input.mixture import Reading
+from bertjax.input.plan import LONGEST_WALK, even_pieces
 from bertjax.input.randomness import below, derive_key, hash64
-
-# Sentences that are walked through in one go; as many walks run side by side as there are such stretches of text. Each
-# ends with a row that may be short.
-LONGEST_WALK = 2048
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,9 @@ def build_sentence_plan(
 
 def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
     """First sentence and one past the last of what is walked through side by side."""
-    first, last = documents[reading.document], documents[reading.document + 1]
     if not crossing:
-        pieces = -(-(last - first) // LONGEST_WALK)
-        document = np.repeat(np.arange(len(first)), pieces)
-        piece = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        size, count, base = (last - first)[document], pieces[document], first[document]
-        return base + size * piece // count, base + size * (piece + 1) // count
+        _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
+        return begin, end
     shift = int(below(hash64(key, np.zeros(1, np.int64)), LONGEST_WALK)[0])
     edges = np.arange(-shift, int(documents[-1]), LONGEST_WALK)
     edges = np.unique(np.append(np.maximum(edges, 0), documents[-1]))

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bertjax.text.ragged import places_in
 from bertjax.text.tokenizer import WordPiece
 
 FORMAT_VERSION = 1
@@ -177,11 +178,11 @@ class SplitView:
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         self._check_ranges(starts, lengths)
         if len(self._shards) == 1:
-            return self._shards[0].tokens.take(_places(starts, lengths), starts, lengths)
+            return self._shards[0].tokens.take(places_in(starts, lengths), starts, lengths)
         home = np.searchsorted(self._first_token, starts, side="right") - 1
         order = np.argsort(home, kind="stable")
         local, sizes = starts[order] - self._first_token[home[order]], lengths[order]
-        places, ends = _places(local, sizes), _bases(sizes)
+        places, ends = places_in(local, sizes), _bases(sizes)
         gathered = np.empty(len(places), self._dtype)
         edges = np.searchsorted(home[order], np.arange(len(self._shards) + 1))
         for shard, a, b in zip(self._shards, edges[:-1], edges[1:], strict=True):
@@ -189,7 +190,7 @@ class SplitView:
                 span = slice(ends[a], ends[b])
                 gathered[span] = shard.tokens.take(places[span], local[a:b], sizes[a:b])
         out = np.empty_like(gathered)
-        out[_places(_bases(lengths)[:-1][order], sizes)] = gathered
+        out[places_in(_bases(lengths)[:-1][order], sizes)] = gathered
         return out
 
     def verify(self) -> None:
@@ -256,7 +257,7 @@ class _CheckedFile:
         if not self._all_checked:
             per_block = BLOCK_BYTES // self.dtype.itemsize
             first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
-            self._check(np.unique(_places(first, last - first + 1)))
+            self._check(np.unique(places_in(first, last - first + 1)))
         return self._array.take(places)
 
     def _check(self, blocks: np.ndarray) -> None:
@@ -274,13 +275,6 @@ class _CheckedFile:
 
 def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-
-
-def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Every place in ranges, in order: int64 [sum of lengths]."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
 
 
 def _joined(files: list[_CheckedFile], bases: np.ndarray) -> np.ndarray:

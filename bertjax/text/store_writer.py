@@ -137,9 +137,9 @@ def finish_store(
     manifest["fingerprint"] = content_fingerprint(manifest)
     write_durably(folder / "vocab.txt", tokenizer.vocab_bytes)
     write_durably(folder / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
-    _sync_folder(folder)
+    sync(folder)
     os.rename(folder, target)
-    _sync_folder(target.parent)
+    sync(target.parent)
 
 
 def write_store(
@@ -203,8 +203,9 @@ def _totals(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**sums, "shards": list(shards)}
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
