@@ -23,19 +23,20 @@ PACKAGE = "bertjax"
 FLOORS = {
     "__init__": 0,
     "config": 0,
-    "text": 1,
-    "input": 2,
-    "parallel": 3,
-    "model": 4,
-    "training": 5,
-    "finetune": 6,
-    "convert": 6,
-    "plan": 6,
-    "analyze": 6,
-    "cli": 7,
-    "__main__": 8,
+    "tokenization": 1,
+    "text": 2,
+    "input": 3,
+    "parallel": 4,
+    "model": 5,
+    "training": 6,
+    "finetune": 7,
+    "convert": 7,
+    "plan": 7,
+    "analyze": 7,
+    "cli": 8,
+    "__main__": 9,
 }
-FIRST_FLOOR_WITH_JAX = 3
+FIRST_FLOOR_WITH_JAX = 4
 POSSESSIVE_GROUP = re.compile(r"""\)(?:[+*?]|\{[\d,]+\})\+(?=["'()\[\\]|\||\$)|\(\?>""")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 TENSORFLOW = {"tensorflow", "tensorflow_datasets"}

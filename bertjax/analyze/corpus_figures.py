@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.analyze.stretches import stretches
 from bertjax.text.store import SPLITS, Split, SplitView, TokenStore
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 OFFSETS_AT_ONCE = 1 << 22
 RARE = 10  # a token that occurs less often is hardly learned

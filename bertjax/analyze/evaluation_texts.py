@@ -16,7 +16,7 @@ from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.text.formats import RECORD_CAP
 from bertjax.text.lines import COMPRESSED, LINE_CAP, read_lines
 from bertjax.text.store import SplitView
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 MOST_TOKENS = 1 << 23
 _LINES_AT_ONCE = 4096

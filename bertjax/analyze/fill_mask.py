@@ -15,7 +15,7 @@ from flax import nnx
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.model.bert import Params, bind
 from bertjax.text.store import SplitView
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.report import Completion
 from bertjax.training.run_directory import TrainedModel
 

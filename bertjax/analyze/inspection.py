@@ -18,7 +18,7 @@ from bertjax.analyze.row_figures import RowFigures, RowKind, measure_rows
 from bertjax.analyze.stretches import token_ranges
 from bertjax.text.progress import Progress
 from bertjax.text.store import SplitView, TokenStore
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 EXAMPLES = 5
 MOST_FREQUENT = 30

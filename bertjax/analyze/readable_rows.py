@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.analyze.row_figures import RowKind
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import SplitView
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 LABELS = ("IsNext", "NotNext")
 

@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import SplitView
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 SAMPLE_ROWS = 4096
 _ROWS_AT_ONCE = 512

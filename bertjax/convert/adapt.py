@@ -17,7 +17,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 _EQUAL = (
     "hidden_size",

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.tensorflow_checkpoint import read_arrays
 from bertjax.convert.tensorflow_forward import TensorflowBert
 from bertjax.model.bert import Params, abstract_bert, bind
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32

@@ -16,7 +16,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.huggingface import CONFIG_FIELDS
 from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.model.bert import Params, init_params
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 # What a checkpoint may lack as a whole: an encoder is often published without the heads it was pretrained with.
 _MODULES = {

@@ -16,7 +16,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.folder import written_whole
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, model_card, sha256_of_file
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 WEIGHTS_FILE = "model.safetensors"

@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
 from bertjax.convert.safetensors_reader import read_safetensors
 from bertjax.convert.torch_reader import read_torch_tensors
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 # "gelu_new" and "gelu_pytorch_tanh" compute the same.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}

@@ -24,7 +24,7 @@ from bertjax.convert.huggingface_names import from_huggingface_tensors, their_sh
 from bertjax.convert.tensorflow_names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.bert import Params
 from bertjax.text.tensorflow import import_tensorflow
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"

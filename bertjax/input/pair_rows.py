@@ -28,7 +28,7 @@ class Split(Protocol):
 
 
 class Vocabulary(Protocol):
-    """What is needed of a tokenizer (`bertjax.text.tokenizer.WordPiece`)."""
+    """What is needed of a tokenizer (`bertjax.tokenization.wordpiece.WordPiece`)."""
 
     vocab_size: int
     pad_id: int

@@ -1,1 +1,1 @@
-"""From raw text to a token store: sources, sentences, WordPiece and the store's format."""
+"""From raw text to a token store: sources, sentences, shards and the store's format."""

@@ -16,14 +16,14 @@ from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, fingerprint
 from bertjax.text.kept import alone_in
 from bertjax.text.progress import Progress, no_progress
-from bertjax.text.tokenizer import WordPiece
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     count_corpus,
     keep_vocabulary,
     require_vocabulary,
 )
-from bertjax.text.vocabulary import smoothed
+from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.wordpiece_training import smoothed
 
 EXTENDER_VERSION = 1  # of choosing words; a change makes other vocabularies
 LEAST_COUNT = 10  # of a word; a rarer one would not be learned

@@ -24,8 +24,8 @@ from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_r
 from bertjax.text.sources import require_documents
 from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore
 from bertjax.text.store_writer import finish_store
-from bertjax.text.tokenizer import WordPiece
 from bertjax.text.trained_vocabulary import READING_VERSION, vocabulary_of
+from bertjax.tokenization.wordpiece import WordPiece
 
 LEAST_DOCUMENTS = 2  # in each split: a pair of segments may need another document
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens

@@ -18,7 +18,7 @@ from bertjax.text.documents import Document, ReadCounts
 from bertjax.text.sources import read_documents
 from bertjax.text.store import SPLITS
 from bertjax.text.store_writer import ShardWriter, write_durably
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 _BATCH_CHARACTERS = 1 << 20
 

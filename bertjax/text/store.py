@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertjax.text.ragged import places_in
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 20

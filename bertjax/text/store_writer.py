@@ -22,7 +22,7 @@ from bertjax.text.store import (
     content_fingerprint,
     token_dtype,
 )
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 
 class ShardWriter:

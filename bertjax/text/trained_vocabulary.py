@@ -18,8 +18,8 @@ from bertjax.text.pool import run_units
 from bertjax.text.progress import Progress, no_progress
 from bertjax.text.sources import read_documents
 from bertjax.text.store_writer import write_durably
-from bertjax.text.tokenizer import WordPiece
-from bertjax.text.vocabulary import TRAINER_VERSION, count_words, smoothed, train_wordpiece
+from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.wordpiece_training import TRAINER_VERSION, count_words, smoothed, train_wordpiece
 
 READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents

@@ -18,7 +18,7 @@ from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.text.store import SplitView, TokenStore
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token

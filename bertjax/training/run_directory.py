@@ -19,7 +19,7 @@ from flax import nnx
 
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.files import replace_text
 from bertjax.training.stages import stages_of

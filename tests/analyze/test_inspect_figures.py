@@ -17,7 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmé" for b in "aeiou" for c in "nrst"]
 TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "##ing", "##ed", ".", "[", "unused", *WORDS], True, True)

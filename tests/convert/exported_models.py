@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.model.bert import abstract_bert
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 WORDS = ("the", "of", "and", "museum", "opened", "drawings", "Museum", "The", "naïve", "naive", "1877")

@@ -17,7 +17,7 @@ from bertjax.convert import compare, huggingface
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import FILES, export_huggingface
 from bertjax.convert.huggingface_names import their_shapes
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.telemetry import METRICS_FILE
 
 # Which heads each class has, as prefixes of tensor names.

@@ -31,7 +31,7 @@ from bertjax.convert.tensorflow_checkpoint import (
     suggests_lowercase,
 )
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run
 
 

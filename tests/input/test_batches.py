@@ -19,7 +19,7 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 SPECIALS = Specials()
 DATA = DataConfig(sequence_length=32, max_predictions=6)

@@ -17,7 +17,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Feed, make_dataset, open_feed
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 ENGINES = ["tf.data", "threads"]
 

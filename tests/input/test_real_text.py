@@ -23,7 +23,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import SplitView, TokenStore
 from bertjax.text.store_writer import write_store
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 
 TOKENS = 1_050_000
 PASSES = 6

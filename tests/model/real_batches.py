@@ -21,7 +21,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 DOCUMENTED = (argparse, json, logging, random, re, argparse.ArgumentParser, json.JSONEncoder, random.Random)
 

@@ -23,7 +23,7 @@ from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.encoder import positions_in_sequence, sinusoids
 from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences
-from bertjax.text.tokenizer import WordPiece
+from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
 from bertjax.training.step import averages, batch_weights, objective_sums

@@ -23,7 +23,7 @@ from bertjax.text.documents import ReadCounts
 from bertjax.text.prepare import prepare
 from bertjax.text.sources import SourceFile, read_documents
 from bertjax.text.store import SPLITS, TokenStore
-from bertjax.text.tokenizer import SPECIAL_TOKENS
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

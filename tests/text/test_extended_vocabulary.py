@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.config import DataConfig
 from bertjax.text.extended_vocabulary import extend_vocabulary, with_words, worthwhile_words
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
 OLD = [*SPECIAL_TOKENS, "[unused0]", "[unused1]", ".", "the", "dose", *LETTERS, *(f"##{letter}" for letter in LETTERS)]

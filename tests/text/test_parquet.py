@@ -15,7 +15,7 @@ from bertjax.text.corpus import Corpus
 from bertjax.text.documents import ReadCounts
 from bertjax.text.prepare import prepare
 from bertjax.text.sources import SourceFile, parse_source, read_documents, source_files
-from bertjax.text.tokenizer import SPECIAL_TOKENS
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -24,8 +24,8 @@ from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare, prepare_share, summary
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import TokenStore
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
 from bertjax.text.trained_vocabulary import prepare_vocabulary
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
 WORDS = [*("the", "of", "and", "to", "in", "is", "was", "it", "for", "on"), "river", "with", "by", "at", "which", "but"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertjax.text.store import BLOCK_BYTES, TokenStore, token_dtype
 from bertjax.text.store_writer import ShardWriter, write_store
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 TOKENS = [*SPECIAL_TOKENS, *(f"t{number}" for number in range(995))]
 WORDPIECE = WordPiece(TOKENS, True, False)

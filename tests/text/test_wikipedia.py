@@ -20,8 +20,8 @@ from bertjax.text.multistream import cut_at, is_multistream
 from bertjax.text.prepare import prepare
 from bertjax.text.sources import SourceFile, parse_source, read_documents, require_documents, source_files
 from bertjax.text.store import SPLITS, TokenStore
-from bertjax.text.tokenizer import SPECIAL_TOKENS
 from bertjax.text.wikipedia import Dump
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 NAMESPACES = {-2: "Medium", 0: "", 1: "Diskussion", 6: "Datei", 10: "Vorlage", 14: "Kategorie", 828: "Modul"}
 

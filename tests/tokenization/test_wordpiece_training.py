@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
-from bertjax.text.vocabulary import count_words, smoothed, train_wordpiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece_training import count_words, smoothed, train_wordpiece
 
 
 def plain_merges(word_counts, vocab_size):

@@ -25,7 +25,7 @@ from reference_wordpiece import (
     differences,
 )
 
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 pytest.importorskip("transformers")
 

@@ -1,6 +1,6 @@
 """Prove the WordPiece tokenizer: all of the real text, every published vocabulary, every Unicode scalar value.
 
-    python tests/text/check_wordpiece.py --data ../shared/data
+    python tests/tokenization/check_wordpiece.py --data ../shared/data
 
 Ours must give the ids of google-research/bert's rules (written again in reference_wordpiece.py) and of transformers'
 `BertTokenizerLegacy`, in all text but that which a row of `DIFFERENCES` is about; and there, exactly the ids of those
@@ -36,7 +36,7 @@ from pathlib import Path
 from reference_wordpiece import GOOGLE, OURS, TRANSFORMERS, Reference, differences, lowered, separated
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 PUBLISHED = (
     ("bert-base-uncased", True, True),

@@ -5,7 +5,7 @@ several times faster: text is cut where BERT's rules cut whatever stands around 
 characters), each distinct chunk is encoded once by `tokenizers`, and text, being mostly known chunks, is looked up.
 
 We follow `tokenizers`, for an export runs on it. google-research/bert's rules and transformers' pure-Python
-`BertTokenizerLegacy` give the same ids but for these rows (tests/text/check_wordpiece.py proves it):
+`BertTokenizerLegacy` give the same ids but for these rows (tests/tokenization/check_wordpiece.py proves it):
 
     rule                                google-research/bert   BertTokenizerLegacy    here
     the longest word before [UNK]       200 characters         100                    100

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
-from bertjax.text import tokenizer as module
-from bertjax.text.tokenizer import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization import wordpiece as module
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
 TOKENS = [

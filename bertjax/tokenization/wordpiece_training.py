@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tokenizers import pre_tokenizers
 
-from bertjax.text.tokenizer import CHUNKS, MAX_WORD_CHARACTERS, SPECIAL_TOKENS, normalizer
+from bertjax.tokenization.wordpiece import CHUNKS, MAX_WORD_CHARACTERS, SPECIAL_TOKENS, normalizer
 
 TRAINER_VERSION = 1  # of counting and merging; a change makes other vocabularies
 MIN_PAIR_COUNT = 2
