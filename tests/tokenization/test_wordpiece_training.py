@@ -123,7 +123,7 @@ def generated_counts(seed=0):
 IN_ANOTHER_PROCESS = """
 import hashlib, random, sys
 sys.path.insert(0, {folder!r})
-from test_vocabulary import generated_counts, train_wordpiece
+from test_wordpiece_training import generated_counts, train_wordpiece
 items = list(generated_counts().items())
 random.Random({shuffle}).shuffle(items)
 print(hashlib.sha256("\\n".join(train_wordpiece(dict(items), 900)).encode()).hexdigest())
