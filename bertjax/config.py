@@ -55,11 +55,13 @@ class DataConfig:
     weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
-    vocab: str = ""  # a vocab.txt to use; empty trains one of `vocab_size` entries on the sources
+    vocab: str = ""  # a vocab.txt, spiece.model or vocab.json to use; empty trains one on the sources
+    tokenizer: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # to train; unigram, bpe: SentencePiece
     vocab_size: int = 30_522
     vocab_temperature: float = 1.0  # each source's word counts are scaled to its words to this power
     lowercase: bool = True
     strip_accents: bool = True
+    unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
     held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
     workers: int = 0  # processes that prepare text; 0 = one per core
     sequence_length: int = 128

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.analyze.stretches import stretches
 from bertjax.text.store import SPLITS, Split, SplitView, TokenStore
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 OFFSETS_AT_ONCE = 1 << 22
 RARE = 10  # a token that occurs less often is hardly learned
@@ -83,7 +83,7 @@ class Words:
     most_frequent: tuple[tuple[str, int], ...]
 
 
-def count_tokens(view: SplitView, tokenizer: WordPiece, count: Count) -> TokenCounts:
+def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCounts:
     """Read every token of a view once."""
     by_id, split_words = np.zeros(tokenizer.vocab_size, np.int64), 0
     for stretch in stretches(view):
@@ -96,11 +96,10 @@ def count_tokens(view: SplitView, tokenizer: WordPiece, count: Count) -> TokenCo
 
 
 def count_store(
-    store: TokenStore, tokenizer: WordPiece, count: Count
+    store: TokenStore, tokenizer: Tokenizer, count: Count
 ) -> tuple[tuple[Amount, ...], dict[Split, TokenCounts]]:
     """The amounts of each split, followed by those of its sources where it tells them, and the tokens of each split."""
-    spelled = np.array([len(token.removeprefix("##").encode()) for token in tokenizer.tokens])
-    spelled[tokenizer.unk_id] = 0
+    spelled = np.array([len(surface) for surface in tokenizer.surfaces])
     amounts, totals = [], {}
     for split in SPLITS:
         view = store.split(split)
@@ -130,11 +129,11 @@ def lengths_of(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
     )
 
 
-def words_of(counts: TokenCounts, tokenizer: WordPiece, most_frequent: int) -> Words:
+def words_of(counts: TokenCounts, tokenizer: Tokenizer, most_frequent: int) -> Words:
     """The words of a split in figures, with its `most_frequent` most frequent tokens."""
     by_id = counts.by_id
     continuations = int(by_id[tokenizer.is_continuation].sum())
-    in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.tokens])
+    in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
     best = np.argsort(-by_id, kind="stable")[:most_frequent]
     return Words(
         vocab_size=tokenizer.vocab_size,
@@ -145,7 +144,7 @@ def words_of(counts: TokenCounts, tokenizer: WordPiece, most_frequent: int) -> W
         continuations=continuations,
         never=int(np.count_nonzero(in_text & (by_id == 0))),
         rare=int(np.count_nonzero((by_id > 0) & (by_id < RARE))),
-        most_frequent=tuple((tokenizer.tokens[i], int(by_id[i])) for i in best if by_id[i]),
+        most_frequent=tuple((tokenizer.shown[i], int(by_id[i])) for i in best if by_id[i]),
     )
 
 

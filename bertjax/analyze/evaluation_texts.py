@@ -16,7 +16,7 @@ from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.text.formats import RECORD_CAP
 from bertjax.text.lines import COMPRESSED, LINE_CAP, read_lines
 from bertjax.text.store import SplitView
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 MOST_TOKENS = 1 << 23
 _LINES_AT_ONCE = 4096
@@ -50,7 +50,7 @@ def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) 
     )
 
 
-def file_texts(path: str, tokenizer: WordPiece, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
+def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
     """Each line of a file as a text; empty lines are none.
 
     Segments are the fields of a .tsv, the strings of a .jsonl or .json record, or the whole line of any other file; any

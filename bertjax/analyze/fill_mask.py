@@ -15,7 +15,7 @@ from flax import nnx
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.model.bert import Params, bind
 from bertjax.text.store import SplitView
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.report import Completion
 from bertjax.training.run_directory import TrainedModel
 
@@ -100,7 +100,7 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     return _Prompt(np.array(ids), np.array(types), masks)
 
 
-def _encode(tokenizer: WordPiece, text: str) -> list[int]:
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text, [MASK] in it being the mask token."""
     first, *others = (ids.tolist() for ids in tokenizer.encode_sentences(text.split(MASK)))
     return first + [token for ids in others for token in (tokenizer.mask_id, *ids)]
@@ -122,14 +122,14 @@ def _sample(model: TrainedModel, split: SplitView, seed: int) -> list[np.ndarray
     return np.split(ids, np.cumsum(lengths[fits])[:-1])
 
 
-def _hide_words(tokenizer: WordPiece, sentences: list[np.ndarray], count: int, seed: int) -> list[tuple[_Prompt, str]]:
+def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, seed: int) -> list[tuple[_Prompt, str]]:
     """A prompt with one word hidden, and that word, for the first `count` sentences that have one to hide."""
     if not sentences:
         return []
     flat = np.concatenate(sentences)
     counts = np.bincount(flat, minlength=tokenizer.vocab_size)
     usual = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
-    words = usual & np.array([token.isalpha() for token in tokenizer.tokens])
+    words = usual & np.array([token.isalpha() for token in tokenizer.shown])
     whole_words_first = sorted(sentences, key=lambda ids: bool(tokenizer.is_continuation[ids].any()))
     hidden: dict[str, _Prompt] = {}
     for number, ids in enumerate(whole_words_first):
@@ -138,17 +138,17 @@ def _hide_words(tokenizer: WordPiece, sentences: list[np.ndarray], count: int, s
         places = _places_to_hide(tokenizer, ids, words)
         if len(places) and tokenizer.unk_id not in ids:
             place = places[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(places))[0]]
-            hidden.setdefault(tokenizer.tokens[ids[place]], _with_mask(tokenizer, ids, place))
+            hidden.setdefault(tokenizer.shown[ids[place]], _with_mask(tokenizer, ids, place))
     return [(prompt, word) for word, prompt in hidden.items()]
 
 
-def _places_to_hide(tokenizer: WordPiece, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
+def _places_to_hide(tokenizer: Tokenizer, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Where a sentence has a token that is one of `words` (bool [vocab_size]) and no piece follows it."""
     goes_on = np.append(tokenizer.is_continuation[ids[1:]], False)
     return np.flatnonzero(words[ids] & ~goes_on)
 
 
-def _with_mask(tokenizer: WordPiece, ids: np.ndarray, place: int) -> _Prompt:
+def _with_mask(tokenizer: Tokenizer, ids: np.ndarray, place: int) -> _Prompt:
     masked = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
     masked[place + 1] = tokenizer.mask_id
     return _Prompt(masked, np.zeros_like(masked), np.array([place + 1]))
@@ -157,7 +157,7 @@ def _with_mask(tokenizer: WordPiece, ids: np.ndarray, place: int) -> _Prompt:
 def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[list[list[Guess]]]:
     """The guesses for each mask of each prompt. All have one shape on the device, so that it compiles once."""
     width = max((len(prompt.masks) for prompt in prompts), default=0)
-    tokens = model.tokenizer.tokens
+    tokens = model.tokenizer.shown
     guesses = []
     length = model.max_length
     for prompt in prompts:

@@ -18,7 +18,7 @@ from bertjax.analyze.row_figures import RowFigures, RowKind, measure_rows
 from bertjax.analyze.stretches import token_ranges
 from bertjax.text.progress import Progress
 from bertjax.text.store import SplitView, TokenStore
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 EXAMPLES = 5
 MOST_FREQUENT = 30
@@ -92,18 +92,18 @@ def inspect_store(
     )
 
 
-def beginning(split: SplitView, document: int, tokenizer: WordPiece) -> str:
+def beginning(split: SplitView, document: int, tokenizer: Tokenizer) -> str:
     """How a document begins, as its tokens spell it."""
     starts, lengths = token_ranges(split, np.array([document]))
     return _spelled(split.tokens(starts, np.minimum(lengths, _EXCERPT_TOKENS)), int(lengths[0]), tokenizer)
 
 
-def _spelled(ids: np.ndarray, length: int, tokenizer: WordPiece) -> str:
+def _spelled(ids: np.ndarray, length: int, tokenizer: Tokenizer) -> str:
     text = tokenizer.decode(ids[:_EXCERPT_TOKENS], skip_special_tokens=False)
     return f"{text} ..." if length > _EXCERPT_TOKENS else text
 
 
-def _worst(overlap: Overlap, tokenizer: WordPiece) -> Iterator[tuple[str, float, str]]:
+def _worst(overlap: Overlap, tokenizer: Tokenizer) -> Iterator[tuple[str, float, str]]:
     """The texts of a set with the largest overlap by the first measure."""
     texts = overlap.texts
     ends = np.cumsum(texts.segment_lengths)

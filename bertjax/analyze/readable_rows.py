@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.analyze.row_figures import RowKind
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import SplitView
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 LABELS = ("IsNext", "NotNext")
 
@@ -35,7 +35,7 @@ class ReadablePair:
     b: tuple[Piece, ...]
 
 
-def readable_rows(split: SplitView, tokenizer: WordPiece, kind: RowKind, number: int) -> tuple[ReadablePair, ...]:
+def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number: int) -> tuple[ReadablePair, ...]:
     """The pairs of the first `number` rows of a run, or of one epoch if it has fewer."""
     batches = PairBatches(split, tokenizer, kind.data, kind.seed)
     numbers = np.arange(min(number, batches.rows_per_epoch))
@@ -67,7 +67,7 @@ def _bare(piece: Piece) -> str:
     return str(piece) if piece.original is not None else piece.shown.removeprefix("##")
 
 
-def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: WordPiece, is_hidden: bool) -> list[ReadablePair]:
+def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, is_hidden: bool) -> list[ReadablePair]:
     used = row["mlm_weights"] > 0
     originals = dict(zip(row["mlm_positions"][used].tolist(), row["mlm_labels"][used].tolist(), strict=True))
     pairs = []
@@ -77,8 +77,8 @@ def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: WordPiece, is_hid
         a, b = (
             tuple(
                 Piece(
-                    tokenizer.tokens[row["input_ids"][place]],
-                    tokenizer.tokens[originals[place]] if is_hidden and place in originals else None,
+                    tokenizer.shown[row["input_ids"][place]],
+                    tokenizer.shown[originals[place]] if is_hidden and place in originals else None,
                 )
                 for place in places.tolist()
             )

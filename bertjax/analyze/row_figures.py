@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import SplitView
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 SAMPLE_ROWS = 4096
 _ROWS_AT_ONCE = 512
@@ -66,7 +66,7 @@ class RowFigures:
     packed: Rows
 
 
-def measure_rows(split: SplitView, tokenizer: WordPiece, kind: RowKind) -> RowFigures:
+def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFigures:
     """Make the first SAMPLE_ROWS rows of a run both ways, or those of one epoch if it has fewer; they are in random
     order.
 

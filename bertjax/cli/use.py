@@ -77,7 +77,7 @@ def import_model(arguments: argparse.Namespace) -> int:
     print(f"imported to {directory}")
     if not model.drawn and not model.config.causal:
         print(f"next: bertjax fill-mask {directory} 'A text with a [MASK].'")
-    print(f"next: bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / 'vocab.txt'}")
+    print(f"next: bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / run.tokenizer.main_file}")
     return 0
 
 

@@ -17,7 +17,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (
     "hidden_size",
@@ -32,7 +32,7 @@ _EQUAL = (
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
-def adapt(model: ForeignModel, config: ModelConfig, tokenizer: WordPiece) -> tuple[Params, list[str]]:
+def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
     """(parameters for a model of `config` over `tokenizer`, what was done to get them, in lines).
 
     Raises ValueError with every key that differs and must not.
@@ -57,33 +57,31 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: WordPiece) -> tup
     return params, notes + said
 
 
-def _rows_for(old: WordPiece, new: WordPiece) -> tuple[list[list[int]], list[str]]:
+def _rows_for(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str]]:
     """Per token of the new vocabulary, the rows of the old table that it starts from; and what to say of it."""
     ids = {token: number for number, token in enumerate(old.tokens)}
     gone = sum(not token.startswith("[unused") for token in set(old.tokens) - set(new.tokens))
     if gone > _MAY_BE_GONE * old.vocab_size:
         raise ValueError(
             f"the weights are of another vocabulary: {gone:,} of its {old.vocab_size:,} tokens are not in this one; "
-            "give its vocab.txt, or one that extends it, as data.vocab"
+            "give its vocabulary, or one that extends it, as data.vocab"
         )
-    added = [token for token in new.tokens if token not in ids]
-    pieces = dict(zip(added, old.encode_sentences([t.removeprefix("##") for t in added]), strict=True)) if added else {}
+    texts = zip(new.tokens, new.surfaces, strict=True)
+    spelled = {token: text.decode(errors="replace") for token, text in texts if token not in ids}
+    pieces = dict(zip(spelled, old.encode_sentences(list(spelled.values())), strict=True)) if spelled else {}
     everything = list(range(old.vocab_size))
     rows = []
     for token in new.tokens:
         known = [ids[token]] if token in ids else [int(i) for i in pieces[token] if i != old.unk_id]
         rows.append(known or everything)
     notes = []
-    if added:
-        shown = ", ".join(added[:5]) + (", ..." if len(added) > 5 else "")
-        notes.append(f"{len(added):,} tokens are new ({shown}): each starts as the mean of its pieces")
+    if spelled:
+        shown = ", ".join(list(spelled)[:5]) + (", ..." if len(spelled) > 5 else "")
+        notes.append(f"{len(spelled):,} tokens are new ({shown}): each starts as the mean of its pieces")
     if gone:
         notes.append(f"{gone:,} tokens of the old vocabulary are not in this one; their rows were left out")
-    if (old.lowercase, old.strip_accents) != (new.lowercase, new.strip_accents):
-        notes.append(
-            f"text was normalised otherwise there: lowercase {old.lowercase}, strip_accents {old.strip_accents}; "
-            f"here {new.lowercase}, {new.strip_accents}"
-        )
+    if old.rules != new.rules:
+        notes.append(f"text was normalised otherwise there: {old.rules}; here {new.rules}")
     return rows, notes
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.tensorflow_checkpoint import read_arrays
 from bertjax.convert.tensorflow_forward import TensorflowBert
 from bertjax.model.bert import Params, abstract_bert, bind
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
@@ -109,7 +109,7 @@ def _within_limit(
     return found
 
 
-def _check_ids(ours: WordPiece, theirs: Any, pairs: Sequence[tuple[str, str]]) -> None:
+def _check_ids(ours: Tokenizer, theirs: Any, pairs: Sequence[tuple[str, str]]) -> None:
     for pair in pairs:
         first, second = (ids.tolist() for ids in ours.encode_sentences(pair))
         wanted = [ours.cls_id, *first, ours.sep_id, *second, ours.sep_id]

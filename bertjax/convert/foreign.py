@@ -16,7 +16,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.huggingface import CONFIG_FIELDS
 from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.model.bert import Params, init_params
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 # What a checkpoint may lack as a whole: an encoder is often published without the heads it was pretrained with.
 _MODULES = {
@@ -34,7 +34,7 @@ class ForeignModel:
 
     origin: str  # kind:path
     config: ModelConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     params: Params  # NumPy float32, layers stacked, the vocabulary padded
     drawn: tuple[str, ...]  # modules that the source lacks and that were drawn from seed 0
     notes: tuple[str, ...]
@@ -82,7 +82,7 @@ def model_config(values: Mapping[str, Any], activations: Mapping[str, str], wher
 def foreign_model(
     origin: str,
     config: ModelConfig,
-    tokenizer: WordPiece,
+    tokenizer: Tokenizer,
     tensors: Mapping[str, np.ndarray],
     notes: Sequence[str] = (),
 ) -> ForeignModel:
@@ -118,7 +118,7 @@ def foreign_model(
     return ForeignModel(origin, config, tokenizer, params, drawn, tuple(notes))
 
 
-def _rows_of_the_vocabulary(tensors: Mapping[str, np.ndarray], tokenizer: WordPiece, where: str) -> int:
+def _rows_of_the_vocabulary(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer, where: str) -> int:
     table = tensors.get(_BY_TOKEN[0])
     if table is None or table.ndim != 2:
         raise ValueError(f"{where}: it has no table of word embeddings; is it a BERT?")

@@ -16,14 +16,18 @@ from bertjax.config import ModelConfig
 from bertjax.convert.folder import written_whole
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, model_card, sha256_of_file
+from bertjax.tokenization.byte_level import MERGES_FILE
+from bertjax.tokenization.loading import VOCABULARY_FILES
+from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 WEIGHTS_FILE = "model.safetensors"
-FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer.json", "tokenizer_config.json", CARD_FILE)
+FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE)
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+_MODEL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 CONFIG_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -66,15 +70,19 @@ def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
     }
 
 
-def tokenizer_config(tokenizer: WordPiece, model_max_length: int) -> dict[str, Any]:
-    """`tokenizer_config.json`: what AutoTokenizer needs beside `tokenizer.json`."""
+def tokenizer_config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, Any]:
+    """`tokenizer_config.json`: what AutoTokenizer needs beside `tokenizer.json`.
+
+    transformers makes a BertTokenizer anew from its vocabulary; any other kind it has to take from `tokenizer.json`.
+    """
+    is_berts = isinstance(tokenizer, WordPiece) and tokenizer.rules.unknown == "words"
     return {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": tokenizer.lowercase,
-        "strip_accents": tokenizer.strip_accents,
-        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer" if is_berts else "PreTrainedTokenizerFast",
+        "do_lower_case": tokenizer.rules.lowercase,
+        "strip_accents": tokenizer.rules.strip_accents,
+        **({"tokenize_chinese_chars": True} if is_berts else {"model_input_names": list(_MODEL_INPUTS)}),
         "model_max_length": model_max_length,
-        **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+        **{f"{role}_token": tokenizer.tokens[number] for role, number in tokenizer.special.items()},
     }
 
 
@@ -88,16 +96,15 @@ def _write_files(model: TrainedModel, folder: Path) -> None:
     parameters = sum(tensor.size for tensor in tensors.values())
     texts = {
         "config.json": _json(huggingface_config(config.model, tokenizer.pad_id)),
-        "vocab.txt": tokenizer.vocab_bytes.decode(),
         "tokenizer.json": tokenizer.backend.to_str(pretty=True) + "\n",
         "tokenizer_config.json": _json(limits),
         CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    for name, content in (tokenizer.files | {name: text.encode() for name, text in texts.items()}).items():
+        (folder / name).write_bytes(content)
     # safetensors makes its file readable by the owner alone.
     shutil.copymode(folder / "config.json", folder / WEIGHTS_FILE)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, *tokenizer.files))
 
 
 def _refuse_to_lose(target: Path) -> None:
@@ -108,7 +115,7 @@ def _refuse_to_lose(target: Path) -> None:
     if not target.is_dir():
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
     found = sorted(path.name for path in target.iterdir())
-    foreign = [name for name in found if name not in FILES]
+    foreign = [name for name in found if name not in (*FILES, *VOCABULARY_FILES, MERGES_FILE)]
     if foreign:
         raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
     if not found:

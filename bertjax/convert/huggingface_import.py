@@ -12,6 +12,8 @@ import numpy as np
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
 from bertjax.convert.safetensors_reader import read_safetensors
 from bertjax.convert.torch_reader import read_torch_tensors
+from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
 # "gelu_new" and "gelu_pytorch_tanh" compute the same.
@@ -45,34 +47,41 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     return foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes)
 
 
-def read_tokenizer(folder: Path) -> WordPiece:
-    """The WordPiece vocabulary of a folder (`vocab.txt`, else `tokenizer.json`) with its switches.
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The vocabulary of a folder (its own files, else a WordPiece's `tokenizer.json`) with its rules.
 
-    Raises ValueError if there is neither, or the tokenizer is not WordPiece.
+    Raises ValueError if there is none.
     """
-    lowercase, strip_accents = _switches(folder)
-    if (folder / "vocab.txt").is_file():
-        return WordPiece.load(folder / "vocab.txt", lowercase, strip_accents)
+    rules = _rules(folder)
+    if any((folder / name).is_file() for name in VOCABULARY_FILES):
+        return load_tokenizer(folder, rules)
     path = folder / "tokenizer.json"
     model = read_json(path).get("model") if path.is_file() else None
     if not isinstance(model, dict) or model.get("type") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ValueError(f"hf:{folder}: no vocab.txt and no tokenizer.json of a WordPiece; bertjax needs one of them")
+        raise ValueError(
+            f"hf:{folder}: no {', '.join(VOCABULARY_FILES)} and no tokenizer.json of a WordPiece; bertjax needs one"
+        )
     ids: Mapping[str, Any] = model["vocab"]
     tokens = sorted(ids, key=lambda token: ids[token])
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
-    return WordPiece(tokens, lowercase, strip_accents, origin=f"vocabulary {path}")
+    return WordPiece(tokens, rules, origin=f"vocabulary {path}")
 
 
-def _switches(folder: Path) -> tuple[bool, bool]:
-    """(lowercase, strip accents): of tokenizer.json, else of tokenizer_config.json; null means "as for case"."""
+def _rules(folder: Path) -> TextRules:
+    """Those of tokenizer.json, else of tokenizer_config.json; for accents null means "as for case"."""
     whole, config = (read_json(p) if (p := folder / f"{name}.json").is_file() else {} for name in _TOKENIZER_FILES)
     normalizer = whole.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
     else:
         lowercase, strip_accents = config.get("do_lower_case", True), config.get("strip_accents")
-    return bool(lowercase), bool(lowercase if strip_accents is None else strip_accents)
+    pieces_of_words = (whole.get("pre_tokenizer") or {}).get("pretokenizers", [])
+    return TextRules(
+        bool(lowercase),
+        bool(lowercase if strip_accents is None else strip_accents),
+        "characters" if [step.get("type") for step in pieces_of_words] == ["BertPreTokenizer", "Split"] else "words",
+    )
 
 
 def canonical_names(tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -116,9 +116,9 @@ def _objectives(config: Config) -> str:
 
 
 def _limits(model: TrainedModel) -> str:
-    data = model.config.data
-    case = "Text is lower-cased" if data.lowercase else "Case is kept"
-    accents = "accents are stripped" if data.strip_accents else "accents are kept"
+    rules = model.tokenizer.rules
+    case = "Text is lower-cased" if rules.lowercase else "Case is kept"
+    accents = "accents are stripped" if rules.strip_accents else "accents are kept"
     length, table = model.max_length, model.config.model.max_position_embeddings
     unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
     return f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
@@ -155,7 +155,7 @@ def _training(model: TrainedModel) -> str:
             ("steps", f"{model.step:,} of {model.config.training.steps:,}"),
             *[("of them", f"{n:,} with {rows:,} rows of {length:,} tokens each") for length, rows, n in seen],
             ("tokens", f"at most {sum(length * rows * n for length, rows, n in seen):,}, padding included"),
-            ("vocabulary", f"{model.config.model.vocab_size:,} WordPiece tokens"),
+            ("vocabulary", f"{model.config.model.vocab_size:,} {model.tokenizer.named} tokens"),
             ("kinds of source", kinds),
             ("peak learning rate", f"{model.config.optimizer.learning_rate:g}"),
         ],

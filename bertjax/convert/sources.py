@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -56,8 +57,7 @@ def as_run(model: ForeignModel, directory: str | Path) -> TrainedModel:
         model=model.config,
         data=DataConfig(
             vocab_size=model.tokenizer.vocab_size,
-            lowercase=model.tokenizer.lowercase,
-            strip_accents=model.tokenizer.strip_accents,
+            **asdict(model.tokenizer.rules),
             sequence_length=length,
             max_predictions=max(1, round(0.15 * length)),
             predict="next" if model.config.causal else "masked",

@@ -24,6 +24,7 @@ from bertjax.convert.huggingface_names import from_huggingface_tensors, their_sh
 from bertjax.convert.tensorflow_names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.bert import Params
 from bertjax.text.tensorflow import import_tensorflow
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
@@ -61,7 +62,8 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     told = "as asked for" if lowercase is not None else "as the vocabulary suggests"
     if lowercase is None:
         lowercase = suggests_lowercase(tokens)
-    tokenizer = WordPiece(tokens.tokens, lowercase, lowercase, origin=f"vocabulary {folder / VOCABULARY_FILE}")
+    rules = TextRules(lowercase, lowercase)
+    tokenizer = WordPiece(tokens.tokens, rules, origin=f"vocabulary {folder / VOCABULARY_FILE}")
     arrays = read_arrays(folder)
     tensors = from_tensorflow(arrays, their_shapes(config))
     known = {tensorflow_name(name) for name in tensors}
@@ -110,13 +112,18 @@ def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
     target = Path(directory).resolve()
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
+    if not isinstance(model.tokenizer, WordPiece):
+        raise ValueError(
+            f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
+            "alone; export to huggingface"
+        )
     arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
     with written_whole(target) as partial:
         _write_arrays(partial / PREFIX, arrays)
         (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
-        (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.vocab_bytes)
+        (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
     return Path(directory)
@@ -145,7 +152,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
     config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
-    return config, WordPiece.load(folder / VOCABULARY_FILE, True, True)
+    return config, WordPiece.load(folder / VOCABULARY_FILE, TextRules(True, True))
 
 
 def _prefix(folder: Path) -> Path:

@@ -22,8 +22,10 @@ from bertjax.text.trained_vocabulary import (
     keep_vocabulary,
     require_vocabulary,
 )
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.word_counts import smoothed
 from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.tokenization.wordpiece_training import smoothed
 
 EXTENDER_VERSION = 1  # of choosing words; a change makes other vocabularies
 LEAST_COUNT = 10  # of a word; a rarer one would not be learned
@@ -50,7 +52,9 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
         raise ValueError(
             f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
         )
-    old = WordPiece.load(data.vocab, data.lowercase, data.strip_accents)
+    old = load_tokenizer(data.vocab, TextRules.of(data))
+    if not isinstance(old, WordPiece):
+        raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
     corpus = Corpus.of(data)
     versions = [EXTENDER_VERSION, READING_VERSION]
     made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
@@ -60,7 +64,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
-    new = WordPiece(tokens, data.lowercase, data.strip_accents)
+    new = WordPiece(tokens, old.rules)
     with alone_in(Path(data.root)):
         if folder.exists():
             require_vocabulary(folder, inputs)

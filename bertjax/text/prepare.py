@@ -25,7 +25,8 @@ from bertjax.text.sources import require_documents
 from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore
 from bertjax.text.store_writer import finish_store
 from bertjax.text.trained_vocabulary import READING_VERSION, vocabulary_of
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 LEAST_DOCUMENTS = 2  # in each split: a pair of segments may need another document
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
@@ -68,16 +69,17 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
         return sum(finished_shards(unit, job) is not None for unit in corpus.units), len(corpus.units)
 
 
-def _plan_store(data: DataConfig, progress: Progress) -> tuple[Corpus, WordPiece, ShardJob, Path]:
+def _plan_store(data: DataConfig, progress: Progress) -> tuple[Corpus, Tokenizer, ShardJob, Path]:
     """The text, its tokenizer, what is the same for every unit, and where the store is or will be."""
     corpus = Corpus.of(data)
     vocab = vocabulary_of(data, corpus, progress)
-    tokenizer = WordPiece.load(vocab, data.lowercase, data.strip_accents)
+    rules = TextRules.of(data)
+    tokenizer = load_tokenizer(vocab, rules)
     made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, "held_out": data.held_out}
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = Path(data.root) / f"store-{inputs[:12]}"
     folder = target.with_name(f"{target.name}.partial")
-    job = ShardJob(folder, inputs, vocab, data.lowercase, data.strip_accents, data.held_out)
+    job = ShardJob(folder, inputs, vocab, rules, data.held_out)
     return corpus, tokenizer, job, target
 
 
@@ -97,7 +99,7 @@ def summary(store: TokenStore) -> str:
 
 
 def _make_store(
-    target: Path, corpus: Corpus, tokenizer: WordPiece, job: ShardJob, workers: int, progress: Progress
+    target: Path, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, workers: int, progress: Progress
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
     with nothing_left_of(job.folder, lambda: _bytes_needed(corpus, records)):

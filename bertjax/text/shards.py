@@ -18,7 +18,8 @@ from bertjax.text.documents import Document, ReadCounts
 from bertjax.text.sources import read_documents
 from bertjax.text.store import SPLITS
 from bertjax.text.store_writer import ShardWriter, write_durably
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 _BATCH_CHARACTERS = 1 << 20
 
@@ -30,8 +31,7 @@ class ShardJob:
     folder: Path
     inputs: str  # fingerprint of everything the store is made from
     vocab: Path
-    lowercase: bool
-    strip_accents: bool
+    rules: TextRules
     held_out: float
 
 
@@ -42,7 +42,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     (the reader's counts), `text_bytes` and `unknown_tokens`. It is written last, beside the shards, so that a unit
     with a record is a finished one.
     """
-    tokenizer = _tokenizer(job.vocab, job.lowercase, job.strip_accents)
+    tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
@@ -89,9 +89,9 @@ def _record_path(unit: Unit, job: ShardJob) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(vocab: Path, lowercase: bool, strip_accents: bool) -> WordPiece:
+def _tokenizer(vocab: Path, rules: TextRules) -> Tokenizer:
     """Loaded once in a process: it remembers the words it has seen."""
-    return WordPiece.load(vocab, lowercase, strip_accents)
+    return load_tokenizer(vocab, rules)
 
 
 def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
@@ -109,7 +109,7 @@ def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
 
 
 def _write_batch(
-    documents: list[Document], writers: dict[str, ShardWriter], tokenizer: WordPiece, held_out: float
+    documents: list[Document], writers: dict[str, ShardWriter], tokenizer: Tokenizer, held_out: float
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document in documents]

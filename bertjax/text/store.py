@@ -24,7 +24,8 @@ from typing import Any, Literal
 import numpy as np
 
 from bertjax.text.ragged import places_in
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 20
@@ -97,13 +98,13 @@ class TokenStore:
             raise ValueError(f"token store {self.path}: no split {name!r}; it has {', '.join(self._splits)}")
         return self._splits[name]
 
-    def tokenizer(self) -> WordPiece:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer whose ids the store holds.
 
         Raises ValueError if its vocab.txt is not the one that the manifest speaks of.
         """
         about = self.manifest["tokenizer"]
-        made = WordPiece.load(self.path / "vocab.txt", about["lowercase"], about["strip_accents"])
+        made = load_tokenizer(self.path, TextRules.told(about))
         if made.fingerprint != about["fingerprint"]:
             raise ValueError(
                 f"token store {self.path}: vocab.txt is not the vocabulary it was made with; prepare it again"

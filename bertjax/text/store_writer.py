@@ -22,7 +22,7 @@ from bertjax.text.store import (
     content_fingerprint,
     token_dtype,
 )
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 
 
 class ShardWriter:
@@ -112,7 +112,7 @@ def finish_store(
     folder: Path,
     target: Path,
     shards: Mapping[str, Sequence[Mapping[str, Any]]],
-    tokenizer: WordPiece,
+    tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
 ) -> None:
     """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
@@ -124,9 +124,8 @@ def finish_store(
         "tokenizer": {
             "fingerprint": tokenizer.fingerprint,
             "vocab_size": tokenizer.vocab_size,
-            "special": {token[1:-1].lower(): tokenizer.tokens.index(token) for token in SPECIAL_TOKENS},
-            "lowercase": tokenizer.lowercase,
-            "strip_accents": tokenizer.strip_accents,
+            "special": tokenizer.special,
+            **tokenizer.rules.described(),
         },
         "token_dtype": token_dtype(tokenizer.vocab_size),
         "block_bytes": BLOCK_BYTES,
@@ -135,7 +134,8 @@ def finish_store(
         "provenance": dict(provenance),
     }
     manifest["fingerprint"] = content_fingerprint(manifest)
-    write_durably(folder / "vocab.txt", tokenizer.vocab_bytes)
+    for name, content in tokenizer.files.items():
+        write_durably(folder / name, content)
     write_durably(folder / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
     sync(folder)
     os.rename(folder, target)
@@ -145,7 +145,7 @@ def finish_store(
 def write_store(
     path: str | Path,
     splits: Mapping[str, Iterable[list[list[int]]]],
-    tokenizer: WordPiece,
+    tokenizer: Tokenizer,
     *,
     documents_per_shard: int | None = None,
     provenance: Mapping[str, Any] | None = None,

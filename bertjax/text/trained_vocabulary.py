@@ -18,8 +18,10 @@ from bertjax.text.pool import run_units
 from bertjax.text.progress import Progress, no_progress
 from bertjax.text.sources import read_documents
 from bertjax.text.store_writer import write_durably
-from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.tokenization.wordpiece_training import TRAINER_VERSION, count_words, smoothed, train_wordpiece
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.training import TRAINER_VERSION, count_for, train_tokenizer
+from bertjax.tokenization.word_counts import smoothed
 
 READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
@@ -37,7 +39,7 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress) -> Pa
 def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -> Path:
     """As `prepare_vocabulary`, of sources that were found and digested already; without `data.vocab` they must be."""
     if data.vocab:
-        WordPiece.load(data.vocab, data.lowercase, data.strip_accents)
+        load_tokenizer(data.vocab, TextRules.of(data))
         return Path(data.vocab)
     assert corpus is not None
     made_of = {
@@ -48,6 +50,8 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -
         "vocab_size": data.vocab_size,
         "versions": [TRAINER_VERSION, READING_VERSION],
     }
+    if data.tokenizer != "wordpiece":
+        made_of["tokenizer"] = data.tokenizer
     if data.vocab_temperature != 1:
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
@@ -57,7 +61,7 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -
             require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, data, progress)
-    return folder / "vocab.txt"
+    return folder / load_tokenizer(folder, TextRules.of(data)).main_file
 
 
 def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress) -> None:
@@ -65,8 +69,8 @@ def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfi
         warn_of_lost_marks([file for group in corpus.files for file in group])
     of_source, share = count_corpus(corpus, data, progress)
     words = smoothed(of_source, data.vocab_temperature)
-    tokens = train_wordpiece(words, data.vocab_size, partial(progress, "training the vocabulary"))
-    tokenizer = WordPiece(tokens, data.lowercase, data.strip_accents)
+    tell = partial(progress, "training the vocabulary")
+    tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), tell)
     how = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
     keep_vocabulary(folder, inputs, tokenizer, corpus, how | {"share_of_documents": share})
 
@@ -85,20 +89,20 @@ def count_corpus(corpus: Corpus, data: DataConfig, progress: Progress) -> tuple[
     return of_source, share
 
 
-def keep_vocabulary(folder: Path, inputs: str, tokenizer: WordPiece, corpus: Corpus, how: Mapping[str, Any]) -> None:
+def keep_vocabulary(folder: Path, inputs: str, tokenizer: Tokenizer, corpus: Corpus, how: Mapping[str, Any]) -> None:
     """Write a vocabulary and how it was made; the folder appears whole or not at all."""
     about = {
         "inputs": inputs,
-        "sha256": hashlib.sha256(tokenizer.vocab_bytes).hexdigest(),
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.files.items()},
         "vocab_size": tokenizer.vocab_size,
-        "lowercase": tokenizer.lowercase,
-        "strip_accents": tokenizer.strip_accents,
+        **tokenizer.rules.described(),
         "sources": [str(source) for source in corpus.sources],
     }
     unfinished = folder.with_name(f"{folder.name}.partial")
-    with nothing_left_of(unfinished, lambda: len(tokenizer.vocab_bytes)):
+    with nothing_left_of(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
         unfinished.mkdir(exist_ok=True)
-        write_durably(unfinished / "vocab.txt", tokenizer.vocab_bytes)
+        for name, content in tokenizer.files.items():
+            write_durably(unfinished / name, content)
         write_durably(unfinished / "made.json", json.dumps(about | dict(how), indent=1).encode())
         unfinished.rename(folder)
 
@@ -113,21 +117,20 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
                 if held >= data.held_out and sampled < share:
                     yield document.text
 
-    return count_words(texts(), data.lowercase, data.strip_accents)
+    return count_for(data.tokenizer, texts(), TextRules.of(data))
 
 
 def require_vocabulary(folder: Path, inputs: str) -> None:
     """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:
         how = json.loads((folder / "made.json").read_bytes())
-        found = hashlib.sha256((folder / "vocab.txt").read_bytes()).hexdigest()
-    except (FileNotFoundError, ValueError):
-        raise ValueError(
-            f"vocabulary {folder}: made.json or vocab.txt is missing or damaged; delete the folder"
-        ) from None
+        found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in how["files"]}
+    except (FileNotFoundError, KeyError, ValueError):
+        raise ValueError(f"vocabulary {folder}: a file is missing or damaged; delete the folder") from None
     require_inputs(how["inputs"], inputs, folder)
-    if found != how["sha256"]:
-        raise ValueError(
-            f"vocabulary {folder / 'vocab.txt'} was changed after it was made; delete the folder, or name the file in "
-            "data.vocab to use it as it is"
-        )
+    for name, digest in how["files"].items():
+        if found[name] != digest:
+            raise ValueError(
+                f"vocabulary {folder / name} was changed after it was made; delete the folder, or name the file in "
+                "data.vocab to use it as it is"
+            )

@@ -1,8 +1,7 @@
-"""WordPiece: a vocabulary with its normalisation, encoding whole sentences fast and exactly as `tokenizers` does.
+"""WordPiece: a vocabulary with BERT's normalisation, encoding exactly as `tokenizers` does.
 
-`backend` is the Hugging Face tokenizer that is exported. `encode` gives the ids that it gives (special tokens aside),
-several times faster: text is cut where BERT's rules cut whatever stands around (white space, ASCII punctuation, CJK
-characters), each distinct chunk is encoded once by `tokenizers`, and text, being mostly known chunks, is looked up.
+`backend` is the Hugging Face tokenizer that is exported, and `encode` gives its ids (special tokens aside). Chunks end
+where BERT's rules cut whatever stands around: at white space, ASCII punctuation, CJK characters.
 
 We follow `tokenizers`, for an export runs on it. google-research/bert's rules and transformers' pure-Python
 `BertTokenizerLegacy` give the same ids but for these rows (tests/tokenization/check_wordpiece.py proves it):
@@ -25,22 +24,21 @@ We follow `tokenizers`, for an export runs on it. google-research/bert's rules a
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
+
+VOCABULARY_FILE = "vocab.txt"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Hugging Face's BERT tokenizers
-
-_SEPARATOR = "\0"  # BERT's cleaning drops it from text, so it is free to stand between sentences
-_BOUNDARY = 0xFFFFFFFF
-_CACHED_CHUNKS = 1 << 19
 
 # Only characters that BERT's normaliser turns into a space. Others that Python calls space are control characters,
 # which it deletes, joining what they part.
@@ -53,35 +51,32 @@ _ALONE = (
     "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 )
-CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{_SEPARATOR}]+|[{_ALONE}{_SEPARATOR}]")
+CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{SEPARATOR}]+|[{_ALONE}{SEPARATOR}]")
 
 
-class WordPiece:
-    """A vocabulary and BERT's rules. Ids are positions in `tokens`; special tokens are found by name."""
+class WordPiece(Tokenizer):
+    """A vocabulary and BERT's rules; special tokens are found by name."""
 
-    def __init__(self, tokens: Sequence[str], lowercase: bool, strip_accents: bool, origin: str = "vocabulary") -> None:
+    named = "WordPiece"
+
+    def __init__(self, tokens: Sequence[str], rules: TextRules, origin: str = "vocabulary") -> None:
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
         Raises ValueError if a special token is missing, or a token is empty or stands twice.
         """
         self.tokens = list(tokens)
-        self.lowercase = lowercase
-        self.strip_accents = strip_accents
+        self.rules = rules
+        self.files = {VOCABULARY_FILE: "".join(f"{token}\n" for token in self.tokens).encode()}
         self._ids = _numbered(self.tokens, origin)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
-        self._cache = _ChunkCache(self.backend)
+        self.special = {role: self._ids[f"[{role.upper()}]"] for role in ROLES}
+        self._chunks = ChunkEncoder(self.backend, CHUNKS)
 
     @classmethod
-    def load(cls, vocab_path: str | Path, lowercase: bool, strip_accents: bool) -> WordPiece:
+    def load(cls, path: Path, rules: TextRules) -> WordPiece:
         """Read a `vocab.txt`, a token a line.
 
-        Raises ValueError if it is missing, empty, not UTF-8, or breaks a rule of `WordPiece`.
+        Raises ValueError if it is empty, not UTF-8, or breaks a rule of `WordPiece`.
         """
-        path = Path(vocab_path)
-        if not path.is_file():
-            raise ValueError(
-                f"vocabulary {path}: no such file; give a vocab.txt, or leave data.vocab empty to train one"
-            )
         try:
             text = path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
@@ -93,23 +88,7 @@ class WordPiece:
         tokens = lines[:-1] if not lines[-1] else lines
         if not tokens:
             raise ValueError(f"vocabulary {path}: the file is empty; it needs a token a line")
-        return cls(tokens, lowercase, strip_accents, origin=f"vocabulary {path}")
-
-    @property
-    def vocab_size(self) -> int:
-        """How many tokens there are."""
-        return len(self.tokens)
-
-    @property
-    def vocab_bytes(self) -> bytes:
-        """The vocabulary as the bytes of a `vocab.txt`."""
-        return "".join(f"{token}\n" for token in self.tokens).encode()
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over `vocab_bytes` and the two switches: equal if and only if text gets equal ids."""
-        switches = json.dumps({"lowercase": self.lowercase, "strip_accents": self.strip_accents}, sort_keys=True)
-        return hashlib.sha256(self.vocab_bytes + switches.encode()).hexdigest()
+        return cls(tokens, rules, origin=f"vocabulary {path}")
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
@@ -117,64 +96,42 @@ class WordPiece:
         return np.array([token.startswith("##") for token in self.tokens])
 
     @cached_property
-    def backend(self) -> Tokenizer:
+    def surfaces(self) -> list[bytes]:
+        """Tokens without their ##."""
+        special = set(self.special.values())
+        return [b"" if n in special else token.removeprefix("##").encode() for n, token in enumerate(self.tokens)]
+
+    @cached_property
+    def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
         model = models.WordPiece(self._ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
-        tokenizer = Tokenizer(model)
-        tokenizer.normalizer = normalizer(self.lowercase, self.strip_accents)
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.normalizer = normalizer(self.rules.lowercase, self.rules.strip_accents)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        if self.rules.unknown == "characters":
+            alone = pre_tokenizers.Split(tokenizers.Regex(_outside(self.tokens)), behavior="isolated")
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, alone])
         tokenizer.decoder = decoders.WordPiece(prefix="##")
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
         return tokenizer
 
-    def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode sentences without special tokens: (ids uint32 [tokens], lengths int64 [sentences]).
 
-        Text that spells a special token is plain text, as no chunk has a bracket in it: a corpus cannot forge a [MASK].
-        A sentence with nothing in it that BERT keeps has length 0. Raises ValueError for a lone surrogate.
-        """
-        text = _SEPARATOR.join(sentences)
-        if text.count(_SEPARATOR) != max(len(sentences) - 1, 0):
-            text = _SEPARATOR.join(sentence.replace(_SEPARATOR, "") for sentence in sentences)
-        chunks = CHUNKS.findall(text)
-        self._cache.learn(chunks)
-        ids = np.frombuffer(b"".join(map(self._cache.known.__getitem__, chunks)), np.uint32)
-        boundaries = np.flatnonzero(ids == _BOUNDARY)
-        ends = np.append(boundaries - np.arange(len(boundaries)), len(ids) - len(boundaries))
-        return np.delete(ids, boundaries), np.diff(ends[: len(sentences)], prepend=0)
+def _outside(tokens: Sequence[str]) -> str:
+    """A regular expression for a character that is in none of the tokens.
 
-    def encode_sentences(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """As `encode`, one array of ids per sentence."""
-        ids, lengths = self.encode(sentences)
-        return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
-
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Text for ids, pieces glued, special tokens left out unless asked for."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
-
-
-class _ChunkCache:
-    """Chunk of text -> its ids as the bytes of uint32, for the chunks seen so far."""
-
-    def __init__(self, backend: Tokenizer) -> None:
-        self._backend = backend
-        self.known: dict[str, bytes] = {}
-
-    def learn(self, chunks: Iterable[str]) -> None:
-        """Make every one of the chunks known; forgets old ones when there are too many."""
-        if not self.known or len(self.known) > _CACHED_CHUNKS:
-            self.known = {_SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
-        unknown = [chunk for chunk in set(chunks) if chunk not in self.known]
-        try:
-            encodings = self._backend.encode_batch_fast(unknown, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            broken = next(c for c in unknown if any("\ud800" <= character <= "\udfff" for character in c))
-            raise ValueError(
-                f"text has a lone surrogate, in {broken!r}; it is no valid Unicode, mend the source"
-            ) from None
-        for chunk, encoding in zip(unknown, encodings, strict=True):
-            self.known[chunk] = np.array(encoding.ids, np.uint32).tobytes()
+    Where each is a word of its own it becomes [UNK] alone, and the rest of its word is cut as usual; a word of known
+    characters is cut as ever.
+    """
+    words = [t.removeprefix("##") for t in tokens if t not in SPECIAL_TOKENS and not t.startswith("[unused")]
+    points = sorted(set(map(ord, "".join(words))))
+    spans: list[list[int]] = []
+    for point in points:
+        if spans and point == spans[-1][1] + 1:
+            spans[-1][1] = point
+        else:
+            spans.append([point, point])
+    return "[^" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in spans) + "]"
 
 
 def normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:

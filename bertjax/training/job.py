@@ -18,7 +18,7 @@ from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.text.store import SplitView, TokenStore
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
@@ -64,7 +64,7 @@ class Job:
     objectives: tuple[objectives.Objective, ...]
     eval_step: EvalStep
     stages: tuple[Rows, ...]
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     metadata: dict
     peak: Peak
 
@@ -137,7 +137,7 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
 
 
 def held_out_sets(
-    split: SplitView, tokenizer: WordPiece, data: DataConfig, training: TrainingConfig, mesh: Mesh
+    split: SplitView, tokenizer: Tokenizer, data: DataConfig, training: TrainingConfig, mesh: Mesh
 ) -> list[HeldOut]:
     """The held-out batches of all text, then those of each source by itself if there are several.
 

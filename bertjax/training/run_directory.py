@@ -1,7 +1,7 @@
 """What lies in a run's directory, and reading a trained model back from it.
 
 config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
-vocab.txt     the vocabulary                 checkpoints/<step>/           weights, moments, provenance
+vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, provenance
 report.html   the page about the run         huggingface/                  the exported model
 """
 
@@ -19,12 +19,13 @@ from flax import nnx
 
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
-from bertjax.training.files import replace_text
+from bertjax.training.files import replace_bytes, replace_text
 from bertjax.training.stages import stages_of
 
-CONFIG_FILE, VOCABULARY_FILE = "config.json", "vocab.txt"
+CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
 
 
@@ -35,7 +36,7 @@ class TrainedModel:
     directory: Path
     step: int
     config: Config
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     graphdef: nnx.GraphDef
     params: Params
 
@@ -62,10 +63,11 @@ def own_directory(directory: Path) -> Iterator[None]:
         yield
 
 
-def describe_run(config: Config, tokenizer: WordPiece) -> None:
+def describe_run(config: Config, tokenizer: Tokenizer) -> None:
     """Write the resolved config and the vocabulary into the run's directory, which this process must own."""
     replace_text(config.directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
-    replace_text(config.directory / VOCABULARY_FILE, tokenizer.vocab_bytes.decode())
+    for name, content in tokenizer.files.items():
+        replace_bytes(config.directory / name, content)
 
 
 def load_run(path: str | Path) -> TrainedModel:
@@ -77,11 +79,11 @@ def load_run(path: str | Path) -> TrainedModel:
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
-    tokenizer = WordPiece.load(directory / VOCABULARY_FILE, config.data.lowercase, config.data.strip_accents)
+    tokenizer = load_tokenizer(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         raise ValueError(
-            f"{directory / VOCABULARY_FILE} is not the vocabulary that checkpoint {metadata['step']} was trained with; "
-            "put the original back"
+            f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
+            "with; put the original back"
         )
     graphdef, shapes, _ = abstract_bert(config.model)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))

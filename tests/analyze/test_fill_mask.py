@@ -15,12 +15,13 @@ from bertjax.config import Config, DataConfig, ModelConfig
 from bertjax.model.bert import abstract_bert, bind
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 RARE = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in "nrst"]  # 140 words
 PIECES = ["[", "]", "mask", "cls", "##ing", "##ed", ".", ",", "1877"]
-TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "of", *PIECES, *RARE], True, True)
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "of", *PIECES, *RARE], TextRules(True, True))
 LENGTH = 40
 
 

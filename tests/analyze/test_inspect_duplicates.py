@@ -12,9 +12,10 @@ from bertjax.analyze.duplicates import find_duplicates
 from bertjax.analyze.near_duplicates import HASHES, SHINGLE, find_near_duplicates, signatures, similar_pairs
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
-TOKENIZER = WordPiece([*SPECIAL_TOKENS, *(f"w{n}" for n in range(400))], True, True)
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, *(f"w{n}" for n in range(400))], TextRules(True, True))
 NONE = np.zeros(0, np.int64)
 
 

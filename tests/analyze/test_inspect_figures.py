@@ -17,10 +17,11 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmé" for b in "aeiou" for c in "nrst"]
-TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "##ing", "##ed", ".", "[", "unused", *WORDS], True, True)
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "##ing", "##ed", ".", "[", "unused", *WORDS], TextRules(True, True))
 DATA = DataConfig(sequence_length=48, max_predictions=8)
 
 

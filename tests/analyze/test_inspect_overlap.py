@@ -14,10 +14,11 @@ from bertjax.analyze.ngrams import NGrams
 from bertjax.analyze.overlap import MEASURES, RunIndex, find_overlaps
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 WORDS = [f"w{letter}{other}" for letter in "abcdefghijklmnopqrst" for other in "abcdefghij"]
-TOKENIZER = WordPiece([*SPECIAL_TOKENS, *WORDS], True, True)
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
 GPT3, PALM = MEASURES
 
 

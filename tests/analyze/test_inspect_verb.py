@@ -15,10 +15,11 @@ from bertjax.__main__ import main
 from bertjax.config import DataConfig
 from bertjax.text.prepare import prepare
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in "nrst"]
-TOKENIZER = WordPiece([*SPECIAL_TOKENS, "<b>", "&amp", "##ing", *WORDS], True, True)
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, "<b>", "&amp", "##ing", *WORDS], TextRules(True, True))
 VOID = {"meta", "br", "i"}
 
 RECIPE = """

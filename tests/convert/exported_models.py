@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.model.bert import abstract_bert
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
 
@@ -20,7 +21,7 @@ SIGNS = [*string.ascii_letters, *string.digits, *string.punctuation, *"éïèà�
 def wordpiece(lowercase: bool = True, strip_accents: bool = True) -> WordPiece:
     """Special tokens not in front and not in order, as in vocabularies of other makers."""
     tokens = [*WORDS, *reversed(SPECIAL_TOKENS), *SIGNS, *(f"##{sign}" for sign in SIGNS)]
-    return WordPiece(tokens, lowercase, strip_accents)
+    return WordPiece(tokens, TextRules(lowercase, strip_accents))
 
 
 def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields) -> TrainedModel:
@@ -37,8 +38,8 @@ def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields)
             sources=("text:/secret/place/*.txt", "text:/secret/b/*", "docs:numpy"),
             root="/secret/place/data",
             vocab="/secret/place/vocab.txt",
-            lowercase=tokenizer.lowercase,
-            strip_accents=tokenizer.strip_accents,
+            lowercase=tokenizer.rules.lowercase,
+            strip_accents=tokenizer.rules.strip_accents,
             sequence_length=64,
         ),
         optimizer=OptimizerConfig(warmup_steps=100),

@@ -17,6 +17,7 @@ from bertjax.convert import compare, huggingface
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import FILES, export_huggingface
 from bertjax.convert.huggingface_names import their_shapes
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.telemetry import METRICS_FILE
 
@@ -60,13 +61,13 @@ def contents(folder):
 
 def test_the_folder_holds_what_hugging_face_reads(exported):
     model, folder = exported
-    assert sorted(contents(folder)) == sorted(FILES)
+    assert sorted(contents(folder)) == sorted((*FILES, "vocab.txt"))
     config = json.loads((folder / "config.json").read_bytes())
     assert config["vocab_size"] == model.tokenizer.vocab_size
     assert config["pad_token_id"] == model.tokenizer.pad_id != 0
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     assert {name: tensor.shape for name, tensor in tensors.items()} == their_shapes(model.config.model)
-    assert (folder / "vocab.txt").read_bytes() == model.tokenizer.vocab_bytes
+    assert (folder / "vocab.txt").read_bytes() == model.tokenizer.files["vocab.txt"]
     assert len({(path.stat().st_mode & 0o777) for path in folder.iterdir()}) == 1
 
 
@@ -135,7 +136,7 @@ def test_auto_tokenizer_gives_our_ids(transformers, tmp_path, lowercase, strip_a
     ("vocabulary", "lowercase"), [("bert-base-uncased", True), ("bert-base-cased", False), ("bert-base-chinese", False)]
 )
 def test_auto_tokenizer_gives_our_ids_on_real_text(transformers, tmp_path, real_data, vocabulary, lowercase):
-    tokenizer = WordPiece.load(real_data / "vocab" / vocabulary / "vocab.txt", lowercase, lowercase)
+    tokenizer = WordPiece.load(real_data / "vocab" / vocabulary / "vocab.txt", TextRules(lowercase, lowercase))
     folder = export_huggingface(trained_model(tmp_path / "run", tokenizer), tmp_path / "out")
     lines = []
     for file in ("wikipedia_en/AA_00.txt.xz", "wikipedia_zh/zh_00.txt.xz", "wikipedia_ko/ko_00.txt.xz"):

@@ -31,6 +31,7 @@ from bertjax.convert.tensorflow_checkpoint import (
     suggests_lowercase,
 )
 from bertjax.model.encoder import padded_vocab_size
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run
 
@@ -169,7 +170,7 @@ BROKEN = {
     "another width": (broken_config(intermediate_size=40), "has shape"),
     "no vocabulary": (
         lambda f: [(f / n).unlink() for n in ("vocab.txt", "tokenizer.json")],
-        "no vocab.txt and no tokenizer.json",
+        "no vocab.txt, spiece.model, vocab.json and no tokenizer.json",
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors and no pytorch_model.bin"),
     "missing tensor": (broken_weights(lambda t: t.pop(QUERY)), f"missing {QUERY}"),
@@ -230,7 +231,7 @@ def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: P
     np.testing.assert_array_equal(
         found.params["nsp_head"]["dense"]["kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
     )
-    assert found.config.hidden_act == "gelu_tanh" and found.tokenizer.lowercase
+    assert found.config.hidden_act == "gelu_tanh" and found.tokenizer.rules.lowercase
     slots = read_adam_slots(source)
     moments = slots.mu["encoder"]["layers"]["attention"]["query"]["kernel"][1].reshape(4, 4)
     np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
@@ -270,7 +271,7 @@ def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Pat
 )
 def test_the_case_is_that_of_the_vocabularys_words(real_data: Path, name: str, lowercase: bool) -> None:
     """Of the Chinese one the special tokens <S> and <T> have capitals, and no word has."""
-    vocabulary = WordPiece.load(real_data / "vocab" / name / "vocab.txt", True, True)
+    vocabulary = WordPiece.load(real_data / "vocab" / name / "vocab.txt", TextRules(True, True))
     assert suggests_lowercase(vocabulary) is lowercase
 
 
@@ -305,7 +306,7 @@ def test_another_padding_of_the_vocabulary_changes_no_real_row(model: TrainedMod
 
 def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> None:
     old = model.tokenizer
-    new = WordPiece([*old.tokens, "cab", "##ab", "漢"], True, True)
+    new = WordPiece([*old.tokens, "cab", "##ab", "漢"], TextRules(True, True))
     config = dataclasses.replace(model.config.model, vocab_size=new.vocab_size)
     params, notes = adapt(foreign(model), config, new)
     table, grown = np.asarray(model.params["encoder"]["embeddings"]["word"]), params["encoder"]["embeddings"]["word"]
@@ -321,7 +322,7 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
 
 
 def test_another_vocabulary_or_network_is_refused(model: TrainedModel) -> None:
-    other = WordPiece([*wordpiece().tokens[11:16], *(f"w{n}" for n in range(300))], True, True)
+    other = WordPiece([*wordpiece().tokens[11:16], *(f"w{n}" for n in range(300))], TextRules(True, True))
     config = dataclasses.replace(model.config.model, vocab_size=other.vocab_size)
     with pytest.raises(ValueError, match=r"another vocabulary: .* of its .* tokens are not in this one"):
         adapt(foreign(model), config, other)

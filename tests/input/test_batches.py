@@ -19,6 +19,7 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 
 SPECIALS = Specials()
@@ -257,7 +258,7 @@ def test_a_real_store_gives_the_same_batches(tmp_path, documents_per_shard: int 
     """Whatever its shards, as the same text in memory."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens += [f"##w{n}" if n % 3 == 0 else f"w{n}" for n in range(5, SPECIALS.vocab_size)]
-    wordpiece = WordPiece(tokens, lowercase=True, strip_accents=True)
+    wordpiece = WordPiece(tokens, TextRules(True, True))
     lengths = random_documents(9, seed=2, sentences=6, tokens=9)
     memory = MemorySplit(lengths)
     text, edges = memory.flat.tolist(), memory.sentence_offsets.tolist()

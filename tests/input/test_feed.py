@@ -17,6 +17,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Feed, make_dataset, open_feed
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 
 ENGINES = ["tf.data", "threads"]
@@ -132,7 +133,7 @@ def test_a_damaged_store_is_named_by_the_feed(tmp_path, engine: str) -> None:
     """The store's own message arrives: file and byte offset, not what TensorFlow makes of an error."""
     lengths = random_documents(30, seed=2, sentences=6, tokens=9)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(5, 1000))]
-    wordpiece = WordPiece(tokens, lowercase=True, strip_accents=True)
+    wordpiece = WordPiece(tokens, TextRules(True, True))
     documents = [[[7] * length for length in document] for document in lengths]
     path = write_store(tmp_path / "store", {"train": documents}, wordpiece)
     shard = path / "train-00000.tokens"

@@ -23,6 +23,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import SplitView, TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 
 TOKENS = 1_050_000
@@ -33,7 +34,7 @@ Batch = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def tokenizer(real_data: Path) -> WordPiece:
-    return WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", True, True)
+    return WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
 
 
 def articles(real_data: Path) -> Iterator[list[str]]:

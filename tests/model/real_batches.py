@@ -21,6 +21,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 DOCUMENTED = (argparse, json, logging, random, re, argparse.ArgumentParser, json.JSONEncoder, random.Random)
@@ -39,7 +40,7 @@ def small_wordpiece() -> WordPiece:
     words = re.findall(r"[a-z]+|[^a-z\s]", " ".join(" ".join(d) for d in documents()).lower())
     whole = [word for number, word in enumerate(sorted(set(words))) if len(word) > 1 and number % 3]
     letters = sorted(set("".join(words)))
-    return WordPiece([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *whole], True, True)
+    return WordPiece([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *whole], TextRules(True, True))
 
 
 def whole_epoch(tokenizer: WordPiece, data: DataConfig) -> dict:

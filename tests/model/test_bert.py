@@ -23,6 +23,7 @@ from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.encoder import positions_in_sequence, sinusoids
 from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
@@ -174,7 +175,7 @@ def test_losses_and_every_gradient_equal_torch(config, batch, change):
 
 
 def test_logits_equal_transformers_on_wikipedia_with_the_published_vocabulary(real_data):
-    tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", True, True)
+    tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
         articles = file.read(60_000).split("</doc>")[:-1]
     texts = [split_sentences(article.partition("\n\n")[2]) for article in articles]

@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.config import DataConfig
 from bertjax.text.extended_vocabulary import extend_vocabulary, with_words, worthwhile_words
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
@@ -29,7 +30,7 @@ def data(tmp_path: Path) -> DataConfig:
 
 
 def test_words_are_chosen_by_the_tokens_they_save() -> None:
-    old = WordPiece(OLD, True, True)
+    old = WordPiece(OLD, TextRules(True, True))
     words = {"metformin": 30, "insulin": 30, "the": 10**6, "gold": 40, "of": 90, "rare": 9, "x9": 500, "日": 12}
     assert worthwhile_words(old, words, 4) == ["metformin", "insulin", "gold", "of"]  # 240, 180, 120, 90
     assert worthwhile_words(old, words, 9)[4:] == ["日"], "what was [UNK], and nothing rare, known or of digits"
@@ -45,7 +46,7 @@ def test_unused_places_are_taken_first() -> None:
 
 def test_a_vocabulary_of_sources_is_extended_and_kept(data: DataConfig) -> None:
     made = extend_vocabulary(data, 3)
-    new = WordPiece.load(made.path, True, True)
+    new = WordPiece.load(made.path, TextRules(True, True))
     assert made.added[:2] == ("metformin", "insulin") and len(made.added) == 3 and made.replaced == 2
     assert new.vocab_size == len(OLD) + 1
     assert 1 < made.pieces_after < 0.6 * made.pieces_before

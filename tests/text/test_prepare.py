@@ -25,6 +25,8 @@ from bertjax.text.prepare import prepare, prepare_share, summary
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
@@ -135,7 +137,7 @@ def test_nothing_is_made_twice(data, monkeypatch):
     vocab = prepare_vocabulary(changed(data, vocab=""))
     made = content(first)
     monkeypatch.setattr(module, "make_shards", None)
-    monkeypatch.setattr(trained_vocabulary, "train_wordpiece", None)
+    monkeypatch.setattr(trained_vocabulary, "train_tokenizer", None)
     assert prepare(data) == first
     assert prepare_vocabulary(changed(data, vocab="")) == vocab
     assert content(first) == made
@@ -243,7 +245,7 @@ def test_a_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
 
 def test_a_unit_that_fails_leaves_no_files(data, tmp_path):
     (tmp_path / "text" / "02.txt").write_bytes(b"\xff" * 99)
-    job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), True, True, 0.25)
+    job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), TextRules(True, True), 0.25)
     before = content_names(tmp_path)
     with pytest.raises(ValueError, match=r"02\.txt"):
         shards.make_shards(Corpus.of(data).units[0], job)
@@ -402,11 +404,34 @@ def test_disk_really_full(data, tmp_path, workers):
 def test_a_vocabulary_is_trained_where_none_is_named(data, tmp_path):
     vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
     assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
-    made = WordPiece.load(vocab, True, True)
+    made = WordPiece.load(vocab, TextRules(True, True))
     assert made.tokens[:5] == list(SPECIAL_TOKENS) and made.vocab_size == 50
     store = TokenStore.open(prepare(changed(data, vocab="", vocab_size=50)))
     assert store.tokenizer().tokens == made.tokens
     assert prepare_vocabulary(data) == Path(data.vocab)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "size"),
+    [("unigram", "spiece.model", 60), ("bpe", "spiece.model", 60), ("byte_bpe", "vocab.json", 300)],
+)
+def test_a_vocabulary_of_any_kind(data, kind, name, size):
+    asked = changed(data, vocab="", tokenizer=kind, vocab_size=size)
+    vocab = prepare_vocabulary(asked)
+    assert vocab.name == name and prepare_vocabulary(asked) == vocab
+    made = load_tokenizer(vocab, TextRules(True, True))
+    target = prepare(asked)
+    store = TokenStore.open(target)
+    assert store.tokenizer().fingerprint == made.fingerprint
+    assert store.special == made.special and (target / name).read_bytes() == made.files[name]
+    view = store.split("train")
+    texts = {generated_text(n) for n in range(40)}
+    first = made.decode(view.tokens(view.sentence_offsets[:1], np.diff(view.sentence_offsets[:2])))
+    assert any(first.lower() in text.lower() for text in texts)
+    assert content(prepare(changed(asked, vocab=str(vocab), workers=1))) == content(target)
+    vocab.write_bytes(vocab.read_bytes() + b" ")
+    with pytest.raises(ValueError, match=r"was changed after it was made; delete the folder"):
+        prepare_vocabulary(asked)
 
 
 def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
@@ -441,7 +466,7 @@ def test_a_changed_vocabulary_is_not_used(data):
     ):
         prepare(asked)
     (vocab.parent / "made.json").unlink()
-    with pytest.raises(ValueError, match=r"made\.json or vocab\.txt is missing or damaged; delete the folder"):
+    with pytest.raises(ValueError, match=r"a file is missing or damaged; delete the folder"):
         prepare(asked)
 
 

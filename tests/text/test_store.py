@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from bertjax.text.store import BLOCK_BYTES, TokenStore, token_dtype
 from bertjax.text.store_writer import ShardWriter, write_store
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 TOKENS = [*SPECIAL_TOKENS, *(f"t{number}" for number in range(995))]
-WORDPIECE = WordPiece(TOKENS, True, False)
+WORDPIECE = WordPiece(TOKENS, TextRules(True, False))
 
 
 def generated(documents, seed=0):
@@ -103,12 +104,12 @@ def test_the_fingerprint_is_of_the_content(tmp_path):
     assert fingerprint("b", [[[5, 6]]], provenance={"from": "elsewhere"}) == first
     assert fingerprint("c", [[[5, 7]]]) != first
     assert fingerprint("d", [[[5], [6]]]) != first
-    assert fingerprint("e", [[[5, 6]]], WordPiece(TOKENS, True, True)) != first
+    assert fingerprint("e", [[[5, 6]]], WordPiece(TOKENS, TextRules(True, True))) != first
 
 
 def test_ids_of_large_vocabularies(tmp_path):
     assert (token_dtype(1 << 16), token_dtype((1 << 16) + 1)) == ("<u2", "<u4")
-    large = WordPiece([*SPECIAL_TOKENS, *map(str, range(70_000))], True, True)
+    large = WordPiece([*SPECIAL_TOKENS, *map(str, range(70_000))], TextRules(True, True))
     view = TokenStore.open(write_store(tmp_path / "s", {"train": [[[70_004, 5]]]}, large)).split("train")
     assert view.tokens(np.array([0]), np.array([2])).tolist() == [70_004, 5]
 
@@ -187,7 +188,7 @@ def test_what_is_no_store(tmp_path):
 
 
 def test_another_vocabulary_is_refused(large):
-    (large / "vocab.txt").write_bytes(WordPiece([*TOKENS[:-1], "other"], True, False).vocab_bytes)
+    (large / "vocab.txt").write_bytes(WordPiece([*TOKENS[:-1], "other"], TextRules(True, False)).files["vocab.txt"])
     with pytest.raises(ValueError, match=r"vocab\.txt is not the vocabulary it was made with"):
         TokenStore.open(large).tokenizer()
 

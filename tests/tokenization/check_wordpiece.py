@@ -36,6 +36,7 @@ from pathlib import Path
 from reference_wordpiece import GOOGLE, OURS, TRANSFORMERS, Reference, differences, lowered, separated
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 PUBLISHED = (
@@ -95,7 +96,7 @@ class Trial:
 
     def __init__(self, vocabulary: Path, lowercase: bool, strip_accents: bool) -> None:
         self.lowercase, self.strip_accents = lowercase, strip_accents
-        self.wordpiece = WordPiece.load(vocabulary, lowercase, strip_accents)
+        self.wordpiece = WordPiece.load(vocabulary, TextRules(lowercase, strip_accents))
         ids = {token: place for place, token in enumerate(self.wordpiece.tokens)}
         self.ours, self.google, self.transformers = (
             Reference(ids, lowercase, strip_accents, rules) for rules in (OURS, GOOGLE, TRANSFORMERS)

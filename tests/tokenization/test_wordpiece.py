@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
+from bertjax.tokenization import chunks
 from bertjax.tokenization import wordpiece as module
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
@@ -50,7 +53,7 @@ def oracle(vocab, lowercase, strip_accents):
 
 
 def assert_same_ids(wordpiece, sentences):
-    expected = oracle(wordpiece._ids, wordpiece.lowercase, wordpiece.strip_accents).encode_batch(
+    expected = oracle(wordpiece._ids, wordpiece.rules.lowercase, wordpiece.rules.strip_accents).encode_batch(
         sentences, add_special_tokens=False
     )
     ids, lengths = wordpiece.encode(sentences)
@@ -59,35 +62,35 @@ def assert_same_ids(wordpiece, sentences):
 
 
 def test_special_tokens_are_found_by_name():
-    made = WordPiece(TOKENS, True, True)
+    made = WordPiece(TOKENS, TextRules(True, True))
     assert (made.pad_id, made.unk_id, made.cls_id, made.sep_id, made.mask_id) == (7, 6, 4, 2, 1)
     assert made.vocab_size == len(TOKENS)
     assert [TOKENS[i] for i in np.flatnonzero(made.is_continuation)] == [t for t in TOKENS if t.startswith("##")]
 
 
 def test_pieces_by_hand():
-    made = WordPiece(TOKENS, True, True)
+    made = WordPiece(TOKENS, TextRules(True, True))
     ids = made.encode_sentences(["The playing, Zürich.", "", "\u200b\x01", "é" * 101 + " 𐍈 the"])
     tokens = [[TOKENS[i] for i in sentence] for sentence in ids]
     assert tokens == [["the", "play", "##ing", "[UNK]", "zurich", "."], [], [], ["[UNK]", "[UNK]", "the"]]
 
 
 def test_nothing_to_encode():
-    made = WordPiece(TOKENS, True, True)
+    made = WordPiece(TOKENS, TextRules(True, True))
     ids, lengths = made.encode([])
     assert (len(ids), len(lengths), made.encode_sentences([])) == (0, 0, [])
     assert made.encode(["", ""])[1].tolist() == [0, 0]
 
 
 def test_a_corpus_cannot_forge_special_tokens():
-    made = WordPiece(TOKENS, True, True)
+    made = WordPiece(TOKENS, TextRules(True, True))
     (ids,) = made.encode_sentences(["[MASK][SEP]the [mask]"])
     assert not set(ids.tolist()) & {made.pad_id, made.cls_id, made.sep_id, made.mask_id}
     assert made.decode(ids[:3]) == "[ mask ]"
 
 
 def test_the_exported_tokenizer_knows_special_tokens_and_pairs():
-    made = WordPiece(TOKENS, True, True)
+    made = WordPiece(TOKENS, TextRules(True, True))
     encoding = made.backend.encode("the [MASK]", "playing")
     assert encoding.tokens == ["[CLS]", "the", "[MASK]", "[SEP]", "play", "##ing", "[SEP]"]
     assert encoding.type_ids == [0, 0, 0, 0, 1, 1, 1]
@@ -100,7 +103,8 @@ def test_every_character_of_unicode(switches):
     # Where the text is cut into chunks is the only thing that could differ, and that depends on single characters.
     places = (place for place in range(sys.maxunicode + 1) if not 0xD800 <= place <= 0xDFFF)
     characters = [chr(p) for p in places if p < 0x3400 or p % 61 == 0 or _on_a_border(p)]
-    assert_same_ids(WordPiece(TOKENS, *switches), [f"a{c}b {c}{c} \u0301{c}\u0323\u0301" for c in characters])
+    sentences = [f"a{c}b {c}{c} \u0301{c}\u0323\u0301" for c in characters]
+    assert_same_ids(WordPiece(TOKENS, TextRules(*switches)), sentences)
 
 
 def _on_a_border(place):
@@ -128,7 +132,7 @@ pieces = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(pieces, max_size=12).map("".join), max_size=5), st.sampled_from(SWITCHES))
 def test_any_text(sentences, switches):
-    assert_same_ids(WordPiece(TOKENS, *switches), sentences)
+    assert_same_ids(WordPiece(TOKENS, TextRules(*switches)), sentences)
 
 
 CORPORA = [
@@ -145,23 +149,23 @@ CORPORA = [
 def test_real_text(real_data, vocab, lowercase, strip_accents, corpus):
     with lzma.open(real_data / corpus, "rt", encoding="utf-8") as stream:
         lines = stream.read(400_000).split("\n")
-    made = WordPiece.load(real_data / "vocab" / vocab / "vocab.txt", lowercase, strip_accents)
+    made = WordPiece.load(real_data / "vocab" / vocab / "vocab.txt", TextRules(lowercase, strip_accents))
     assert_same_ids(made, lines)
 
 
 def test_a_full_cache_changes_nothing(monkeypatch):
-    made = WordPiece(TOKENS, True, True)
+    made = WordPiece(TOKENS, TextRules(True, True))
     text = ["the playing of zurich", "the mask", "a b c d e f g", "the playing"]
     expected = [made.encode([sentence])[0].tolist() for sentence in text]
-    monkeypatch.setattr(module, "_CACHED_CHUNKS", 3)
-    small = WordPiece(TOKENS, True, True)
+    monkeypatch.setattr(chunks, "_CACHED_CHUNKS", 3)
+    small = WordPiece(TOKENS, TextRules(True, True))
     assert [small.encode([sentence])[0].tolist() for sentence in text] == expected
-    assert len(small._cache.known) < 10
+    assert len(small._chunks._known) < 10
 
 
 def test_a_lone_surrogate_is_named():
     with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*mend the source"):
-        WordPiece(TOKENS, True, True).encode(["the", "th\ud800e."])
+        WordPiece(TOKENS, TextRules(True, True)).encode(["the", "th\ud800e."])
 
 
 def write(path, content):
@@ -170,19 +174,20 @@ def write(path, content):
 
 
 def test_loading_gives_the_same_tokenizer(tmp_path):
-    made = WordPiece(TOKENS, True, False)
-    unix = WordPiece.load(write(tmp_path / "vocab.txt", made.vocab_bytes), True, False)
-    dos = WordPiece.load(write(tmp_path / "dos.txt", "\r\n".join(TOKENS)), True, False)
+    made = WordPiece(TOKENS, TextRules(True, False))
+    unix = WordPiece.load(write(tmp_path / "vocab.txt", made.files["vocab.txt"]), TextRules(True, False))
+    dos = WordPiece.load(write(tmp_path / "dos.txt", "\r\n".join(TOKENS)), TextRules(True, False))
     assert unix.tokens == dos.tokens == TOKENS
     assert made.fingerprint == unix.fingerprint == dos.fingerprint
-    others = [WordPiece(TOKENS, True, True), WordPiece(TOKENS, False, False), WordPiece([*TOKENS, "more"], True, False)]
+    rules = TextRules(True, True), TextRules(False, False)
+    others = [*(WordPiece(TOKENS, rule) for rule in rules), WordPiece([*TOKENS, "more"], TextRules(True, False))]
     assert len({made.fingerprint, *(other.fingerprint for other in others)}) == 4
 
 
 def test_a_line_separator_can_be_a_token(tmp_path):
     # The published Chinese vocabulary has U+2028.
     vocab = write(tmp_path / "vocab.txt", "".join(f"{token}\n" for token in ["\u2028", *TOKENS]))
-    assert WordPiece.load(vocab, True, True).tokens[:2] == ["\u2028", "the"]
+    assert WordPiece.load(vocab, TextRules(True, True)).tokens[:2] == ["\u2028", "the"]
 
 
 @pytest.mark.parametrize(
@@ -198,11 +203,11 @@ def test_a_line_separator_can_be_a_token(tmp_path):
 )
 def test_bad_vocabularies(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
-        WordPiece.load(write(tmp_path / "bad.txt", content), True, True)
+        WordPiece.load(write(tmp_path / "bad.txt", content), TextRules(True, True))
 
 
 def test_a_missing_vocabulary(tmp_path):
     with pytest.raises(
-        ValueError, match=r"vocabulary .*none\.txt: no such file; give a vocab\.txt, or leave data\.vocab"
+        ValueError, match=r"vocabulary .*none\.txt: no such file; give a vocab\.txt, .*or leave it empty to train one"
     ):
-        WordPiece.load(tmp_path / "none.txt", True, True)
+        load_tokenizer(tmp_path / "none.txt", TextRules(True, True))

@@ -25,6 +25,7 @@ from reference_wordpiece import (
     differences,
 )
 
+from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 pytest.importorskip("transformers")
@@ -175,7 +176,7 @@ def test_other_ids_are_found(tmp_path):
         word: ids.tobytes() for word, ids in zip(["É", "x"], trial.wordpiece.encode_sentences(["É", "x"]), strict=True)
     }
     assert compare_lines(trial.wordpiece, ["É x", "x", ""], known).wrong == []
-    trial.wordpiece = WordPiece(trial.wordpiece.tokens, True, strip_accents=False)
+    trial.wordpiece = WordPiece(trial.wordpiece.tokens, TextRules(True, False))
     assert {text.split(":")[0] for text in trial.compare(["É x", "x"]).wrong} == {"'É x'"}
     assert len(compare_lines(trial.wordpiece, ["É x", "x", ""], known).wrong) == 1
     known["É"] = known["É"] * 2

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.word_counts import smoothed
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.tokenization.wordpiece_training import count_words, smoothed, train_wordpiece
+from bertjax.tokenization.wordpiece_training import count_words, train_wordpiece
 
 
 def plain_merges(word_counts, vocab_size):
@@ -109,8 +111,8 @@ def test_words_are_those_that_tokenizers_sees(text, lowercase, strip_accents):
     normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lowercase)
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))
     expected = Counter(word for word, _ in split if len(word) <= 100)
-    assert count_words([text], lowercase, strip_accents) == expected
-    assert count_words(text.split("\n"), lowercase, strip_accents) == expected
+    assert count_words([text], TextRules(lowercase, strip_accents)) == expected
+    assert count_words(text.split("\n"), TextRules(lowercase, strip_accents)) == expected
 
 
 def generated_counts(seed=0):
@@ -151,7 +153,7 @@ def test_pieces_are_as_good_as_those_of_the_library(real_data):
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.train_from_iterator(seen, trainers.WordPieceTrainer(vocab_size=2400, special_tokens=list(SPECIAL_TOKENS)))
     theirs = sum(len(encoding.ids) for encoding in library.encode_batch(unseen))
-    ours = WordPiece(train_wordpiece(count_words(seen, True, True), 4000), True, True)
+    ours = WordPiece(train_wordpiece(count_words(seen, TextRules(True, True)), 4000), TextRules(True, True))
     ids, _ = ours.encode(unseen)
     assert len(ids) <= 1.01 * theirs
     assert (ids == ours.unk_id).mean() < 0.001

@@ -1,0 +1,139 @@
+"""Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is ever unknown.
+
+`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. A sentence begins with a
+space as every other word does (`add_prefix_space`), so that a word has one spelling wherever it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.word_starts import continues_word
+
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+SPECIAL_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+# Where white space is more than single spaces, how it is cut depends on what follows: such a sentence is not cut.
+_CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
+_UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
+
+
+def byte_letters() -> list[str]:
+    """The character that stands for each byte: itself if it prints in Latin-1, else one from U+0100 on, in order."""
+    prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
+
+
+class ByteLevelBPE(Tokenizer):
+    """RoBERTa's `vocab.json` and `merges.txt`."""
+
+    named = "byte-level BPE"
+
+    def __init__(self, vocabulary: bytes, merges: bytes, rules: TextRules, origin: str = "byte-level BPE") -> None:
+        """Read the two files' bytes; `origin` names them in messages.
+
+        Raises ValueError if one of them cannot be read, they do not fit, or a special token is missing.
+        """
+        self.rules = rules
+        self.files = {VOCABULARY_FILE: vocabulary, MERGES_FILE: merges}
+        self._ids = _read_vocabulary(vocabulary, origin)
+        self.tokens = list(self._ids)
+        self._merges = _read_merges(merges, self._ids, origin)
+        missing = [name for name in SPECIAL_TOKENS.values() if name not in self._ids]
+        if missing:
+            raise ValueError(f"{origin}: no {', '.join(missing)} in {VOCABULARY_FILE}; RoBERTa's has them")
+        self.special = {role: self._ids[name] for role, name in SPECIAL_TOKENS.items()}
+        if rules.unknown != "words":
+            raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; it is WordPiece's option")
+        self._chunks = ChunkEncoder(self._tokenizer(), _CHUNKS, whole=_UNCOMMON_SPACE, before=" ")
+
+    @classmethod
+    def load(cls, path: Path, rules: TextRules) -> ByteLevelBPE:
+        """Read `vocab.json` and the `merges.txt` beside it. Raises ValueError as the class does."""
+        merges = path.with_name(MERGES_FILE)
+        if not merges.is_file():
+            raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} beside it; it takes both")
+        return cls(path.read_bytes(), merges.read_bytes(), rules, origin=f"byte-level BPE {path}")
+
+    @cached_property
+    def surfaces(self) -> list[bytes]:
+        """The bytes of each token, without a space in front."""
+        byte = {letter: number for number, letter in enumerate(byte_letters())}
+        special = set(self.special.values())
+        return [
+            b"" if n in special or not set(token) <= byte.keys() else bytes(map(byte.__getitem__, token)).lstrip(b" ")
+            for n, token in enumerate(self.tokens)
+        ]
+
+    @cached_property
+    def is_continuation(self) -> np.ndarray:
+        """bool [vocab_size]: which tokens go on with a word; see `continues_word`."""
+        space = byte_letters()[ord(" ")]
+        starts = [token.startswith(space) for token in self.tokens]
+        return np.array([continues_word(*piece) for piece in zip(self.surfaces, starts, strict=True)])
+
+    @cached_property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer to export: knows special tokens in text, adds <s> and </s>, types 0 and 1 for a pair."""
+        return self._with_special_tokens(self._tokenizer())
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Text for ids, without the space that every first word has."""
+        return super().decode(ids, skip_special_tokens).removeprefix(" ")
+
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        tokenizer = tokenizers.Tokenizer(models.BPE(self._ids, self._merges))
+        if self.rules.strip_accents or self.rules.lowercase:
+            tokenizer.normalizer = normalizer(self.rules)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+
+
+def normalizer(rules: TextRules) -> normalizers.Normalizer:
+    """The two rules; RoBERTa has neither."""
+    steps: list[normalizers.Normalizer] = []
+    if rules.strip_accents:
+        steps += [normalizers.NFD(), normalizers.StripAccents()]
+    if rules.lowercase:
+        steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps)
+
+
+def _read_vocabulary(content: bytes, origin: str) -> dict[str, int]:
+    """Token -> id in order of the ids. Raises ValueError unless they count from 0 without gaps."""
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"{origin}: {VOCABULARY_FILE} is no JSON ({error})") from None
+    if not isinstance(found, dict) or sorted(found.values(), key=repr) != sorted(range(len(found)), key=repr):
+        raise ValueError(f"{origin}: {VOCABULARY_FILE} does not number its tokens from 0 without gaps")
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _read_merges(content: bytes, ids: dict[str, int], origin: str) -> list[tuple[str, str]]:
+    """The pairs that are merged, first ones first. Raises ValueError for one that the vocabulary does not know."""
+    try:
+        lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{origin}: {MERGES_FILE} is not UTF-8 at byte {error.start}") from None
+    merges = []
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#version") or not line.strip():
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2 or not {pair[0], pair[1], "".join(pair)} <= ids.keys():
+            raise ValueError(f"{origin}: line {number} of {MERGES_FILE} is {line!r}, no pair of {VOCABULARY_FILE}")
+        merges.append((pair[0], pair[1]))
+    return merges

@@ -1,0 +1,41 @@
+"""A tokenizer from its files; which kind it is, the files' names tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bertjax.tokenization import byte_level, sentencepiece, wordpiece
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+
+_KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
+    wordpiece.VOCABULARY_FILE: wordpiece.WordPiece.load,
+    sentencepiece.VOCABULARY_FILE: sentencepiece.SentencePiece.load,
+    byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
+}
+VOCABULARY_FILES = tuple(_KINDS)
+_BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
+
+
+def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
+    """Read a `vocab.txt` (WordPiece), `.model` (SentencePiece) or `vocab.json` (byte-level BPE), or a folder with one.
+
+    Raises ValueError naming the file if there is none, or it breaks a rule of its kind.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = [path / name for name in _KINDS if (path / name).is_file()]
+        if len(found) != 1:
+            raise ValueError(
+                f"vocabulary {path}: the folder holds {' and '.join(f.name for f in found) or 'no vocabulary'}; name "
+                f"one file: {', '.join(_KINDS)}"
+            )
+        path = found[0]
+    if path.name == byte_level.MERGES_FILE:
+        path = path.with_name(byte_level.VOCABULARY_FILE)
+    if not path.is_file():
+        raise ValueError(
+            f"vocabulary {path}: no such file; give a vocab.txt, spiece.model or vocab.json as data.vocab, or leave it "
+            "empty to train one"
+        )
+    return _BY_SUFFIX.get(path.suffix, wordpiece.WordPiece.load)(path, rules)

@@ -1,0 +1,164 @@
+"""SentencePiece: a unigram or BPE model (Kudo and Richardson 2018), such as ALBERT's `spiece.model`.
+
+`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. They are the library's
+own, after the two rules on case and accents; but where two ways to cut a word are of equal worth to the last bits, the
+library, which adds 32-bit numbers up over a whole text, may choose another one than `tokenizers`. (Models that we train
+have scores whose sums are exact, and leave it no such choice.) Of AlbertTokenizer's rules two
+are left out: `` and '' stay what they are, and a space before a user-defined symbol is kept, as by the library.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
+from bertjax.tokenization.word_starts import continues_word
+
+VOCABULARY_FILE = "spiece.model"
+WORD = "▁"  # stands for the space before a word
+
+# ALBERT's names, then those of models with RoBERTa's.
+_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+_UNIGRAM, _BPE = 1, 2
+_NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces, as numbered in sentencepiece_model.proto
+_CHUNKS = re.compile(f"[^ {SEPARATOR}]+|{SEPARATOR}")
+
+
+class SentencePiece(Tokenizer):
+    """A model of pieces, a space before each word being part of it."""
+
+    named = "SentencePiece"
+
+    def __init__(self, model: bytes, rules: TextRules, origin: str = "SentencePiece model") -> None:
+        """Read a serialised model; `origin` names it in messages.
+
+        Raises ValueError if it is none, a special token is missing, or it cuts text in ways that are not supported.
+        """
+        self._proto = _parsed(model, origin)
+        self.rules = rules
+        self.files = {VOCABULARY_FILE: model}
+        self.tokens = [piece.piece for piece in self._proto.pieces]
+        self.special = _special(self.tokens, origin)
+        if rules.unknown != "words":
+            raise ValueError(
+                f"data.unknown={rules.unknown!r}: {origin} has no words to split; it is WordPiece's option"
+            )
+        self._chunks = ChunkEncoder(self._tokenizer(forgeable=False), _CHUNKS)
+
+    @classmethod
+    def load(cls, path: Path, rules: TextRules) -> SentencePiece:
+        """Read a `.model` file. Raises ValueError as the class does."""
+        return cls(path.read_bytes(), rules, origin=f"SentencePiece model {path}")
+
+    @cached_property
+    def surfaces(self) -> list[bytes]:
+        """Pieces without the mark of a space; control pieces are no text."""
+        return [
+            b"" if piece.type in _NEVER_IN_TEXT else piece.piece.replace(WORD, "").encode()
+            for piece in self._proto.pieces
+        ]
+
+    @cached_property
+    def is_continuation(self) -> np.ndarray:
+        """bool [vocab_size]: which pieces go on with a word; see `continues_word`."""
+        starts = [token.startswith(WORD) for token in self.tokens]
+        return np.array([continues_word(*piece) for piece in zip(self.surfaces, starts, strict=True)])
+
+    @cached_property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
+        return self._with_special_tokens(self._tokenizer(forgeable=True))
+
+    def _tokenizer(self, *, forgeable: bool) -> tokenizers.Tokenizer:
+        """The model in `tokenizers`; unless `forgeable`, what is no text has a name that no text spells."""
+        names = [
+            piece.piece if forgeable or piece.type not in _NEVER_IN_TEXT else f"{SEPARATOR}{number}"
+            for number, piece in enumerate(self._proto.pieces)
+        ]
+        tokenizer = tokenizers.Tokenizer(_model(self._proto, names, self.special["unk"]))
+        tokenizer.normalizer = normalizer(self.rules, self._proto.normalizer_spec.precompiled_charsmap)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(" ", behavior="removed"),
+                pre_tokenizers.Metaspace(replacement=WORD, prepend_scheme="always"),
+            ]
+        )
+        tokenizer.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
+        return tokenizer
+
+
+def _parsed(model: bytes, origin: str) -> Any:
+    """The model's fields. Raises ValueError if it is none, or of a kind that is not supported."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    try:
+        proto.ParseFromString(model)
+    except DecodeError as error:
+        raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
+        raise ValueError(f"{origin}: model type {trainer.model_type} of {len(proto.pieces)} pieces; unigram or BPE")
+    switches = (normalizer.add_dummy_prefix, normalizer.remove_extra_whitespaces, normalizer.escape_whitespaces)
+    if not all(switches) or trainer.treat_whitespace_as_suffix or trainer.byte_fallback:
+        raise ValueError(
+            f"{origin}: it keeps spaces, has them behind words, or falls back to bytes; only models are supported that "
+            "were trained with sentencepiece's defaults for these"
+        )
+    if any(WORD in piece.piece[1:] for piece in proto.pieces):
+        raise ValueError(f"{origin}: it has pieces over spaces (split_by_whitespace=false), which is not supported")
+    return proto
+
+
+def _special(tokens: list[str], origin: str) -> dict[str, int]:
+    ids = {token: number for number, token in enumerate(tokens)}
+    found = {role: next((ids[name] for name in _NAMES[role] if name in ids), None) for role in ROLES}
+    missing = [f"{' or '.join(_NAMES[role])}" for role, number in found.items() if number is None]
+    if missing:
+        raise ValueError(
+            f"{origin}: no {', no '.join(missing)}; train it with --pad_id=0 --unk_id=1 --bos_id=-1 --eos_id=-1 "
+            "--control_symbols=[CLS],[SEP],[MASK], as ALBERT's was"
+        )
+    return {role: number for role, number in found.items() if number is not None}
+
+
+def _model(proto: Any, names: list[str], unk_id: int) -> models.Model:
+    pieces = [(name, piece.score) for name, piece in zip(names, proto.pieces, strict=True)]
+    if proto.trainer_spec.model_type == _UNIGRAM:
+        return models.Unigram(pieces, unk_id=unk_id, byte_fallback=False)
+    vocabulary = {name: number for number, name in enumerate(names)}
+    merges = []
+    for name, score in pieces:
+        for cut in range(1, len(name)):
+            left, right = name[:cut], name[cut:]
+            if left in vocabulary and right in vocabulary:
+                merges.append((-score, vocabulary[left], vocabulary[right], (left, right)))
+    merges.sort()
+    return models.BPE(vocabulary, [pair for *_, pair in merges], unk_token=names[unk_id], fuse_unk=True)
+
+
+def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
+    """Our rules as AlbertTokenizer has them, then the model's own table."""
+    steps: list[normalizers.Normalizer] = []
+    if rules.strip_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if rules.lowercase:
+        steps.append(normalizers.Lowercase())
+    if table:
+        steps.append(normalizers.Precompiled(table))
+    return normalizers.Sequence(steps)

@@ -1,0 +1,160 @@
+"""What every kind of tokenizer is to the rest of bertjax: text to ids, and what is known of each id.
+
+Ids are positions in `tokens`. A store, a run and an export keep a tokenizer as its `files` with its `TextRules`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import tokenizers
+from tokenizers import processors
+
+from bertjax.config import DataConfig
+from bertjax.tokenization.chunks import ChunkEncoder
+
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """What is done to text before its pieces are looked up."""
+
+    lowercase: bool
+    strip_accents: bool
+    unknown: Literal["words", "characters"] = "words"  # what is [UNK]: a word with an unknown character, or that alone
+
+    @classmethod
+    def of(cls, data: DataConfig) -> TextRules:
+        """The rules that a config asks for."""
+        return cls(data.lowercase, data.strip_accents, data.unknown)
+
+    @classmethod
+    def told(cls, about: Mapping[str, Any]) -> TextRules:
+        """The rules in a JSON object that holds more than them."""
+        return cls(**{field.name: about[field.name] for field in fields(cls) if field.name in about})
+
+    def described(self) -> dict[str, Any]:
+        """The rules as JSON; one that was added later is left out at its default, so that fingerprints last."""
+        rules = asdict(self)
+        if self.unknown == "words":
+            del rules["unknown"]
+        return rules
+
+
+class Tokenizer(ABC):
+    """A vocabulary and how text is cut into it. Subclasses set `tokens`, `special`, `rules`, `files` and `_chunks`."""
+
+    named: ClassVar[str]  # the kind, as people call it
+    tokens: list[str]  # as the vocabulary's own files spell them
+    special: dict[str, int]  # the ids of pad, unk, cls, sep and mask
+    rules: TextRules
+    files: dict[str, bytes]  # what it is kept as; the first names the others' folder
+    _chunks: ChunkEncoder
+
+    @property
+    @abstractmethod
+    def surfaces(self) -> list[bytes]:
+        """The text that each token stands for, UTF-8, without a mark of where words begin; nothing for special ones."""
+
+    @property
+    @abstractmethod
+    def is_continuation(self) -> np.ndarray:
+        """bool [vocab_size]: which tokens continue the word before them."""
+
+    @property
+    @abstractmethod
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return len(self.tokens)
+
+    @property
+    def pad_id(self) -> int:
+        """The id of what fills rows up."""
+        return self.special["pad"]
+
+    @property
+    def unk_id(self) -> int:
+        """The id of what is not in the vocabulary."""
+        return self.special["unk"]
+
+    @property
+    def cls_id(self) -> int:
+        """The id of what stands before a sequence."""
+        return self.special["cls"]
+
+    @property
+    def sep_id(self) -> int:
+        """The id of what ends a segment."""
+        return self.special["sep"]
+
+    @property
+    def mask_id(self) -> int:
+        """The id of what stands for a hidden token."""
+        return self.special["mask"]
+
+    @property
+    def main_file(self) -> str:
+        """The name of the file that `load_tokenizer` is given."""
+        return next(iter(self.files))
+
+    @property
+    def files_digest(self) -> str:
+        """SHA-256 (hex) of its files, one after another."""
+        return hashlib.sha256(b"".join(self.files.values())).hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over its files and rules: equal if and only if text gets equal ids."""
+        rules = json.dumps(self.rules.described(), sort_keys=True).encode()
+        return hashlib.sha256(b"".join(self.files.values()) + rules).hexdigest()
+
+    @cached_property
+    def shown(self) -> list[str]:
+        """Each token for people: special ones as [MASK], what continues a word behind ##, broken UTF-8 as U+FFFD."""
+        names = [
+            ("##" if continues else "") + surface.decode(errors="replace")
+            for surface, continues in zip(self.surfaces, self.is_continuation.tolist(), strict=True)
+        ]
+        for role, number in self.special.items():
+            names[number] = f"[{role.upper()}]"
+        return names
+
+    def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode sentences without special tokens: (ids uint32 [tokens], lengths int64 [sentences]).
+
+        Text that spells a special token is plain text: a corpus cannot forge a [MASK]. A sentence with nothing in it
+        that is kept has length 0. Raises ValueError for a lone surrogate.
+        """
+        return self._chunks.encode(sentences)
+
+    def encode_sentences(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """As `encode`, one array of ids per sentence."""
+        ids, lengths = self.encode(sentences)
+        return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Text for ids, pieces glued, special tokens left out unless asked for."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+
+    def _with_special_tokens(self, tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+        """Let a tokenizer know special tokens in text, and put them around a text or a pair as in training."""
+        tokenizer.add_special_tokens([self.tokens[number] for number in self.special.values()])
+        first, last = self.tokens[self.cls_id], self.tokens[self.sep_id]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first}:0 $A:0 {last}:0",
+            pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
+            special_tokens=[(first, self.cls_id), (last, self.sep_id)],
+        )
+        return tokenizer

@@ -1,0 +1,75 @@
+"""A model over every kind of tokenizer goes to Hugging Face's layout and back: equal ids and outputs."""
+
+import json
+
+import pytest
+from exported_models import trained_model, wordpiece
+
+from bertjax.convert.compare import PAIRS, compare_with_transformers
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.tensorflow_checkpoint import export_tensorflow
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.training.run_directory import describe_run
+
+TEXTS = [text for pair in PAIRS for text in pair]
+TEXTS += ["東京は日本の首都である。  सत्य naïve ☃ [MASK] <mask>?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]
+
+
+def of_kind(kind, rules):
+    if kind == "wordpiece":
+        return WordPiece(wordpiece().tokens, rules)
+    return train_tokenizer(kind, count_for(kind, TEXTS * 5, rules), 400, rules)
+
+
+@pytest.fixture(params=["unigram", "bpe", "byte_bpe", "wordpiece with characters"])
+def model(request, tmp_path):
+    kind, _, characters = request.param.partition(" with ")
+    rules = TextRules(True, True, "characters") if characters else TextRules(kind == "bpe", False)
+    return trained_model(tmp_path / "run", of_kind(kind, rules))
+
+
+def test_ids_and_outputs_are_those_of_transformers(model, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("torch", reason="needs torch")
+    folder = export_huggingface(model, tmp_path / "out")
+    assert compare_with_transformers(model, folder).largest < 2e-6
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), model.tokenizer
+    plain = [text for text in TEXTS if not any(name in text for name in ("[MASK]", "<mask>"))]
+    expected = [ids.tolist() for ids in ours.encode_sentences(plain)]
+    assert theirs(plain, add_special_tokens=False)["input_ids"] == expected
+    for role, number in ours.special.items():
+        assert getattr(theirs, f"{role}_token_id") == number
+    pair = theirs(f"a {theirs.mask_token} b", "c")
+    assert pair["input_ids"].count(ours.mask_id) == 1 and pair["token_type_ids"][-1] == 1
+    assert theirs.model_max_length == model.max_length
+    config = json.loads((folder / "config.json").read_text())
+    assert config["pad_token_id"] == ours.pad_id and config["vocab_size"] == ours.vocab_size
+
+
+def test_there_and_back(model, tmp_path):
+    folder = export_huggingface(model, tmp_path / "out")
+    back = read_huggingface(folder).tokenizer
+    assert (back.fingerprint, back.rules, back.named) == (
+        model.tokenizer.fingerprint,
+        model.tokenizer.rules,
+        model.tokenizer.named,
+    )
+    assert export_huggingface(model, folder) == folder  # an export of any kind may be replaced by the next
+
+
+def test_a_run_keeps_it(model):
+    model.directory.mkdir()
+    describe_run(model.config, model.tokenizer)
+    for name, content in model.tokenizer.files.items():
+        assert (model.directory / name).read_bytes() == content
+
+
+def test_google_research_reads_wordpiece_alone(tmp_path):
+    made = of_kind("unigram", TextRules(False, False))
+    model = trained_model(tmp_path / "run", made, hidden_act="gelu_tanh")
+    with pytest.raises(ValueError, match=r"the vocabulary is spiece\.model: google-research/bert reads WordPiece's"):
+        export_tensorflow(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,174 @@
+"""Byte-level BPE: the ids are those of transformers and of the algorithm written plainly; nothing is unknown."""
+
+import functools
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from multilingual_text import sentences  # noqa: F401 (a fixture)
+
+from bertjax.tokenization.byte_level import ByteLevelBPE
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
+
+AS_IT_IS = TextRules(lowercase=False, strip_accents=False)
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+TEXT = ["the cat sat on the mat; the dog didn't.", "naïve cafés 東京は日本の首都である。", "a (b) c-d 12,5 %"] * 9
+
+
+def gpt2_bytes():
+    """Radford et al.'s table, as their code says it: printable bytes are themselves, the others follow from 256."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    letters = {byte: chr(byte) for byte in kept}
+    for byte in range(256):
+        if byte not in letters:
+            letters[byte] = chr(256 + len(letters) - len(kept))
+    return letters
+
+
+class Plain:
+    """Byte-level BPE by the book: cut by GPT-2's expression, merge the best pair until there is none."""
+
+    def __init__(self, tokenizer):
+        regex = pytest.importorskip("regex", reason="needs the regex package")
+        self.ids = json.loads(tokenizer.files["vocab.json"])
+        lines = tokenizer.files["merges.txt"].decode().split("\n")
+        pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        self.rank = {pair: number for number, pair in enumerate(pairs)}
+        self.cut = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+        self.letters = gpt2_bytes()
+        self.merged = functools.cache(self._merged)
+
+    def _merged(self, word):
+        parts = list(word)
+        while len(parts) > 1:
+            best = min(itertools.pairwise(parts), key=lambda pair: self.rank.get(pair, len(self.rank)))
+            if best not in self.rank:
+                break
+            place = 0
+            while place < len(parts) - 1:
+                if (parts[place], parts[place + 1]) == best:
+                    parts[place : place + 2] = ["".join(best)]
+                place += 1
+        return [self.ids[part] for part in parts]
+
+    def encode(self, text):
+        text = text if text[:1].isspace() or not text else f" {text}"
+        words = ("".join(self.letters[byte] for byte in word.encode()) for word in self.cut.findall(text))
+        return [number for word in words for number in self.merged(word)]
+
+
+@pytest.fixture(scope="module")
+def small():
+    return train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, AS_IT_IS), 340, AS_IT_IS)
+
+
+@pytest.fixture(scope="module")
+def roberta(real_data):
+    return load_tokenizer(real_data / "vocab" / "roberta-base", AS_IT_IS)
+
+
+def ids_of(tokenizer, texts):
+    return [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.text(st.one_of(st.sampled_from("the's  \t\n東é12.\u3000"), st.characters(exclude_categories=["Cs"]))))
+)
+def test_any_text(small, texts):
+    texts = [text.replace("\0", "") for text in texts]
+    encodings = small.backend.encode_batch(texts, add_special_tokens=False)
+    assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
+
+
+def test_robertas_files_give_the_ids_of_the_plain_algorithm(roberta, sentences):  # noqa: F811
+    plain = Plain(roberta)
+    assert ids_of(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
+
+
+def test_robertas_files_give_the_ids_of_transformers(roberta, real_data, sentences):  # noqa: F811
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    theirs = transformers.RobertaTokenizer.from_pretrained(real_data / "vocab" / "roberta-base", add_prefix_space=True)
+    expected = theirs(sentences, add_special_tokens=False, verbose=False)["input_ids"]
+    assert ids_of(roberta, sentences) == expected
+
+
+def test_a_trained_one_gives_the_ids_of_the_plain_algorithm(sentences):  # noqa: F811
+    made = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::4], AS_IT_IS), 4000, AS_IT_IS)
+    plain = Plain(made)
+    assert made.vocab_size == 4000
+    assert ids_of(made, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
+
+
+def test_text_comes_back_whole(small):
+    for text in ("naïve 東京 \U0001f600 don't", "a\u0301 ﬁ"):
+        assert small.decode(small.encode([text])[0]) == text
+    assert small.unk_id not in small.encode(["\U0001f600 \u0e01 \x7f"])[0]
+
+
+def test_text_cannot_forge_a_special_token(small):
+    for name in ("<mask>", "<s>", "</s>", "<pad>", "<unk>"):
+        assert not set(small.special.values()) & set(small.encode([f"a {name} b"])[0].tolist())
+    assert small.mask_id in small.backend.encode("a <mask> b").ids
+
+
+def test_layout_and_special_tokens(small, roberta):
+    assert small.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"] and small.tokens[-1] == "<mask>"
+    assert (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id) == (0, 1, 2, 3, 50264)
+    pair = small.backend.encode("the cat", "the dog")
+    first, second = ids_of(small, ["the cat", "the dog"])
+    assert pair.ids == [small.cls_id, *first, small.sep_id, *second, small.sep_id]
+    assert pair.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+
+
+def test_words_begin_where_a_reader_sees_them(roberta):
+    (ids,) = roberta.encode_sentences(["unbelievably, the antediluvian 東京"])
+    starts = [roberta.shown[n] for n in ids.tolist() if not roberta.is_continuation[n]]
+    assert starts[0].startswith("un") and starts[1:4] == [",", "the", "an"]
+    assert len(starts) == 6, starts  # each of the two characters, cut in bytes though they are
+
+
+def test_the_same_words_give_the_same_bytes(small):
+    counts = count_for("byte_bpe", TEXT, AS_IT_IS)
+    assert train_tokenizer("byte_bpe", dict(reversed(list(counts.items()))), 340, AS_IT_IS).files == small.files
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "merges", "message"),
+    [
+        (b"{", b"", r"vocab\.json is no JSON"),
+        (b"[1]", b"", r"does not number its tokens from 0 without gaps"),
+        (b'{"a": 0, "b": 2}', b"", r"does not number its tokens from 0 without gaps"),
+        (b'{"a": 0, "b": 1}', b"#version: 0.2\na b\n", r"line 2 of merges\.txt is 'a b', no pair of vocab\.json"),
+        (b'{"a": 0, "b": 1}', b"\xff", r"merges\.txt is not UTF-8 at byte 0"),
+        (b'{"a": 0, "b": 1, "ab": 2}', b"a b\n", r"no <s>, <pad>, </s>, <unk>, <mask> in vocab\.json"),
+    ],
+)
+def test_bad_files_are_refused(vocabulary, merges, message):
+    with pytest.raises(ValueError, match=message):
+        ByteLevelBPE(vocabulary, merges, AS_IT_IS)
+
+
+def test_files_that_are_missing(tmp_path, small):
+    (tmp_path / "vocab.json").write_bytes(small.files["vocab.json"])
+    with pytest.raises(ValueError, match=r"vocab\.json: no merges\.txt beside it; it takes both"):
+        load_tokenizer(tmp_path, AS_IT_IS)
+    (tmp_path / "merges.txt").write_bytes(small.files["merges.txt"])
+    for path in (tmp_path, tmp_path / "vocab.json", tmp_path / "merges.txt"):
+        assert load_tokenizer(path, AS_IT_IS).fingerprint == small.fingerprint
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(ValueError, match=r"the folder holds vocab\.txt and vocab\.json; name one file"):
+        load_tokenizer(tmp_path, AS_IT_IS)
+    with pytest.raises(ValueError, match=r"data\.unknown='characters': .* it is WordPiece's option"):
+        load_tokenizer(tmp_path / "vocab.json", TextRules(False, False, "characters"))
+
+
+def test_too_small_a_vocabulary():
+    with pytest.raises(ValueError, match=r"data\.vocab_size=200 is too small: a byte-level vocabulary has 261"):
+        train_tokenizer("byte_bpe", {"a": 3}, 200, AS_IT_IS)
+    with pytest.raises(ValueError, match="no words to train on"):
+        train_tokenizer("byte_bpe", {}, 500, AS_IT_IS)
