@@ -1,6 +1,5 @@
 """Preparing: the store holds what the rules say, the same bytes however it was made, and nothing half-made."""
 
-import hashlib
 import itertools
 import json
 import multiprocessing
@@ -15,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_corpus import VOCAB, changed, content, generated_text
 from tokenizers import BertWordPieceTokenizer
 
-from bertjax.config import DataConfig
 from bertjax.text import corpus, shards, trained_vocabulary
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
@@ -25,45 +24,7 @@ from bertjax.text.prepare import prepare, prepare_share, summary
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
-from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-
-LETTERS = [chr(place) for place in range(ord("a"), ord("z") + 1)]
-WORDS = [*("the", "of", "and", "to", "in", "is", "was", "it", "for", "on"), "river", "with", "by", "at", "which", "but"]
-VOCAB = [*SPECIAL_TOKENS, ".", ",", *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-
-
-def generated_text(seed, sentences=12):
-    draw = random.Random(seed)
-    made = [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))).capitalize() + "." for _ in range(sentences)]
-    return " ".join(made[: sentences // 2]) + "\n\n" + " ".join(made[sentences // 2 :])
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    """Forty small files in about eight units, with a quarter of the documents held out."""
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 2500)
-    monkeypatch.setattr(corpus, "MAX_UNITS", 1000)
-    (tmp_path / "text").mkdir()
-    for number in range(40):
-        (tmp_path / "text" / f"{number:02}.txt").write_text(generated_text(number))
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
-    return DataConfig(
-        sources=(f"text:{tmp_path}/text/*.txt",),
-        root=str(tmp_path / "data"),
-        vocab=str(tmp_path / "vocab.txt"),
-        held_out=0.25,
-        workers=1,
-    )
-
-
-def changed(data, **values):
-    return DataConfig(**{**vars(data), **values})
-
-
-def content(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path(folder).iterdir())}
 
 
 def sentences_of(view, tokens):
@@ -399,75 +360,6 @@ def test_disk_really_full(data, tmp_path, workers):
         assert not list(root.glob("store*"))
     finally:
         subprocess.run(["umount", "-l", str(root)], check=True)
-
-
-def test_a_vocabulary_is_trained_where_none_is_named(data, tmp_path):
-    vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
-    assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
-    made = WordPiece.load(vocab, TextRules(True, True))
-    assert made.tokens[:5] == list(SPECIAL_TOKENS) and made.vocab_size == 50
-    store = TokenStore.open(prepare(changed(data, vocab="", vocab_size=50)))
-    assert store.tokenizer().tokens == made.tokens
-    assert prepare_vocabulary(data) == Path(data.vocab)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "size"),
-    [("unigram", "spiece.model", 60), ("bpe", "spiece.model", 60), ("byte_bpe", "vocab.json", 300)],
-)
-def test_a_vocabulary_of_any_kind(data, kind, name, size):
-    asked = changed(data, vocab="", tokenizer=kind, vocab_size=size)
-    vocab = prepare_vocabulary(asked)
-    assert vocab.name == name and prepare_vocabulary(asked) == vocab
-    made = load_tokenizer(vocab, TextRules(True, True))
-    target = prepare(asked)
-    store = TokenStore.open(target)
-    assert store.tokenizer().fingerprint == made.fingerprint
-    assert store.special == made.special and (target / name).read_bytes() == made.files[name]
-    view = store.split("train")
-    texts = {generated_text(n) for n in range(40)}
-    first = made.decode(view.tokens(view.sentence_offsets[:1], np.diff(view.sentence_offsets[:2])))
-    assert any(first.lower() in text.lower() for text in texts)
-    assert content(prepare(changed(asked, vocab=str(vocab), workers=1))) == content(target)
-    vocab.write_bytes(vocab.read_bytes() + b" ")
-    with pytest.raises(ValueError, match=r"was changed after it was made; delete the folder"):
-        prepare_vocabulary(asked)
-
-
-def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
-    texts = [f"{generated_text(n)} Qqq{'x' * n}zzz." for n in range(40)]
-    for number, text in enumerate(texts):
-        (tmp_path / "text" / f"{number:02}.txt").write_text(text)
-    counted = {}
-    for unit in Corpus.of(data).units:
-        counted |= trained_vocabulary._count_unit(unit, data, 1.0)
-    seen = {n for n in range(40) if f"qqq{'x' * n}zzz" in counted}
-    evaluated = {n for n, text in enumerate(texts) if draws(text)[0] < data.held_out}
-    assert seen == set(range(40)) - evaluated
-
-
-def test_large_text_is_sampled(data, monkeypatch):
-    everything = prepare_vocabulary(changed(data, vocab="", vocab_size=70))
-    text_bytes = Corpus.of(data).text_bytes
-    monkeypatch.setattr(trained_vocabulary, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
-    # The size is no input of the fingerprint but a constant of the program.
-    shutil.rmtree(everything.parent)
-    half = json.loads((prepare_vocabulary(changed(data, vocab="", vocab_size=70)).parent / "made.json").read_text())
-    assert half["share_of_documents"] == pytest.approx(0.5, abs=0.01)
-    assert 0.25 < half["words"] / sum(len(generated_text(n).split()) for n in range(40)) < 0.6
-
-
-def test_a_changed_vocabulary_is_not_used(data):
-    asked = changed(data, vocab="", vocab_size=70)
-    vocab = prepare_vocabulary(asked)
-    vocab.write_text(vocab.read_text().replace("the", "eht"))
-    with pytest.raises(
-        ValueError, match=r"vocab\.txt was changed after it was made; delete the folder, or name the file"
-    ):
-        prepare(asked)
-    (vocab.parent / "made.json").unlink()
-    with pytest.raises(ValueError, match=r"a file is missing or damaged; delete the folder"):
-        prepare(asked)
 
 
 def test_the_whole_fingerprint_must_fit(data):

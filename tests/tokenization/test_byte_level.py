@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from multilingual_text import sentences  # noqa: F401 (a fixture)
 
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.loading import load_tokenizer
@@ -85,19 +84,19 @@ def test_any_text(small, texts):
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
 
 
-def test_robertas_files_give_the_ids_of_the_plain_algorithm(roberta, sentences):  # noqa: F811
+def test_robertas_files_give_the_ids_of_the_plain_algorithm(roberta, sentences):
     plain = Plain(roberta)
     assert ids_of(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
 
 
-def test_robertas_files_give_the_ids_of_transformers(roberta, real_data, sentences):  # noqa: F811
+def test_robertas_files_give_the_ids_of_transformers(roberta, real_data, sentences):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     theirs = transformers.RobertaTokenizer.from_pretrained(real_data / "vocab" / "roberta-base", add_prefix_space=True)
     expected = theirs(sentences, add_special_tokens=False, verbose=False)["input_ids"]
     assert ids_of(roberta, sentences) == expected
 
 
-def test_a_trained_one_gives_the_ids_of_the_plain_algorithm(sentences):  # noqa: F811
+def test_a_trained_one_gives_the_ids_of_the_plain_algorithm(sentences):
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::4], AS_IT_IS), 4000, AS_IT_IS)
     plain = Plain(made)
     assert made.vocab_size == 4000

@@ -5,7 +5,6 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from multilingual_text import sentences  # noqa: F401 (a fixture)
 from sentencepiece import sentencepiece_model_pb2
 
 from bertjax.tokenization.loading import load_tokenizer
@@ -57,13 +56,13 @@ def test_any_text(small, texts):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_trained_model_gives_the_librarys_ids(sentences, kind):  # noqa: F811
+def test_a_trained_model_gives_the_librarys_ids(sentences, kind):
     made = train_tokenizer(kind, count_for(kind, sentences[::2], AS_IT_IS), 8000, AS_IT_IS)
     assert made.vocab_size == 8000
     assert ids_of(made, sentences) == library(made).encode(sentences)
 
 
-def test_alberts_model_gives_the_librarys_ids(real_data, sentences):  # noqa: F811
+def test_alberts_model_gives_the_librarys_ids(real_data, sentences):
     albert = load_tokenizer(real_data / "vocab" / "albert-base-v1", AS_IT_IS)
     processor = library(albert)
     score = np.array([processor.get_score(number) for number in range(albert.vocab_size)], np.float64)
@@ -77,7 +76,7 @@ def test_alberts_model_gives_the_librarys_ids(real_data, sentences):  # noqa: F8
 
 
 @pytest.mark.parametrize("uncased", [True, False])
-def test_alberts_model_gives_the_ids_of_transformers(real_data, sentences, uncased):  # noqa: F811
+def test_alberts_model_gives_the_ids_of_transformers(real_data, sentences, uncased):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder = real_data / "vocab" / "albert-base-v1"
     ours = load_tokenizer(folder, TextRules(uncased, uncased))

@@ -1,0 +1,87 @@
+"""The vocabulary of a run: trained on its training documents alone, of any kind, and never changed in secret."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpus import changed, content, generated_text
+
+from bertjax.text import trained_vocabulary
+from bertjax.text.corpus import Corpus, draws
+from bertjax.text.prepare import prepare
+from bertjax.text.store import TokenStore
+from bertjax.text.trained_vocabulary import prepare_vocabulary
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+
+def test_a_vocabulary_is_trained_where_none_is_named(data, tmp_path):
+    vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
+    assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
+    made = WordPiece.load(vocab, TextRules(True, True))
+    assert made.tokens[:5] == list(SPECIAL_TOKENS) and made.vocab_size == 50
+    store = TokenStore.open(prepare(changed(data, vocab="", vocab_size=50)))
+    assert store.tokenizer().tokens == made.tokens
+    assert prepare_vocabulary(data) == Path(data.vocab)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "size"),
+    [("unigram", "spiece.model", 60), ("bpe", "spiece.model", 60), ("byte_bpe", "vocab.json", 300)],
+)
+def test_a_vocabulary_of_any_kind(data, kind, name, size):
+    asked = changed(data, vocab="", tokenizer=kind, vocab_size=size)
+    vocab = prepare_vocabulary(asked)
+    assert vocab.name == name and prepare_vocabulary(asked) == vocab
+    made = load_tokenizer(vocab, TextRules(True, True))
+    target = prepare(asked)
+    store = TokenStore.open(target)
+    assert store.tokenizer().fingerprint == made.fingerprint
+    assert store.special == made.special and (target / name).read_bytes() == made.files[name]
+    view = store.split("train")
+    texts = {generated_text(n) for n in range(40)}
+    first = made.decode(view.tokens(view.sentence_offsets[:1], np.diff(view.sentence_offsets[:2])))
+    assert any(first.lower() in text.lower() for text in texts)
+    assert content(prepare(changed(asked, vocab=str(vocab), workers=1))) == content(target)
+    vocab.write_bytes(vocab.read_bytes() + b" ")
+    with pytest.raises(ValueError, match=r"was changed after it was made; delete the folder"):
+        prepare_vocabulary(asked)
+
+
+def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
+    texts = [f"{generated_text(n)} Qqq{'x' * n}zzz." for n in range(40)]
+    for number, text in enumerate(texts):
+        (tmp_path / "text" / f"{number:02}.txt").write_text(text)
+    counted = {}
+    for unit in Corpus.of(data).units:
+        counted |= trained_vocabulary._count_unit(unit, data, 1.0)
+    seen = {n for n in range(40) if f"qqq{'x' * n}zzz" in counted}
+    evaluated = {n for n, text in enumerate(texts) if draws(text)[0] < data.held_out}
+    assert seen == set(range(40)) - evaluated
+
+
+def test_large_text_is_sampled(data, monkeypatch):
+    everything = prepare_vocabulary(changed(data, vocab="", vocab_size=70))
+    text_bytes = Corpus.of(data).text_bytes
+    monkeypatch.setattr(trained_vocabulary, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
+    # The size is no input of the fingerprint but a constant of the program.
+    shutil.rmtree(everything.parent)
+    half = json.loads((prepare_vocabulary(changed(data, vocab="", vocab_size=70)).parent / "made.json").read_text())
+    assert half["share_of_documents"] == pytest.approx(0.5, abs=0.01)
+    assert 0.25 < half["words"] / sum(len(generated_text(n).split()) for n in range(40)) < 0.6
+
+
+def test_a_changed_vocabulary_is_not_used(data):
+    asked = changed(data, vocab="", vocab_size=70)
+    vocab = prepare_vocabulary(asked)
+    vocab.write_text(vocab.read_text().replace("the", "eht"))
+    with pytest.raises(
+        ValueError, match=r"vocab\.txt was changed after it was made; delete the folder, or name the file"
+    ):
+        prepare(asked)
+    (vocab.parent / "made.json").unlink()
+    with pytest.raises(ValueError, match=r"a file is missing or damaged; delete the folder"):
+        prepare(asked)
