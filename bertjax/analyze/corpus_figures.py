@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -75,7 +75,9 @@ class Words:
     vocab_size: int
     tokens: int
     words: int
-    unknown: int  # words that are [UNK]
+    unknown: int  # words, or characters, that are [UNK]
+    unknown_are: Literal["words", "characters"]
+    added: int | None  # words that an extension of the vocabulary brought; None: it was not extended
     split: int  # words of more than one piece
     continuations: int  # pieces that continue a word
     never: int  # vocabulary entries that never occur, [PAD], [CLS], [SEP] and [MASK] left out
@@ -129,8 +131,8 @@ def lengths_of(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
     )
 
 
-def words_of(counts: TokenCounts, tokenizer: Tokenizer, most_frequent: int) -> Words:
-    """The words of a split in figures, with its `most_frequent` most frequent tokens."""
+def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] | None, most_frequent: int) -> Words:
+    """The words of a split in figures, with its `most_frequent` most frequent tokens; `added` are an extension's."""
     by_id = counts.by_id
     continuations = int(by_id[tokenizer.is_continuation].sum())
     in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
@@ -140,6 +142,8 @@ def words_of(counts: TokenCounts, tokenizer: Tokenizer, most_frequent: int) -> W
         tokens=int(by_id.sum()),
         words=int(by_id.sum()) - continuations,
         unknown=int(by_id[tokenizer.unk_id]),
+        unknown_are=tokenizer.rules.unknown,
+        added=None if added is None else int(by_id @ np.isin(tokenizer.tokens, list(added))),
         split=counts.split_words,
         continuations=continuations,
         never=int(np.count_nonzero(in_text & (by_id == 0))),

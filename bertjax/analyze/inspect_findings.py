@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bertjax.analyze.corpus_figures import RARE, Amount
+from bertjax.analyze.corpus_figures import RARE, Amount, Words
 from bertjax.analyze.inspection import Inspection
 from bertjax.analyze.near_duplicates import HASHES, SHINGLE, SIMILAR
 from bertjax.analyze.overlap import Contaminated, Overlap
@@ -59,8 +59,8 @@ def words_table(found: Inspection) -> Table:
 
     rows = (
         ("words (punctuation marks too)", f"{words.words:,}", ""),
-        ("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words(words.unknown, 3)),
         ("words in more than one piece", f"{words.split:,}", of_words(words.split)),
+        *_unknown(words),
         (
             "pieces that continue a word",
             f"{words.continuations:,}",
@@ -81,9 +81,21 @@ def words_table(found: Inspection) -> Table:
     return Table("Words and the vocabulary", note, ("", "number", "share"), rows)
 
 
+def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
+    """What became of text that no pieces spell, in the order in which it is tried."""
+    of_words = f"{percent(words.unknown, words.words, 3)} of words"
+    rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words)]
+    if words.unknown_are == "characters":
+        rows = [("unknown characters, alone in their words: [UNK]", f"{words.unknown:,}", of_words)]
+    if words.added is not None:
+        share = f"{percent(words.added, words.tokens, 3)} of tokens"
+        rows.insert(0, ("words that the vocabulary was extended by", f"{words.added:,}", share))
+    return tuple(rows)
+
+
 def rows_table(found: Inspection) -> Table:
     """What rows are made of."""
-    sampled = sorted({rows.sampled for kind in found.rows for rows in (kind.single, kind.packed)})
+    sampled = sorted({rows.sampled for kind in found.rows for rows in (kind.single, kind.packed) if rows})
     number = f"{sampled[0]:,}" if len(sampled) == 1 else f"{sampled[0]:,} to {sampled[-1]:,}"
     return Table(
         "Rows",
@@ -94,15 +106,18 @@ def rows_table(found: Inspection) -> Table:
     )
 
 
-def _row_pair(figures: RowFigures) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _row_pair(figures: RowFigures) -> tuple[tuple[str, ...], ...]:
     kind = figures.kind
     name = f"{kind.data.sequence_length}" + (f" ({kind.name})" if kind.name else "")
+    if figures.packed is None:
+        return (_row(name, kind.data.rows, figures.single),)
     return _row(name, "none", figures.single), _row("", "pairs", figures.packed)
 
 
 def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
-    shares = (rows.padding, rows.mask_rate, rows.is_next)
-    return name, packing, f"{rows.per_epoch:,}", *(f"{share:.1%}" for share in shares), f"{rows.pairs_per_row:.2f}"
+    shares = (f"{share:.1%}" for share in (rows.padding, rows.mask_rate))
+    pairs = ("-", "-") if rows.is_next is None else (f"{rows.is_next:.1%}", f"{rows.pairs_per_row:.2f}")
+    return name, packing, f"{rows.per_epoch:,}", *shares, *pairs
 
 
 def duplicates_table(found: Inspection) -> Table:

@@ -126,7 +126,7 @@ def _frequent(found: Inspection) -> list[str]:
 def _padding(found: Inspection) -> str:
     names = [f"length {figures.kind.data.sequence_length}" for figures in found.rows]
     single = Bars("a pair to a row", [figures.single.padding for figures in found.rows], "orange")
-    packed = Bars("packed", [figures.packed.padding for figures in found.rows], "green")
+    packed = Bars("packed", [(figures.packed or figures.single).padding for figures in found.rows], "green")
     return lying_bars("Padding, share of the cells", names, [single, packed])
 
 
@@ -149,7 +149,7 @@ def _share(part: int, whole: int) -> float:
 
 def _pair(pair: ReadablePair) -> str:
     segments = "".join(
-        f"<p><b>{name}</b>{_pieces(pieces)}</p>" for name, pieces in (("A", pair.a), ("B", pair.b))
+        f"<p><b>{name}</b>{_pieces(pieces)}</p>" for name, pieces in (("A", pair.a), ("B", pair.b)) if pieces
     )  # fmt: skip
     return f'<div class="row card"><b>row {pair.row}</b> {_text(pair.label)}{segments}</div>'
 

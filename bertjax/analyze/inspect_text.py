@@ -103,7 +103,8 @@ def _rows(pairs: Sequence[ReadablePair]) -> str:
     lines = [_heading("Rows as the model sees them"), "  [shown:hidden] marks what is to be predicted"]
     for pair in pairs:
         lines += ["", f"  row {pair.row}, {pair.label}"]
-        lines += _wrapped(joined(pair.a), "    A  ", " " * 7) + _wrapped(joined(pair.b), "    B  ", " " * 7)
+        lines += _wrapped(joined(pair.a), "    A  ", " " * 7)
+        lines += _wrapped(joined(pair.b), "    B  ", " " * 7) if pair.b else []
     return "\n".join(lines)
 
 

@@ -55,6 +55,7 @@ def inspect_store(
     little text for rows.
     """
     tokenizer, train = store.tokenizer(), store.split("train")
+    provenance = store.manifest["provenance"]
     everything = train.num_tokens + store.split("held_out").num_tokens
     rows = tuple(measure_rows(train, tokenizer, kind) for kind in kinds)
     with _counting("counting tokens", everything, progress) as count:
@@ -70,10 +71,10 @@ def inspect_store(
     return Inspection(
         store=str(store.path),
         fingerprint=store.fingerprint,
-        text_bytes=store.manifest["provenance"].get("text_bytes"),
+        text_bytes=provenance.get("text_bytes"),
         amounts=amounts,
         lengths=lengths_of(train),
-        words=words_of(counts["train"], tokenizer, MOST_FREQUENT),
+        words=words_of(counts["train"], tokenizer, provenance.get("added_words"), MOST_FREQUENT),
         rows=rows,
         duplicates=duplicates,
         duplicate_texts=tuple((size, beginning(train, number, tokenizer)) for number, size in duplicates.largest),

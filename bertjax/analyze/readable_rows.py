@@ -12,6 +12,7 @@ from bertjax.text.store import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 
 LABELS = ("IsNext", "NotNext")
+NO_PAIR = "running text"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class ReadablePair:
-    """A sentence pair of a row, without its [CLS] and [SEP]."""
+    """A sentence pair of a row, without its [CLS] and [SEP]; of running text, all is A."""
 
     row: int  # its number in the run
     label: str
@@ -71,7 +72,7 @@ def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, is_hid
     used = row["mlm_weights"] > 0
     originals = dict(zip(row["mlm_positions"][used].tolist(), row["mlm_labels"][used].tolist(), strict=True))
     pairs = []
-    for slot in range(np.count_nonzero(row["pair_weights"] > 0)):
+    for slot in range(row["sequence_ids"].max()):
         inside = row["sequence_ids"] == slot + 1
         first, second = (np.flatnonzero(inside & (row["token_type_ids"] == segment)) for segment in (0, 1))
         a, b = (
@@ -84,5 +85,7 @@ def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, is_hid
             )
             for places in (first[1:-1], second[:-1])
         )
-        pairs.append(ReadablePair(number, LABELS[int(row["pair_labels"][slot])], a, b))
+        pairs.append(
+            ReadablePair(number, LABELS[int(row["pair_labels"][slot])] if row["pair_weights"][slot] else NO_PAIR, a, b)
+        )
     return pairs

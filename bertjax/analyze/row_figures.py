@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -47,9 +48,9 @@ class Rows:
         return self.masked / self.tokens
 
     @property
-    def is_next(self) -> float:
-        """The share of the pairs whose B follows A."""
-        return self.next_pairs / self.pairs
+    def is_next(self) -> float | None:
+        """The share of the pairs whose B follows A; None where rows have no pairs."""
+        return self.next_pairs / self.pairs if self.pairs else None
 
     @property
     def pairs_per_row(self) -> float:
@@ -59,24 +60,24 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """One kind of rows, each pair in a row of its own and packed."""
+    """One kind of rows, each pair in a row of its own and packed; rows of running text are full as they are."""
 
     kind: RowKind
     single: Rows
-    packed: Rows
+    packed: Rows | None
 
 
 def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFigures:
     """Make the first SAMPLE_ROWS rows of a run both ways, or those of one epoch if it has fewer; they are in random
     order.
 
-    Raises ValueError if the split has too few documents or a row holds no pair.
+    Raises ValueError if the split has too few documents.
     """
-    return RowFigures(
-        kind,
-        _measured(PairBatches(split, tokenizer, replace(kind.data, packing="none"), kind.seed), kind.data),
-        _measured(PairBatches(split, tokenizer, replace(kind.data, packing="pairs"), kind.seed), kind.data),
-    )
+
+    def packed(packing: Literal["none", "pairs"]) -> Rows:
+        return _measured(PairBatches(split, tokenizer, replace(kind.data, packing=packing), kind.seed), kind.data)
+
+    return RowFigures(kind, packed("none"), packed("pairs") if kind.data.rows == "pairs" else None)
 
 
 def _measured(batches: PairBatches, data: DataConfig) -> Rows:

@@ -69,7 +69,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
         if folder.exists():
             require_vocabulary(folder, inputs)
         else:
-            how = {"extends": old.fingerprint, "added": len(added), "replaced_unused": replaced}
+            how = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
             keep_vocabulary(folder, inputs, new, corpus, how | {"share_of_documents": share})
     return Extension(folder / "vocab.txt", tuple(added), replaced, _pieces(old, words), _pieces(new, words))
 

@@ -24,7 +24,7 @@ from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_r
 from bertjax.text.sources import require_documents
 from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore
 from bertjax.text.store_writer import finish_store
-from bertjax.text.trained_vocabulary import READING_VERSION, vocabulary_of
+from bertjax.text.trained_vocabulary import READING_VERSION, added_words, vocabulary_of
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
@@ -148,6 +148,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },
+        **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),
     }

@@ -120,6 +120,12 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
     return count_for(data.tokenizer, texts(), TextRules.of(data))
 
 
+def added_words(vocab: Path) -> list[str] | None:
+    """What an extension added to a vocabulary that lies where it was made; None if it is no extended one."""
+    about = vocab.with_name("made.json")
+    return json.loads(about.read_bytes()).get("added_words") if about.is_file() else None
+
+
 def require_vocabulary(folder: Path, inputs: str) -> None:
     """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:

@@ -122,7 +122,7 @@ def test_bins_hold_every_length_once(per_octave, longest):
 
 def test_words_are_counted_as_a_plain_loop_counts_them(store):
     _, counts = count_store(store, TOKENIZER, lambda more: None)
-    words = words_of(counts["train"], TOKENIZER, 4)
+    words = words_of(counts["train"], TOKENIZER, None, 4)
     continues = [TOKENIZER.tokens[t].startswith("##") for t in flat(TRAIN)]
     assert (words.tokens, words.continuations, words.words) == (
         len(continues), sum(continues), len(continues) - sum(continues)
@@ -130,6 +130,9 @@ def test_words_are_counted_as_a_plain_loop_counts_them(store):
     assert words.split == sum(b and not a for a, b in itertools.pairwise(continues)) > 0
     frequency = Counter(flat(TRAIN))
     assert words.unknown == frequency[TOKENIZER.unk_id] > 0
+    assert (words.unknown_are, words.added) == ("words", None)
+    added = TOKENIZER.tokens[9:12]
+    assert words_of(counts["train"], TOKENIZER, added, 4).added == sum(frequency[n] for n in range(9, 12)) > 0
     usable = [n for n, token in enumerate(TOKENIZER.tokens) if token not in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")]
     assert words.never == sum(frequency[n] == 0 for n in usable) >= 21
     assert words.rare == sum(0 < count < 10 for count in frequency.values()) > 0

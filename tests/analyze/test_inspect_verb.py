@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import re
 import subprocess
@@ -132,6 +133,19 @@ def test_a_recipe_is_prepared_and_shows_its_stages(tmp_path, capsys, stages, opt
     assert re.findall(r"^  (\d+(?: \(stage \d\))?) +none ", said, re.M) == lengths
     assert "lines: corpus.txt" in said
     assert said.splitlines()[-1].endswith(f"next: bertjax pretrain {recipe}")
+
+
+def test_rows_of_running_text(tmp_path, capsys):
+    texts = [" ".join(TOKENIZER.tokens[n] for s in d for n in s if n > 8) + "." for d in documents(40, 5)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "recipe.py").write_text(RECIPE.replace("STAGES", "()"))
+    asked = ["inspect", str(tmp_path / "recipe.py"), "--html", str(tmp_path / "page.html")]
+    asked += ["--data.sources", f"jsonl:{tmp_path}/text.jsonl", "--data.root", str(tmp_path / "data")]
+    assert main([*asked, "--data.rows", "doc_sentences", "--training.objectives", "mlm"]) == 0
+    shown = capsys.readouterr().out
+    (line,) = [line for line in shown.splitlines() if "doc_sentences  " in line]
+    assert line.split()[-2:] == ["-", "-"] and "row 0, running text" in shown and "    B  " not in shown
+    Page((tmp_path / "page.html").read_text()).close()
 
 
 @pytest.mark.parametrize(

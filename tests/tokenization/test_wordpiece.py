@@ -211,3 +211,38 @@ def test_a_missing_vocabulary(tmp_path):
         ValueError, match=r"vocabulary .*none\.txt: no such file; give a vocab\.txt, .*or leave it empty to train one"
     ):
         load_tokenizer(tmp_path / "none.txt", TextRules(True, True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
+def test_an_unknown_character_may_be_unknown_alone(sentences):
+    """A word of known characters is as ever; any other is cut at what is in no token."""
+    rules = TextRules(True, True)
+    reference = WordPiece(TOKENS, rules)
+    characters = WordPiece(TOKENS, TextRules(True, True, "characters"))
+    known = set("".join(token.removeprefix("##") for token in TOKENS if token not in SPECIAL_TOKENS))
+    for sentence, found in zip(sentences, characters.encode_sentences(sentences), strict=True):
+        expected = []
+        clean = reference.backend.normalizer.normalize_str(sentence)
+        for word, _ in reference.backend.pre_tokenizer.pre_tokenize_str(clean):
+            for part in re.findall(f"[{re.escape(''.join(sorted(known)))}]+|.", word, re.DOTALL):
+                expected += reference.encode([part])[0].tolist() if part[0] in known else [reference.unk_id]
+        assert found.tolist() == expected
+
+
+def test_words_lose_less_to_unknown_characters():
+    words, characters = (WordPiece(TOKENS, TextRules(True, True, unknown)) for unknown in ("words", "characters"))
+    spelled = lambda made: [made.tokens[n] for n in made.encode(["play☃ing, яthe z"])[0]]  # noqa: E731
+    assert spelled(words) == ["[UNK]", "[UNK]", "[UNK]", "z"]
+    assert spelled(characters) == ["play", "[UNK]", "i", "##n", "##g", "[UNK]", "[UNK]", "the", "z"]
+    assert words.fingerprint != characters.fingerprint
+    assert not characters.is_continuation[characters.unk_id]
+
+
+def test_the_published_vocabularies_know_their_characters(real_data):
+    vocab = real_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt"
+    words, characters = (WordPiece.load(vocab, TextRules(False, False, unknown)) for unknown in ("words", "characters"))
+    text = ["The naïve 北京 is в Москве 😀and 😀.", "a\u0f40b"]
+    ids = [made.encode(text)[0].tolist() for made in (words, characters)]
+    assert ids[0].count(words.unk_id) == 3 and ids[1].count(words.unk_id) == 3
+    assert {"and", "a", "b"} <= {words.tokens[n] for n in ids[1]} and "and" not in {words.tokens[n] for n in ids[0]}
