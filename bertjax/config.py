@@ -62,6 +62,7 @@ class DataConfig:
     lowercase: bool = True
     strip_accents: bool = True
     unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
+    segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
     held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
     workers: int = 0  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
@@ -267,6 +268,10 @@ def validate(config: Config) -> Config:
         raise ValueError(
             f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
             "not all of them 0"
+        )
+    if data.segmenter != "none" and not data.whole_word_masking:
+        raise ValueError(
+            f"data.segmenter={data.segmenter!r} without data.whole_word_masking has no effect; set both or neither"
         )
     if data.rows != "pairs" and "nsp" in training.objectives:
         raise ValueError(

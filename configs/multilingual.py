@@ -2,7 +2,8 @@
 
 Reproduces: google-research/bert's multilingual.md: the network and the steps of bert_base.py on the Wikipedias of 104
     languages, cased (119,547 entries, the recommended one) or uncased (105,879), and of Chinese alone (21,128 entries;
-    accents and case removed). Variants: cased, uncased, chinese.
+    accents and case removed). Variants: cased, uncased, chinese; chinese-wwm hides whole words, as jieba finds them
+    (Chinese BERT-wwm, Cui et al. 2019; needs `pip install 'bertjax[chinese]'`).
 Text: give each Wikipedia as a source of its own. Their shares of an epoch, and of the words that a vocabulary is
     trained on, are smoothed by an exponent of 0.7, as for the published model. The cased model keeps accents: languages
     whose marks carry meaning need that.
@@ -18,10 +19,12 @@ from bert_base import config as bert_base
 from bertjax.config import Config, DataConfig, variant_of
 
 SMOOTHED = {"temperature": 0.7, "vocab_temperature": 0.7}
+CHINESE = DataConfig(vocab_size=21_128, sources=("tfds:wikipedia/20230601.zh",))
 VARIANTS = {
     "cased": DataConfig(vocab_size=119_547, lowercase=False, strip_accents=False, **SMOOTHED),
     "uncased": DataConfig(vocab_size=105_879, **SMOOTHED),
-    "chinese": DataConfig(vocab_size=21_128, sources=("tfds:wikipedia/20230601.zh",)),
+    "chinese": CHINESE,
+    "chinese-wwm": replace(CHINESE, whole_word_masking=True, segmenter="jieba"),
 }
 
 
@@ -31,7 +34,7 @@ def config(variant: str = "cased") -> Config:
     base = bert_base()
     return replace(
         base,
-        name=f"bert_{variant}" if variant == "chinese" else f"bert_multilingual_{variant}",
+        name=f"bert_{variant}" if variant.startswith("chinese") else f"bert_multilingual_{variant}",
         model=replace(base.model, vocab_size=data.vocab_size),
         data=data,
     )

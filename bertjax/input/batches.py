@@ -110,16 +110,18 @@ class PairBatches:
         """Each pair, or each stretch of running text, in a row of its own."""
         split, length, vocabulary = self._split, self._data.sequence_length, self._vocabulary
         if self._data.rows == "pairs":
-            encoder, is_text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, length, vocabulary)
+            encoder, text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, length, vocabulary)
         else:
             first, count = pairs.first[:, 0], pairs.count[:, 0]
-            encoder, is_text = lay_out_sentences(split, first, count, length, vocabulary)
+            encoder, text = lay_out_sentences(split, first, count, length, vocabulary)
         if self._data.predict == "next":
             predictions = next_tokens(encoder["input_ids"], encoder["sequence_ids"])
         else:
-            special = encoder["sequence_ids"].sum(axis=1) - is_text.sum(axis=1)
+            special = encoder["sequence_ids"].sum(axis=1) - text.places.sum(axis=1)
+            segmented = self._data.whole_word_masking and split.tells_words
+            continues = split.continues(text.starts, text.lengths) if segmented else None
             encoder["input_ids"], predictions = mask_tokens(
-                encoder["input_ids"], is_text, pairs.keys, self._mask_rule, special
+                encoder["input_ids"], text.places, pairs.keys, self._mask_rule, special, continues
             )
         return encoder | predictions | label_pairs(pairs.is_random, weight=float(self._data.rows == "pairs"))
 

@@ -28,7 +28,12 @@ class MaskRule:
 
 
 def mask_tokens(
-    input_ids: np.ndarray, candidates: np.ndarray, keys: np.ndarray, rule: MaskRule, special: int | np.ndarray = 3
+    input_ids: np.ndarray,
+    candidates: np.ndarray,
+    keys: np.ndarray,
+    rule: MaskRule,
+    special: int | np.ndarray = 3,
+    continues: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Hide tokens of each row and say what they were.
 
@@ -36,7 +41,8 @@ def mask_tokens(
 
     `input_ids` int32[B, L]; `candidates` bool[B, L] is true where a token may be hidden, that is everywhere but on
     padding and on a row's special tokens, of which there are `special`, int64[B] or one number; `keys` uint64[B], one
-    per sentence pair: all that the draws depend on.
+    per sentence pair: all that the draws depend on; `continues`, bool for each candidate in order, says which go on
+    with a word, where it is not the ids that tell.
     Returns the ids after masking, int32[B, L], and `mlm_positions`, `mlm_labels` int32[B, P] in ascending order of
     position, 0 on unused slots, and `mlm_weights` float32[B, P], 1 on used slots and 0 on the others.
     """
@@ -47,7 +53,8 @@ def mask_tokens(
     if rule.is_continuation is None:
         positions = _choose_tokens(candidates, counts, order_keys, rule.max_predictions)
     else:
-        continues = rule.is_continuation[input_ids[candidates]]
+        if continues is None:
+            continues = rule.is_continuation[input_ids[candidates]]
         positions = _choose_words(candidates, continues, counts, order_keys, rule.max_predictions)
     is_used = positions < input_ids.shape[1]
     positions[~is_used] = 0  # [CLS], which is never hidden: there its own id is written back

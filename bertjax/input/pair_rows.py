@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +26,23 @@ class Split(Protocol):
         """The ids of all these stretches, end to end."""
         ...
 
+    @property
+    def tells_words(self) -> bool:
+        """Whether it knows of each token if it goes on with a word."""
+        ...
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Which tokens of all these stretches do, bool, end to end; asked for only if it knows."""
+        ...
+
+
+class Text(NamedTuple):
+    """The text in rows: where it is, bool [B, L]; and the stretches of the split it is, in order, int64 [n] both."""
+
+    places: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
 
 class Vocabulary(Protocol):
     """What is needed of a tokenizer (`bertjax.tokenization.wordpiece.WordPiece`)."""
@@ -40,15 +57,16 @@ class Vocabulary(Protocol):
 
 def lay_out_pairs(
     split: Split, first: np.ndarray, count: np.ndarray, keys: np.ndarray, length: int, vocabulary: Vocabulary
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+) -> tuple[dict[str, np.ndarray], Text]:
     """Rows of A and B, `count` sentences from sentence `first` on, int64[B, 2] both, cut under `keys`, uint64[B].
 
-    Returns what `lay_out` does.
+    Returns input_ids, token_type_ids, sequence_ids, int32[B, L], and the text in them.
     """
     begin = split.sentence_offsets[first].astype(np.int64)
     sizes = split.sentence_offsets[first + count] - begin
     starts, lengths = truncate(begin, sizes, length - SPECIAL_TOKENS, fold_in(keys, "truncate"))
-    return lay_out(split.tokens(starts.ravel(), lengths.ravel()), lengths, length, vocabulary)
+    encoder, is_text = lay_out(split.tokens(starts.ravel(), lengths.ravel()), lengths, length, vocabulary)
+    return encoder, Text(is_text, starts.ravel(), lengths.ravel())
 
 
 def truncate(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertjax.input.pair_rows import Split, Vocabulary
+from bertjax.input.pair_rows import Split, Text, Vocabulary
 from bertjax.text.ragged import before_in_row, places_in
 
 
 def lay_out_sentences(
     split: Split, first: np.ndarray, count: np.ndarray, length: int, vocabulary: Vocabulary
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+) -> tuple[dict[str, np.ndarray], Text]:
     """Rows of `count` sentences from sentence `first` on, int64[B] both.
 
-    Returns input_ids, token_type_ids (all 0), sequence_ids, int32[B, L], and where text is, bool[B, L].
+    Returns input_ids, token_type_ids (all 0), sequence_ids, int32[B, L], and the text in them.
     """
     row, start, sizes = _parts(split, first, first + count, length - 2)
     begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
@@ -30,7 +30,7 @@ def lay_out_sentences(
         "token_type_ids": np.zeros_like(input_ids),
         "sequence_ids": (np.arange(length) < used[:, None]).astype(np.int32),
     }
-    return encoder, is_text
+    return encoder, Text(is_text, start, sizes)
 
 
 def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

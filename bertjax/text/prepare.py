@@ -7,6 +7,7 @@ of processes and machines. Making one that was interrupted goes on with the unit
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,7 +27,9 @@ from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore
 from bertjax.text.store_writer import finish_store
 from bertjax.text.trained_vocabulary import READING_VERSION, added_words, vocabulary_of
 from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
 
 LEAST_DOCUMENTS = 2  # in each split: a pair of segments may need another document
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
@@ -76,11 +79,21 @@ def _plan_store(data: DataConfig, progress: Progress) -> tuple[Corpus, Tokenizer
     rules = TextRules.of(data)
     tokenizer = load_tokenizer(vocab, rules)
     made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, "held_out": data.held_out}
+    if data.segmenter != "none":
+        made_of["segmenter"] = _segmenter(data, tokenizer)
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = Path(data.root) / f"store-{inputs[:12]}"
     folder = target.with_name(f"{target.name}.partial")
-    job = ShardJob(folder, inputs, vocab, rules, data.held_out)
+    job = ShardJob(folder, inputs, vocab, rules, data.segmenter, data.held_out)
     return corpus, tokenizer, job, target
+
+
+def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
+    """Which words are found. Raises ValueError where the segmenter is missing, or of no use for the tokenizer."""
+    if not isinstance(tokenizer, WordPiece):
+        raise ValueError(f"data.segmenter={data.segmenter!r}: pieces of {tokenizer.named} are words; set it to none")
+    load_segmenter(data.segmenter)
+    return f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
 
 
 def summary(store: TokenStore) -> str:
@@ -113,7 +126,7 @@ def _make_store(
         _require_enough(shards, job.held_out)
         _warn_of_unknown(shards, provenance["unknown_tokens"], job.vocab)
         remove_records(corpus.units, job)
-        finish_store(job.folder, target, shards, tokenizer, provenance)
+        finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
 
 
 def _fill(

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from bertjax.text.sources import read_documents
 from bertjax.text.store import SPLITS
 from bertjax.text.store_writer import ShardWriter, write_durably
 from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
 
 _BATCH_CHARACTERS = 1 << 20
 
@@ -32,7 +34,13 @@ class ShardJob:
     inputs: str  # fingerprint of everything the store is made from
     vocab: Path
     rules: TextRules
+    segmenter: Literal["none", "jieba"]
     held_out: float
+
+    @property
+    def planes(self) -> tuple[str, ...]:
+        """The arrays per token that the shards have besides ids."""
+        return () if self.segmenter == "none" else ("continues",)
 
 
 def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
@@ -47,12 +55,13 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
         writers = {
-            split: ShardWriter(job.folder, f"{split}-{unit.number:05}", tokenizer.vocab_size) for split in SPLITS
+            split: ShardWriter(job.folder, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes)
+            for split in SPLITS
         }
         for writer in writers.values():
             unfinished.callback(writer.discard)
         for batch in _batches(unit, reading):
-            ids = _write_batch(batch, writers, tokenizer, job.held_out)
+            ids = _write_batch(batch, writers, tokenizer, job)
             text_bytes += sum(len(document.text.encode()) for document in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         shards = {split: writer.finish() if writer.documents else None for split, writer in writers.items()}
@@ -109,16 +118,29 @@ def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
 
 
 def _write_batch(
-    documents: list[Document], writers: dict[str, ShardWriter], tokenizer: Tokenizer, held_out: float
+    documents: list[Document], writers: dict[str, ShardWriter], tokenizer: Tokenizer, job: ShardJob
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document in documents]
-    ids, lengths = tokenizer.encode([sentence for group in sentences for sentence in group])
+    ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job)
     document_of = np.repeat(np.arange(len(documents)), [len(group) for group in sentences])
-    evaluated = np.array([draws(document.text)[0] < held_out for document in documents])
+    evaluated = np.array([draws(document.text)[0] < job.held_out for document in documents])
     for split, chosen in (("train", ~evaluated), ("held_out", evaluated)):
         # Neither a sentence without tokens nor a document without sentences goes into a store.
         kept = chosen[document_of] & (lengths > 0)
         per_document = np.bincount(document_of[kept], minlength=len(documents))
-        writers[split].add(ids[np.repeat(kept, lengths)], lengths[kept], per_document[per_document > 0])
+        tokens = np.repeat(kept, lengths)
+        chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
+        writers[split].add(ids[tokens], lengths[kept], per_document[per_document > 0], **chosen_planes)
     return ids
+
+
+def _encoded(
+    sentences: list[str], tokenizer: Tokenizer, job: ShardJob
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Ids, lengths, and the planes of the job."""
+    if job.segmenter == "none":
+        return *tokenizer.encode(sentences), {}
+    assert isinstance(tokenizer, WordPiece)
+    ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.segmenter))
+    return ids, lengths, {"continues": continues}

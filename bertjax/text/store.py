@@ -8,7 +8,8 @@ A store is a directory:
     train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the documents kept for evaluation
-Every sentence has a token and every document a sentence. `planes` in the manifest is room for further arrays per token.
+    train-00000.continues    where words were segmented: bool, whether a token goes on with the word before it
+Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
 `store_writer` makes one; `prepare` makes one from text.
 """
 
@@ -30,6 +31,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 20
 PARTS = ("tokens", "sentences", "documents")
+PLANES = {"continues": "|b1"}  # further arrays of one value per token, for stores that have them
 OFFSET_DTYPE = "<i8"
 
 Split = Literal["train", "held_out"]
@@ -176,20 +178,33 @@ class SplitView:
         starts, lengths: int64 [n]; a range may not reach over the end of a document. Raises ValueError if one lies
         outside the split, and, naming file and byte offset, if a block that is read for the first time is damaged.
         """
+        return self._gather([shard.tokens for shard in self._shards], starts, lengths)
+
+    @property
+    def tells_words(self) -> bool:
+        """Whether words were segmented when it was made."""
+        return all(shard.continues is not None for shard in self._shards)
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Which tokens of ranges go on with the word before them: bool [sum of lengths]; otherwise as `tokens`."""
+        return self._gather([shard.continues for shard in self._shards if shard.continues], starts, lengths)
+
+    def _gather(self, files: list[_CheckedFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The values of ranges in files of one value per token, one file to a shard."""
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         self._check_ranges(starts, lengths)
-        if len(self._shards) == 1:
-            return self._shards[0].tokens.take(places_in(starts, lengths), starts, lengths)
+        if len(files) == 1:
+            return files[0].take(places_in(starts, lengths), starts, lengths)
         home = np.searchsorted(self._first_token, starts, side="right") - 1
         order = np.argsort(home, kind="stable")
         local, sizes = starts[order] - self._first_token[home[order]], lengths[order]
         places, ends = places_in(local, sizes), _bases(sizes)
-        gathered = np.empty(len(places), self._dtype)
-        edges = np.searchsorted(home[order], np.arange(len(self._shards) + 1))
-        for shard, a, b in zip(self._shards, edges[:-1], edges[1:], strict=True):
+        gathered = np.empty(len(places), files[0].dtype if files else np.uint16)
+        edges = np.searchsorted(home[order], np.arange(len(files) + 1))
+        for file, a, b in zip(files, edges[:-1], edges[1:], strict=True):
             if a < b:
                 span = slice(ends[a], ends[b])
-                gathered[span] = shard.tokens.take(places[span], local[a:b], sizes[a:b])
+                gathered[span] = file.take(places[span], local[a:b], sizes[a:b])
         out = np.empty_like(gathered)
         out[places_in(_bases(lengths)[:-1][order], sizes)] = gathered
         return out
@@ -197,12 +212,9 @@ class SplitView:
     def verify(self) -> None:
         """Check every block. Raises ValueError naming the first damaged file and byte offset."""
         for shard in self._shards:
-            for file in (shard.tokens, shard.sentences, shard.documents):
-                file.whole()
-
-    @property
-    def _dtype(self) -> np.dtype:
-        return self._shards[0].tokens.dtype if self._shards else np.dtype(np.uint16)
+            for file in (shard.tokens, shard.sentences, shard.documents, shard.continues):
+                if file is not None:
+                    file.whole()
 
     def _check_ranges(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         if not len(starts):
@@ -219,7 +231,7 @@ class SplitView:
 
 
 class _Shard:
-    """The three files of one shard."""
+    """The files of one shard."""
 
     def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str) -> None:
         self.num_documents: int = record["documents"]
@@ -229,6 +241,8 @@ class _Shard:
         self.tokens = _CheckedFile(folder, files["tokens"], dtype)
         self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
         self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
+        plane = "continues"
+        self.continues = _CheckedFile(folder, files[plane], PLANES[plane]) if plane in files else None
 
 
 class _CheckedFile:

@@ -18,6 +18,7 @@ from bertjax.text.store import (
     FORMAT_VERSION,
     OFFSET_DTYPE,
     PARTS,
+    PLANES,
     SPLITS,
     content_fingerprint,
     token_dtype,
@@ -26,24 +27,30 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 
 class ShardWriter:
-    """Appends documents to the three files of one shard; memory does not grow with the shard."""
+    """Appends documents to the files of one shard; memory does not grow with the shard."""
 
-    def __init__(self, folder: Path, name: str, vocab_size: int) -> None:
+    def __init__(self, folder: Path, name: str, vocab_size: int, planes: Sequence[str] = ()) -> None:
         self._dtype = token_dtype(vocab_size)
-        self._files = {part: _HashedFile(folder / f"{name}.{part}") for part in PARTS}
+        self._planes = planes
+        self._files = {part: _HashedFile(folder / f"{name}.{part}") for part in (*PARTS, *planes)}
         self._name = name
         self.documents = self.sentences = self.tokens = 0
         for part in ("sentences", "documents"):
             self._files[part].write(np.zeros(1, OFFSET_DTYPE))
 
-    def add(self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray) -> None:
+    def add(
+        self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, **planes: np.ndarray
+    ) -> None:
         """Append documents.
 
         ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens; document_lengths: [documents] in
-        sentences; no length is 0 and each level sums to the one below.
+        sentences; no length is 0 and each level sums to the one below. Each plane: [tokens].
         """
         assert sentence_lengths.sum() == len(ids) and document_lengths.sum() == len(sentence_lengths)
         assert (sentence_lengths > 0).all() and (document_lengths > 0).all()
+        assert planes.keys() == set(self._planes) and all(len(plane) == len(ids) for plane in planes.values())
+        for name, plane in planes.items():
+            self._files[name].write(plane.astype(PLANES[name]))
         self._files["tokens"].write(ids.astype(self._dtype))
         self._files["sentences"].write((self.tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
         self._files["documents"].write((self.sentences + np.cumsum(document_lengths)).astype(OFFSET_DTYPE))
@@ -114,10 +121,12 @@ def finish_store(
     shards: Mapping[str, Sequence[Mapping[str, Any]]],
     tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
+    planes: Sequence[str] = (),
 ) -> None:
     """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
 
-    `shards` are the records of each split's shards in order; `provenance` tells where the text came from.
+    `shards` are the records of each split's shards in order, which have `planes`; `provenance` tells where the text
+    came from.
     """
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -130,7 +139,7 @@ def finish_store(
         "token_dtype": token_dtype(tokenizer.vocab_size),
         "block_bytes": BLOCK_BYTES,
         "splits": {split: _totals(shards.get(split, [])) for split in SPLITS},
-        "planes": {},
+        "planes": {name: PLANES[name] for name in planes},
         "provenance": dict(provenance),
     }
     manifest["fingerprint"] = content_fingerprint(manifest)

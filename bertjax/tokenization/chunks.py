@@ -57,6 +57,12 @@ class ChunkEncoder:
             chunks.append(SEPARATOR)
         return chunks[:-1]
 
+    def size(self, chunk: str) -> int:
+        """How many tokens a chunk has."""
+        if chunk not in self._known:
+            self._learn([chunk])
+        return len(self._known[chunk]) // 4
+
     def _learn(self, chunks: Iterable[str]) -> None:
         """Make every one of the chunks known; forgets old ones when there are too many."""
         if not self._known or len(self._known) > _CACHED_CHUNKS:

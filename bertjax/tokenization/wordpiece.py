@@ -25,7 +25,7 @@ We follow `tokenizers`, for an export runs on it. google-research/bert's rules a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -46,12 +46,13 @@ _SPACE = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Always a token of their own: ASCII and typographic punctuation, and what BERT treats as a Chinese character. None
 # of them is moved by canonical ordering, so that NFD of the parts is NFD of the whole. (google-research/bert has
 # U+2B820 to U+2B91F among the Chinese characters too; `tokenizers` does not.)
-_ALONE = (
-    "!-/:-@\\[-`{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uff1b\uff1f\uff01\uff08\uff09"
+_CHINESE = (
     "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 )
+_ALONE = f"!-/:-@\\[-`{{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uff1b\uff1f\uff01\uff08\uff09{_CHINESE}"
 CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{SEPARATOR}]+|[{_ALONE}{SEPARATOR}]")
+_IS_CHINESE = re.compile(f"[{_CHINESE}]")
 
 
 class WordPiece(Tokenizer):
@@ -90,6 +91,14 @@ class WordPiece(Tokenizer):
             raise ValueError(f"vocabulary {path}: the file is empty; it needs a token a line")
         return cls(tokens, rules, origin=f"vocabulary {path}")
 
+    def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
+        """Stretches of a sentence whose ids, one after another, are the sentence's; and where each begins."""
+        return ((found[0], found.start()) for found in CHUNKS.finditer(sentence))
+
+    def tokens_of(self, chunk: str) -> int:
+        """How many tokens one of `chunks` has."""
+        return self._chunks.size(chunk)
+
     @cached_property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]: which tokens continue a word (begin with ##)."""
@@ -115,6 +124,11 @@ class WordPiece(Tokenizer):
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
         return tokenizer
+
+
+def is_chinese(chunk: str) -> bool:
+    """Whether one of a sentence's chunks is a Chinese character; each is a chunk of its own."""
+    return _IS_CHINESE.match(chunk) is not None
 
 
 def _outside(tokens: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ MUST_MATCH = frozenset(
         "data.lowercase",
         "data.strip_accents",
         "data.unknown",
+        "data.segmenter",
         "data.held_out",
         "data.sequence_length",
         "data.weights",

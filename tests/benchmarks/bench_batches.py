@@ -32,6 +32,8 @@ VOCAB_SIZE = 30_522
 class MadeUpSplit:
     """Documents like Wikipedia's: geometric numbers of sentences of log-normal lengths, of random tokens."""
 
+    tells_words = False
+
     sentences: int
 
     def __post_init__(self) -> None:

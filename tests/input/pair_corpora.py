@@ -13,6 +13,8 @@ FIRST_TOKEN = 5  # below it are the special ones
 class MemorySplit:
     """A split whose sentences have the given numbers of tokens, one list per document."""
 
+    tells_words = False
+
     documents: list[list[int]]
     vocab_size: int = 1000
     all_different: bool = False  # token n of the split is FIRST_TOKEN + n

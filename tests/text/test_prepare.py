@@ -206,7 +206,7 @@ def test_a_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
 
 def test_a_unit_that_fails_leaves_no_files(data, tmp_path):
     (tmp_path / "text" / "02.txt").write_bytes(b"\xff" * 99)
-    job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), TextRules(True, True), 0.25)
+    job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), TextRules(True, True), "none", 0.25)
     before = content_names(tmp_path)
     with pytest.raises(ValueError, match=r"02\.txt"):
         shards.make_shards(Corpus.of(data).units[0], job)

@@ -1,0 +1,71 @@
+"""Words of a script that does not space them, for whole-word masking: what Chinese BERT-wwm (Cui et al. 2019) hides.
+
+WordPiece makes each Chinese character a token. A segmenter says which of them are one word; ids stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from bertjax.tokenization.chunks import SEPARATOR
+from bertjax.tokenization.wordpiece import WordPiece, is_chinese
+
+Segmenter = Callable[[str], Iterable[str]]  # a sentence to its words, which make it up together
+
+
+@lru_cache(maxsize=1)
+def load_segmenter(name: Literal["jieba"]) -> Segmenter:
+    """The segmenter of that name. Raises ValueError where its library is not installed."""
+    assert name == "jieba"
+    try:
+        import jieba
+    except ModuleNotFoundError:
+        raise ValueError(
+            "data.segmenter='jieba': the library is not installed; pip install 'bertjax[chinese]'"
+        ) from None
+    words = jieba.Tokenizer()
+    # Its own start keeps the dictionary in a marshal file in a folder that others can write to.
+    words.FREQ, words.total = words.gen_pfdict(words.get_dict_file())
+    words.initialized = True
+    return words.cut
+
+
+def encode_words(
+    tokenizer: WordPiece, sentences: Sequence[str], segment: Segmenter
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `tokenizer.encode`, and which tokens go on with the word before them: bool [tokens].
+
+    A Chinese character does if the segmenter has it in one word with the Chinese character before it; any other token
+    as ever.
+    """
+    sentences = [sentence.replace(SEPARATOR, "") for sentence in sentences]  # the tokenizer drops it
+    ids, lengths = tokenizer.encode(sentences)
+    continues = tokenizer.is_continuation[ids]
+    ends = np.cumsum(lengths)
+    for sentence, begin, end in zip(sentences, ends - lengths, ends, strict=True):
+        marked = _in_words(tokenizer, sentence, segment)
+        assert len(marked) == end - begin
+        continues[begin:end] |= marked
+    return ids, lengths, continues
+
+
+def _in_words(tokenizer: WordPiece, sentence: str, segment: Segmenter) -> np.ndarray:
+    """Which tokens of a sentence are Chinese characters within a word: bool [tokens]."""
+    starts, place = set(), 0
+    for word in segment(sentence):
+        starts.add(place)
+        place += len(word)
+    assert place == len(sentence), "a segmenter changes nothing of the text"
+    marked: list[bool] = []
+    before = -2  # where the last Chinese character was
+    for chunk, place in tokenizer.chunks(sentence):
+        if is_chinese(chunk):
+            marked += [before == place - 1 and place not in starts] * tokenizer.tokens_of(chunk)
+            before = place
+        else:
+            marked += [False] * tokenizer.tokens_of(chunk)
+    return np.array(marked, bool)

@@ -1,0 +1,109 @@
+"""Words of Chinese: ids stay as they are, and what the segmenter has in one word goes on with the word."""
+
+import lzma
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.text.prepare import prepare
+from bertjax.text.store import TokenStore
+from bertjax.tokenization.segmentation import encode_words, load_segmenter
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+TOKENS = [*SPECIAL_TOKENS, *"北京大学生的abc，。1", "##a", "##b", "##c", "##1"]
+WORDPIECE = WordPiece(TOKENS, TextRules(True, True))
+
+
+def by_length(*lengths):
+    """A segmenter that cuts words of these lengths, again and again."""
+
+    def segment(text):
+        place, n = 0, 0
+        while place < len(text):
+            yield text[place : place + lengths[n % len(lengths)]]
+            place, n = place + lengths[n % len(lengths)], n + 1
+
+    return segment
+
+
+def marked(text, segment):
+    ids, _, continues = encode_words(WORDPIECE, [text], segment)
+    return [("+" if goes_on else "") + TOKENS[n] for n, goes_on in zip(ids, continues, strict=True)]
+
+
+def test_characters_of_a_word_go_on_with_it():
+    assert marked("北京大学的", by_length(2, 2, 1)) == ["北", "+京", "大", "+学", "的"]
+    assert marked("abc北京 大学", by_length(3, 2, 1, 2)) == ["a", "+##b", "+##c", "北", "+京", "大", "+学"]
+    # An unknown character is a character; a word that reaches over a sign or a space is cut there.
+    assert marked("龘京，大学", by_length(5)) == ["[UNK]", "+京", "，", "大", "+学"]
+    assert marked("北 京ab", by_length(5)) == ["北", "京", "a", "+##b"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text("北京大学龘a1 ，\u3000\0\u0301か\n")), st.integers(1, 4))
+def test_ids_are_those_of_the_tokenizer(sentences, length):
+    ids, lengths, continues = encode_words(WORDPIECE, sentences, by_length(length))
+    expected = WORDPIECE.encode(sentences)
+    assert (ids == expected[0]).all() and (lengths == expected[1]).all() and len(continues) == len(ids)
+    assert (continues | ~WORDPIECE.is_continuation[ids]).all()
+    if length == 1:
+        assert (continues == WORDPIECE.is_continuation[ids]).all()
+
+
+def test_real_chinese_is_hidden_in_whole_words(real_data, tmp_path):
+    pytest.importorskip("jieba", reason="needs jieba; pip install 'bertjax[chinese]'")
+    with lzma.open(real_data / "wikipedia_zh" / "zh_00.txt.xz", "rt", encoding="utf-8") as stream:
+        (tmp_path / "zh.txt").write_text(stream.read(150_000).rpartition("</doc>")[0] + "</doc>\n", encoding="utf-8")
+    vocab = real_data / "vocab" / "bert-base-chinese" / "vocab.txt"
+    data = DataConfig(
+        sources=(f"wikiextractor:{tmp_path}/zh.txt",),
+        root=str(tmp_path / "data"),
+        vocab=str(vocab),
+        held_out=0.2,
+        workers=1,
+        sequence_length=64,
+        max_predictions=10,
+        whole_word_masking=True,
+        segmenter="jieba",
+    )
+    store = TokenStore.open(prepare(data))
+    store.verify()
+    view = store.split("train")
+    assert view.tells_words and store.manifest["planes"] == {"continues": "|b1"}
+    starts = np.asarray(view.sentence_offsets[:-1])
+    lengths = np.diff(view.sentence_offsets)
+    words = np.split(view.tokens(starts, lengths), np.flatnonzero(~view.continues(starts, lengths))[1:])
+    tokenizer = store.tokenizer()
+    spelled = ["".join(tokenizer.tokens[n] for n in word) for word in words]
+    segment = load_segmenter("jieba")
+    assert np.mean([word == "".join(segment(word)) and len(list(segment(word))) == 1 for word in spelled]) > 0.95
+    assert 0.2 < np.mean([len(word) > 1 for word in spelled]) < 0.8 and "中国" in spelled
+
+    batches = PairBatches(view, tokenizer, data, seed=1)
+    plain = PairBatches(view, tokenizer, DataConfig(**{**vars(data), "max_predictions": 1}), seed=1)
+    rows, text = batches.rows(np.arange(200)), plain.rows(np.arange(200))
+    of_word = {word for word in spelled if len(word) > 1}
+    hidden_parts = 0
+    for n in range(200):
+        hidden = set(rows["mlm_positions"][n][rows["mlm_weights"][n] > 0].tolist())
+        original = rows["input_ids"][n].copy()
+        original[rows["mlm_positions"][n]] = np.where(rows["mlm_weights"][n] > 0, rows["mlm_labels"][n], original[0])
+        assert (original == tokenizer.cls_id).sum() == 1 and (text["sequence_ids"][n] == rows["sequence_ids"][n]).all()
+        runs = np.split(np.array(sorted(hidden)), np.flatnonzero(np.diff(sorted(hidden)) > 1) + 1)
+        for run in runs:
+            spelled_run = "".join(tokenizer.tokens[original[place]] for place in run)
+            hidden_parts += spelled_run in of_word
+    assert hidden_parts > 300  # with single characters hidden there would hardly be one
+
+
+def test_what_cannot_be_segmented(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    load_segmenter.cache_clear()
+    with pytest.raises(ValueError, match=r"data\.segmenter='jieba': .*; pip install 'bertjax\[chinese\]'"):
+        load_segmenter("jieba")
