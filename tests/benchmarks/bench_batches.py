@@ -35,6 +35,7 @@ class MadeUpSplit:
     tells_words = False
 
     sentences: int
+    giant: int = 0  # of them, in one document
 
     def __post_init__(self) -> None:
         generator = np.random.default_rng(0)
@@ -42,6 +43,7 @@ class MadeUpSplit:
         sizes = generator.geometric(1 / 25, self.sentences // 20)
         ends = np.cumsum(sizes)
         ends = np.append(ends[ends < self.sentences], self.sentences)
+        ends = ends[(ends <= (self.sentences - self.giant) // 2) | (ends > (self.sentences + self.giant) // 2)]
         self.document_offsets = np.concatenate([[0], ends])
         self.sentence_offsets = np.concatenate([[0], np.cumsum(lengths)])
         self._flat = generator.integers(FIRST_TOKEN, VOCAB_SIZE, int(self.sentence_offsets[-1]), dtype=np.uint16)
@@ -132,16 +134,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", help="a token store; without it a corpus is made up")
     parser.add_argument("--sentences", type=int, default=35_000_000, help="of the made-up corpus")
+    parser.add_argument(
+        "--giant", type=int, default=0, help="of the made-up sentences, those of one document amid them"
+    )
+    parser.add_argument("--plan-only", action="store_true")
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--predictions", type=int, default=20)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 256, 1024, 4096])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     store = TokenStore.open(arguments.store) if arguments.store else None
-    split = store.split("train") if store else MadeUpSplit(arguments.sentences)
+    split = store.split("train") if store else MadeUpSplit(arguments.sentences, arguments.giant)
     vocabulary = store.tokenizer() if store else MadeUpVocabulary()
-    print(f"{len(split.document_offsets) - 1:,} documents, {split.sentence_offsets[-1]:,} tokens")
+    longest = np.diff(split.document_offsets).max()
+    print(
+        f"{len(split.document_offsets) - 1:,} documents, the longest of {longest:,} sentences; "
+        f"{split.sentence_offsets[-1]:,} tokens"
+    )
     measure_plan(split, arguments.length)
+    if arguments.plan_only:
+        return
     for whole_words in (False, True):
         data = DataConfig(
             sequence_length=arguments.length,

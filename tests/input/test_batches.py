@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
+from scipy import stats
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
@@ -205,6 +206,24 @@ def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
     orders = np.array([b._pairs_of_pass(content, *which, places, places).first[:, 0] for b, *which in drawn])
     assert (np.sort(orders, axis=1) == np.sort(content.plan.a_start)).all()
     assert len(np.unique(orders, axis=0)) == 8
+
+
+@each_packing
+def test_the_order_of_a_run_has_no_serial_correlation(data: DataConfig) -> None:
+    """Where a row's text stands in the corpus says nothing of where the next rows' texts stand, nor of the step."""
+    batches = small_batches(data=data, documents=3000)
+    pairs = batches._pairs(np.arange(2 * batches.rows_per_epoch))
+    first_of_row = pairs.first[np.unique(pairs.row, return_index=True)[1], 0]
+    for epoch in np.split(first_of_row, 2):
+        place = stats.rankdata(epoch)
+        place = (place - place.mean()) / place.std()
+        n = len(place)
+        correlations = np.array([(place[lag:] * place[:-lag]).sum() / n for lag in range(1, 41)])
+        ljung_box = n * (n + 2) * (correlations**2 / (n - np.arange(1, 41))).sum()
+        assert n > 2000 and stats.chi2.sf(ljung_box, 40) > 0.001
+        assert abs(stats.spearmanr(np.arange(n), place).statistic) < 4 / np.sqrt(n)
+        is_next = epoch[1:] > epoch[:-1]
+        assert abs(is_next.mean() - 0.5) < 4 * np.sqrt(1 / 12 / n)  # ascents of a random order
 
 
 @each_packing
