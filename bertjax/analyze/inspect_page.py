@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from bertjax.analyze.corpus_figures import Lengths
@@ -10,9 +9,8 @@ from bertjax.analyze.inspect_charts import Bars, lying_bars, standing_bars
 from bertjax.analyze.inspect_findings import Table, frequent_tokens, tables
 from bertjax.analyze.inspection import Inspection
 from bertjax.analyze.readable_rows import Piece, ReadablePair, glues
-from bertjax.training.report_style import STYLE
+from bertjax.training.page import escaped, render_page
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _OWN_STYLE = """
 td:first-child { overflow-wrap: anywhere; }
 p.caption { max-width: 96ch; }
@@ -27,13 +25,13 @@ p.caption { max-width: 96ch; }
 _COLOURS = ("blue", "green", "violet")
 
 
-def render_page(found: Inspection) -> str:
+def render_inspection(found: Inspection) -> str:
     """The page as HTML; all text is escaped."""
     amounts, words, rows, duplicates, overlap = tables(found)
     title = f"Token store {found.store}"
     body = [
-        f"<h1>{_text(title)}</h1>",
-        f'<p class="about">fingerprint {_text(found.fingerprint[:12])}; inspected by bertjax</p>',
+        f"<h1>{escaped(title)}</h1>",
+        f'<p class="about">fingerprint {escaped(found.fingerprint[:12])}; inspected by bertjax</p>',
         _table(amounts),
         "<h2>Lengths</h2>",
         _charts([_histogram(one, colour) for one, colour in zip(found.lengths, _COLOURS, strict=True)]),
@@ -59,28 +57,18 @@ def render_page(found: Inspection) -> str:
         '<p class="caption">Marked is what is to be predicted: first what is shown, then what was there.</p>',
         *(_pair(pair) for pair in found.readable),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{STYLE}{_OWN_STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{chr(10).join(part for part in body if part)}\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
+    return render_page(title, body, style=_OWN_STYLE)
 
 
 def _table(table: Table) -> str:
     kinds = ["", *(' class="number"' for _ in table.columns[1:])]
-    heads = "".join(f"<th{kind}>{_text(name)}</th>" for kind, name in zip(kinds, table.columns, strict=True))
+    heads = "".join(f"<th{kind}>{escaped(name)}</th>" for kind, name in zip(kinds, table.columns, strict=True))
     rows = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_text(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
         for row in table.rows
     )
     return (
-        f'<h2>{_text(table.title)}</h2>\n<p class="caption">{_text(table.note)}</p>\n'
+        f'<h2>{escaped(table.title)}</h2>\n<p class="caption">{escaped(table.note)}</p>\n'
         f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
@@ -88,9 +76,9 @@ def _table(table: Table) -> str:
 def _examples(columns: tuple[str, str], examples: Sequence[tuple[str, Sequence[str]]]) -> str:
     if not examples:
         return ""
-    heads = "".join(f"<th>{_text(name)}</th>" for name in columns)
+    heads = "".join(f"<th>{escaped(name)}</th>" for name in columns)
     rows = "".join(
-        f"<tr><td>{_text(mark)}</td><td>{'<br>'.join(_text(text) for text in texts)}</td></tr>"
+        f"<tr><td>{escaped(mark)}</td><td>{'<br>'.join(escaped(text) for text in texts)}</td></tr>"
         for mark, texts in examples
     )
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
@@ -151,7 +139,7 @@ def _pair(pair: ReadablePair) -> str:
     segments = "".join(
         f"<p><b>{name}</b>{_pieces(pieces)}</p>" for name, pieces in (("A", pair.a), ("B", pair.b)) if pieces
     )  # fmt: skip
-    return f'<div class="row card"><b>row {pair.row}</b> {_text(pair.label)}{segments}</div>'
+    return f'<div class="row card"><b>row {pair.row}</b> {escaped(pair.label)}{segments}</div>'
 
 
 def _pieces(pieces: tuple[Piece, ...]) -> str:
@@ -160,5 +148,5 @@ def _pieces(pieces: tuple[Piece, ...]) -> str:
 
 def _piece(piece: Piece) -> str:
     if piece.original is None:
-        return _text(piece.shown.removeprefix("##"))
-    return f"<mark><del>{_text(piece.shown)}</del>{_text(piece.original)}</mark>"
+        return escaped(piece.shown.removeprefix("##"))
+    return f"<mark><del>{escaped(piece.shown)}</del>{escaped(piece.original)}</mark>"

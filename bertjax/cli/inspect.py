@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertjax.analyze.evaluation_texts import file_texts
-from bertjax.analyze.inspect_page import render_page
+from bertjax.analyze.inspect_page import render_inspection
 from bertjax.analyze.inspect_text import render_text
 from bertjax.analyze.inspection import inspect_store
 from bertjax.analyze.row_figures import RowKind
@@ -33,7 +33,7 @@ def inspect(arguments: argparse.Namespace, overrides: list[str]) -> int:
     found = inspect_store(store, kinds, evaluations, ProgressLine())
     print(render_text(found))
     if page is not None:
-        replace_text(page, render_page(found))
+        replace_text(page, render_inspection(found))
     print(f"\n{_last_words(arguments, page)}")
     return 0
 

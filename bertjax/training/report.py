@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 
 from bertjax.training.charts import Level, Line, line_chart, stacked_chart, write
 from bertjax.training.files import replace_text
+from bertjax.training.page import escaped, render_page
 from bertjax.training.progress import duration
-from bertjax.training.report_style import SCRIPT, STYLE
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
 REPORT_FILE = "report.html"  # within the run's directory
 
 # What a page may load: nothing but what it holds.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _TIME_PARTS = (
     ("step", "step", "blue"),
     ("input_wait", "waiting for input", "orange"),
@@ -71,8 +69,8 @@ def write_report(run_dir: Path, summary: Summary, config: Mapping[str, Any], ver
 def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """The page as HTML."""
     parts = [
-        f"<h1>{_text(summary.name)}</h1>",
-        f'<p class="about">{_text(summary.about)}</p>',
+        f"<h1>{escaped(summary.name)}</h1>",
+        f'<p class="about">{escaped(summary.about)}</p>',
         f'<p class="verdict">{_verdict(summary)}</p>',
         "<h2>Held-out text</h2>",
         _held_out(summary),
@@ -84,18 +82,8 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
         _details("Configuration", _flatten(config)),
         _details("Environment", versions),
     ]
-    body = "\n".join(part for part in parts if part).replace('<figure class="chart">', '<figure class="chart card">')
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(summary.name)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
-    )
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
+    parts = [part.replace('<figure class="chart">', '<figure class="chart card">') for part in parts]
+    return render_page(summary.name, parts, reads_charts=True)
 
 
 def _verdict(summary: Summary) -> str:
@@ -131,8 +119,8 @@ def _compare(measure: str, value: float, baseline: str, base: float, form: str, 
     shown = f"{difference * 100:+.1f} points" if form.endswith("%") else f"{difference:+{form}}"
     kind = "number better" if difference * good > 0 else "number"
     return (
-        f'<tr><th>{_text(measure)}</th><td class="number main">{value:{form}}</td><td class="number">'
-        f'<small>{_text(baseline)}</small>{base:{form}}</td><td class="{kind}">{shown.replace("-", "−")}</td></tr>'
+        f'<tr><th>{escaped(measure)}</th><td class="number main">{value:{form}}</td><td class="number">'
+        f'<small>{escaped(baseline)}</small>{base:{form}}</td><td class="{kind}">{shown.replace("-", "−")}</td></tr>'
     )
 
 
@@ -146,7 +134,7 @@ def _tiles(summary: Summary) -> str:
     if summary.mfu is not None:
         tiles.append(("MFU", f"{summary.mfu:.1%}", f"of {summary.peak}"))
     cells = (
-        f'<div class="tile card"><span>{_text(name)}</span><b>{_text(value)}</b><span>{_text(note)}</span></div>'
+        f'<div class="tile card"><span>{escaped(name)}</span><b>{escaped(value)}</b><span>{escaped(note)}</span></div>'
         for name, value, note in tiles
     )
     return f'<div class="tiles">{"".join(cells)}</div>'
@@ -194,7 +182,7 @@ def _completions(completions: Sequence[Completion]) -> str:
     if not completions:
         return ""
     rows = "".join(
-        f"<tr><td>{_text(c.text).replace('[MASK]', '<mark>[MASK]</mark>')}</td><td>{_text(c.answer)}</td>"
+        f"<tr><td>{escaped(c.text).replace('[MASK]', '<mark>[MASK]</mark>')}</td><td>{escaped(c.answer)}</td>"
         f"<td>{''.join(_guess(token, share, c.answer) for token, share in c.guesses)}</td></tr>"
         for c in completions
     )
@@ -205,15 +193,15 @@ def _completions(completions: Sequence[Completion]) -> str:
 
 def _guess(token: str, share: float, answer: str) -> str:
     kind = "guess right" if token == answer else "guess"
-    return f'<span class="{kind}">{_text(token)}<small>{share:.0%}</small></span>'
+    return f'<span class="{kind}">{escaped(token)}<small>{share:.0%}</small></span>'
 
 
 def _details(title: str, values: Mapping[str, Any]) -> str:
     rows = "".join(
-        f'<tr><th class="mono">{_text(key)}</th><td class="mono">{_text(value)}</td></tr>'
+        f'<tr><th class="mono">{escaped(key)}</th><td class="mono">{escaped(value)}</td></tr>'
         for key, value in values.items()
     )
-    return f'<details class="card"><summary>{_text(title)}</summary><table><tbody>{rows}</tbody></table></details>'
+    return f'<details class="card"><summary>{escaped(title)}</summary><table><tbody>{rows}</tbody></table></details>'
 
 
 def _flatten(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -1,6 +1,11 @@
-"""The look of a report (CSS, light and dark) and the script that reads out a chart's values under the pointer."""
+"""A page by itself: its look (CSS, light and dark), and a script that reads out a chart's values under the pointer."""
 
-STYLE = """
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+_STYLE = """
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --line: #e3e6ea; --text: #1b2330; --soft: #667085;
@@ -80,7 +85,7 @@ details td { overflow-wrap: anywhere; }
 @media print { body { background: none; } .card { break-inside: avoid; } }
 """
 
-SCRIPT = """
+_SCRIPT = """
 for (const chart of document.querySelectorAll('.chart')) {
   const {left, right, width, x, form, series} = JSON.parse(chart.querySelector('script').textContent);
   const [svg, cursor, box] = ['svg', '.cursor', '.readout'].map(what => chart.querySelector(what));
@@ -109,3 +114,22 @@ for (const chart of document.querySelectorAll('.chart')) {
   svg.addEventListener('pointerleave', () => { box.hidden = true; cursor.setAttribute('visibility', 'hidden'); });
 }
 """
+
+
+def render_page(title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False) -> str:
+    """A whole page of HTML parts, empty ones left out, which forbids itself the network; `style` is CSS of its own."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'" + ("; script-src 'unsafe-inline'" if reads_charts else "")
+    script = f"<script>{_SCRIPT}</script>\n" if reads_charts else ""
+    body = "\n".join(part for part in parts if part)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escaped(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{script}</body>\n</html>\n"
+    )
+
+
+def escaped(value: object) -> str:
+    """Anything as text that HTML cannot take for its own."""
+    return html.escape(str(value))
