@@ -15,6 +15,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, fingerprint
 from bertjax.text.kept import alone_in
+from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
@@ -56,7 +57,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
     inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
     folder = Path(data.root) / f"vocab-{inputs[:12]}"
-    of_source, share = count_corpus(corpus, data, progress)
+    of_source, share = count_corpus(corpus, data, progress, processes(data.workers))
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +19,7 @@ from bertjax.text.corpus import Unit, draws
 from bertjax.text.documents import Document, ReadCounts
 from bertjax.text.sources import read_documents
 from bertjax.text.store import SPLITS
-from bertjax.text.store_writer import ShardWriter, write_durably
+from bertjax.text.store_writer import ShardWriter, publish, write_durably
 from bertjax.tokenization.wordpiece import WordPiece
 
 _BATCH_CHARACTERS = 1 << 20
@@ -39,16 +41,15 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
     The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `text_bytes` and `unknown_tokens`. It is written last, beside the shards, so that a unit
-    with a record is a finished one.
+    (the reader's counts), `text_bytes` and `unknown_tokens`. It is put beside the shards last, so that a unit with a
+    record is a finished one. Two processes may make one unit at a time, as those of a cluster do.
     """
     tokenizer = _tokenizer(job.vocab, job.lowercase, job.strip_accents)
     reading = ReadCounts()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
-        writers = {
-            split: ShardWriter(job.folder, f"{split}-{unit.number:05}", tokenizer.vocab_size) for split in SPLITS
-        }
+        scratch = Path(unfinished.enter_context(tempfile.TemporaryDirectory(prefix=f"{_name(unit)}-", dir=job.folder)))
+        writers = {split: ShardWriter(scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size) for split in SPLITS}
         for writer in writers.values():
             unfinished.callback(writer.discard)
         for batch in _batches(unit, reading):
@@ -56,13 +57,11 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
             text_bytes += sum(len(document.text.encode()) for document in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         shards = {split: writer.finish() if writer.documents else None for split, writer in writers.items()}
-        unfinished.pop_all()
-    for split, writer in writers.items():
-        if shards[split] is None:
-            writer.discard()
-    record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
-    record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
-    write_durably(_record_path(unit, job), json.dumps(record).encode())
+        record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
+        record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
+        write_durably(scratch / _record_path(unit, job).name, json.dumps(record).encode())
+        for name in [*_files_of(record), _record_path(unit, job).name]:
+            publish(scratch / name, job.folder)
     return record
 
 
@@ -72,20 +71,32 @@ def finished_shards(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
         record = json.loads(_record_path(unit, job).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    files = [file for shard in record["shards"].values() if shard for file in shard["files"].values()]
-    there = [(job.folder / file["name"]).is_file() for file in files]
-    whole = all(there) and all((job.folder / file["name"]).stat().st_size == file["bytes"] for file in files)
+    files = {name: job.folder / name for name in _files_of(record)}
+    whole = all(path.is_file() and path.stat().st_size == _files_of(record)[name] for name, path in files.items())
     return record if whole and record["inputs"] == job.inputs else None
 
 
-def remove_records(units: list[Unit], job: ShardJob) -> None:
-    """Remove the units' records, which a finished store has no use for."""
-    for unit in units:
-        _record_path(unit, job).unlink()
+def remove_records(job: ShardJob) -> None:
+    """Remove what a finished store has no use for: the units' records, and what processes that were killed left."""
+    for path in job.folder.glob("unit-*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _record_path(unit: Unit, job: ShardJob) -> Path:
-    return job.folder / f"unit-{unit.number:05}.json"
+    return job.folder / f"{_name(unit)}.json"
+
+
+def _name(unit: Unit) -> str:
+    return f"unit-{unit.number:05}"
+
+
+def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """Name -> bytes of the files of a unit's shards."""
+    shards = [shard for shard in record["shards"].values() if shard]
+    return {file["name"]: file["bytes"] for shard in shards for file in shard["files"].values()}
 
 
 @lru_cache(maxsize=1)

@@ -187,6 +187,11 @@ def write_durably(path: Path, content: bytes) -> None:
         raise
 
 
+def publish(file: Path, folder: Path) -> None:
+    """Move a file that is on the disk for good to a folder, in one step and over one of its name."""
+    os.replace(file, folder / file.name)
+
+
 def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], vocab_size: int) -> dict[str, Any]:
     writer = ShardWriter(folder, name, vocab_size)
     sentences = [sentence for document in documents for sentence in document]

@@ -14,8 +14,9 @@ from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
 from bertjax.text.kept import alone_in, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
-from bertjax.text.pool import run_units
+from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
+from bertjax.text.runner import Runner
 from bertjax.text.sources import read_documents
 from bertjax.text.store_writer import write_durably
 from bertjax.tokenization.wordpiece import WordPiece
@@ -25,16 +26,17 @@ READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a 
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 
 
-def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress) -> Path:
+def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Path:
     """Return the `vocab.txt` of a run: `data.vocab`, or one trained on the training documents of the sources.
 
     A trained one is kept as `<root>/vocab-<fingerprint>/vocab.txt`, with how it was made beside it. Raises ValueError
     for text or a vocabulary that does not fit, OSError if the disk is full.
     """
-    return vocabulary_of(data, None if data.vocab else Corpus.of(data), progress)
+    corpus = None if data.vocab else Corpus.of(data)
+    return vocabulary_of(data, corpus, progress, runner or processes(data.workers))
 
 
-def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -> Path:
+def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, runner: Runner) -> Path:
     """As `prepare_vocabulary`, of sources that were found and digested already; without `data.vocab` they must be."""
     if data.vocab:
         WordPiece.load(data.vocab, data.lowercase, data.strip_accents)
@@ -56,14 +58,16 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -
         if folder.exists():
             require_vocabulary(folder, inputs)
         else:
-            _train_vocabulary(folder, inputs, corpus, data, progress)
+            _train_vocabulary(folder, inputs, corpus, data, progress, runner)
     return folder / "vocab.txt"
 
 
-def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress) -> None:
+def _train_vocabulary(
+    folder: Path, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+) -> None:
     if data.strip_accents:
         warn_of_lost_marks([file for group in corpus.files for file in group])
-    of_source, share = count_corpus(corpus, data, progress)
+    of_source, share = count_corpus(corpus, data, progress, runner)
     words = smoothed(of_source, data.vocab_temperature)
     tokens = train_wordpiece(words, data.vocab_size, partial(progress, "training the vocabulary"))
     tokenizer = WordPiece(tokens, data.lowercase, data.strip_accents)
@@ -71,13 +75,15 @@ def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfi
     keep_vocabulary(folder, inputs, tokenizer, corpus, how | {"share_of_documents": share})
 
 
-def count_corpus(corpus: Corpus, data: DataConfig, progress: Progress) -> tuple[list[Counter[str]], float]:
+def count_corpus(
+    corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+) -> tuple[list[Counter[str]], float]:
     """The words of each source's training documents, and the share of the documents that was read for them."""
     share = min(1.0, VOCABULARY_TEXT_BYTES / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share)
     of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
-    for unit, counted in run_units(count, corpus.units, data.workers, "counting words"):
+    for unit, counted in runner(count, corpus.units, "counting words"):
         of_source[unit.source].update(counted)
         done += unit.size
         progress("counting words", done, total)
