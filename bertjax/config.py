@@ -55,6 +55,7 @@ class DataConfig:
     weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
+    cache_dir: str = ""  # a local folder to copy the store to and read it from; a remote one goes to data/cache
     vocab: str = ""  # a vocab.txt to use; empty trains one of `vocab_size` entries on the sources
     vocab_size: int = 30_522
     vocab_temperature: float = 1.0  # each source's word counts are scaled to its words to this power

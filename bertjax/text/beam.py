@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +15,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from bertjax.text.corpus import Unit
-from bertjax.text.store_writer import publish, write_durably
+from bertjax.text.publish import publish, remove_tree, scratch_for
+from bertjax.text.remote import Place
+from bertjax.text.store_writer import write_durably
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,7 @@ _AT_A_TIME = threading.Lock()  # a worker's threads share its tokenizer, which o
 
 
 def run_units(
-    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: Path
+    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: Place
 ) -> Iterator[tuple[Unit, Result]]:
     """As `Runner` says, by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields when it has ended.
 
@@ -36,7 +36,7 @@ def run_units(
     if not units:
         return
     for left in folder.glob("beam-*.partial"):  # by a program that was killed
-        shutil.rmtree(left)
+        remove_tree(left)
     # A name of its own: the pipeline of a program that was killed may still be writing to the one before.
     results = folder / f"beam-{secrets.token_hex(4)}.partial"
     results.mkdir(parents=True)
@@ -47,7 +47,7 @@ def run_units(
             raise _failure(results, what, error) from error
         yield from ((unit, _result_of(unit, results, what)) for unit in units)
     finally:
-        shutil.rmtree(results)
+        remove_tree(results)
 
 
 def _import_beam() -> ModuleType:
@@ -65,7 +65,7 @@ def _run_pipeline(
     beam: ModuleType,
     function: Callable[[Unit], Any],
     units: Sequence[Unit],
-    results: Path,
+    results: Place,
     options: Sequence[str],
 ) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -78,7 +78,7 @@ def _run_pipeline(
         raise RuntimeError(f"it ended as {state}")
 
 
-def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Path) -> None:
+def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Place) -> None:
     try:
         with _AT_A_TIME:
             result = function(unit)
@@ -90,14 +90,14 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Path) -> Non
     _write(results, f"unit-{unit.number:05}.json", result)
 
 
-def _write(results: Path, name: str, content: Any) -> None:
+def _write(results: Place, name: str, content: Any) -> None:
     """Write a file by way of a name of its own: a runner may have two workers do the same unit."""
-    with tempfile.TemporaryDirectory(dir=results) as place:
+    with scratch_for(results) as place:
         write_durably(Path(place) / name, json.dumps(content).encode())
         publish(Path(place) / name, results)
 
 
-def _result_of(unit: Unit, results: Path, what: str) -> Any:
+def _result_of(unit: Unit, results: Place, what: str) -> Any:
     try:
         return json.loads((results / f"unit-{unit.number:05}.json").read_bytes())
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def _result_of(unit: Unit, results: Path, what: str) -> Any:
         ) from None
 
 
-def _failure(results: Path, what: str, error: Exception) -> Exception:
+def _failure(results: Place, what: str, error: Exception) -> Exception:
     """The error to raise for that of a runner: what a unit failed with, as far as it is known."""
     for path in sorted(results.glob("failed-*.json")):
         told = json.loads(path.read_bytes())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +16,12 @@ import numpy as np
 
 from bertjax.text.corpus import Unit, draws
 from bertjax.text.documents import Document, ReadCounts
+from bertjax.text.publish import publish, remove_tree, scratch_for
+from bertjax.text.remote import Place, RemotePath, is_remote, remote_files
 from bertjax.text.sources import read_documents
 from bertjax.text.store import SPLITS
-from bertjax.text.store_writer import ShardWriter, publish, write_durably
+from bertjax.text.store_writer import ShardWriter, write_durably
+from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.wordpiece import WordPiece
 
 _BATCH_CHARACTERS = 1 << 20
@@ -29,12 +31,17 @@ _BATCH_CHARACTERS = 1 << 20
 class ShardJob:
     """What is the same for every unit of a store."""
 
-    folder: Path
+    folder: Place  # for the shards; of a remote store the store itself
     inputs: str  # fingerprint of everything the store is made from
-    vocab: Path
+    vocab: Place
     lowercase: bool
     strip_accents: bool
     held_out: float
+
+    @property
+    def records(self) -> Place:
+        """The folder for the units' records."""
+        return self.folder / "partial" if is_remote(self.folder) else self.folder
 
 
 def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
@@ -48,7 +55,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     reading = ReadCounts()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
-        scratch = Path(unfinished.enter_context(tempfile.TemporaryDirectory(prefix=f"{_name(unit)}-", dir=job.folder)))
+        scratch = Path(unfinished.enter_context(scratch_for(job.folder, f"{_name(unit)}-")))
         writers = {split: ShardWriter(scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size) for split in SPLITS}
         for writer in writers.values():
             unfinished.callback(writer.discard)
@@ -59,25 +66,32 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         shards = {split: writer.finish() if writer.documents else None for split, writer in writers.items()}
         record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
-        write_durably(scratch / _record_path(unit, job).name, json.dumps(record).encode())
-        for name in [*_files_of(record), _record_path(unit, job).name]:
+        write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
+        for name in _files_of(record):
             publish(scratch / name, job.folder)
+        publish(scratch / f"{_name(unit)}.json", job.records)
     return record
 
 
-def finished_shards(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
-    """The record of a unit that an earlier run finished for the same inputs; None if it has to be made."""
-    try:
-        record = json.loads(_record_path(unit, job).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    files = {name: job.folder / name for name in _files_of(record)}
-    whole = all(path.is_file() and path.stat().st_size == _files_of(record)[name] for name, path in files.items())
-    return record if whole and record["inputs"] == job.inputs else None
+def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
+    """The records, by number, of the units that somebody has finished for the same inputs."""
+    there = _sizes_in(job.folder)
+    records = {}
+    for unit in units:
+        try:
+            record = json.loads((job.records / f"{_name(unit)}.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            continue
+        if record["inputs"] == job.inputs and _files_of(record).items() <= there.items():
+            records[unit.number] = record
+    return records
 
 
 def remove_records(job: ShardJob) -> None:
     """Remove what a finished store has no use for: the units' records, and what processes that were killed left."""
+    if job.records != job.folder:
+        remove_tree(job.records)
+        return
     for path in job.folder.glob("unit-*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -85,8 +99,11 @@ def remove_records(job: ShardJob) -> None:
             path.unlink()
 
 
-def _record_path(unit: Unit, job: ShardJob) -> Path:
-    return job.folder / f"{_name(unit)}.json"
+def _sizes_in(folder: Place) -> dict[str, int]:
+    """Name -> bytes of the files in a folder."""
+    if isinstance(folder, RemotePath):
+        return {url.rpartition("/")[2]: size for url, size in remote_files(f"{folder}/*").items()}
+    return {path.name: path.stat().st_size for path in folder.glob("*") if path.is_file()}
 
 
 def _name(unit: Unit) -> str:
@@ -100,9 +117,9 @@ def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(vocab: Path, lowercase: bool, strip_accents: bool) -> WordPiece:
+def _tokenizer(vocab: Place, lowercase: bool, strip_accents: bool) -> WordPiece:
     """Loaded once in a process: it remembers the words it has seen."""
-    return WordPiece.load(vocab, lowercase, strip_accents)
+    return load_vocabulary(vocab, lowercase, strip_accents)
 
 
 def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertjax.text.ragged import places_in
+from bertjax.text.remote import Place
 from bertjax.tokenization.wordpiece import WordPiece
 
 FORMAT_VERSION = 1
@@ -44,6 +45,26 @@ def content_fingerprint(manifest: Mapping[str, Any]) -> str:
     """SHA-256 (hex) of what a store holds: everything in its manifest but where the text came from."""
     content = {key: value for key, value in manifest.items() if key not in ("fingerprint", "provenance")}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_manifest(path: Place) -> dict[str, Any]:
+    """What a store says of itself. Raises ValueError if it is none, of another format version, or was changed."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        version = manifest["format_version"]
+    except FileNotFoundError:
+        raise ValueError(f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"token store {path}: manifest.json is damaged; delete the store and prepare it again"
+        ) from None
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
+        )
+    if content_fingerprint(manifest) != manifest.get("fingerprint"):
+        raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
+    return manifest
 
 
 class TokenStore:
@@ -71,25 +92,7 @@ class TokenStore:
         Raises ValueError if it is no store, of another format version, its manifest was changed, or a file is
         missing or has another size.
         """
-        path = Path(path)
-        try:
-            manifest = json.loads((path / "manifest.json").read_bytes())
-            version = manifest["format_version"]
-        except FileNotFoundError:
-            raise ValueError(
-                f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`"
-            ) from None
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"token store {path}: manifest.json is damaged; delete the store and prepare it again"
-            ) from None
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
-            )
-        if content_fingerprint(manifest) != manifest.get("fingerprint"):
-            raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
-        return cls(path, manifest)
+        return cls(Path(path), read_manifest(Path(path)))
 
     def split(self, name: Split) -> SplitView:
         """The documents of `train` or `held_out` as one corpus."""

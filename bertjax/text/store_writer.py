@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from bertjax.text.remote import Place, RemotePath
 from bertjax.text.store import (
     BLOCK_BYTES,
     FORMAT_VERSION,
@@ -109,14 +110,15 @@ class _HashedFile:
 
 
 def finish_store(
-    folder: Path,
-    target: Path,
+    folder: Place,
+    target: Place,
     shards: Mapping[str, Sequence[Mapping[str, Any]]],
     tokenizer: WordPiece,
     provenance: Mapping[str, Any],
 ) -> None:
     """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
 
+    A remote folder is the target already, and a store once it has a manifest.
     `shards` are the records of each split's shards in order; `provenance` tells where the text came from.
     """
     manifest: dict[str, Any] = {
@@ -137,9 +139,10 @@ def finish_store(
     manifest["fingerprint"] = content_fingerprint(manifest)
     write_durably(folder / "vocab.txt", tokenizer.vocab_bytes)
     write_durably(folder / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
-    sync(folder)
-    os.rename(folder, target)
-    sync(target.parent)
+    if isinstance(folder, Path):
+        sync(folder)
+        os.rename(folder, target)
+        sync(folder.parent)
 
 
 def write_store(
@@ -173,8 +176,11 @@ def write_store(
     return path
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Place, content: bytes) -> None:
     """Write a file so that, after a crash at any moment, it is there whole or not at all."""
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
     partial = path.with_name(f"{path.name}.partial")
     try:
         with open(partial, "wb") as stream:
@@ -185,11 +191,6 @@ def write_durably(path: Path, content: bytes) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-
-
-def publish(file: Path, folder: Path) -> None:
-    """Move a file that is on the disk for good to a folder, in one step and over one of its name."""
-    os.replace(file, folder / file.name)
 
 
 def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], vocab_size: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,10 +13,11 @@ from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
-from bertjax.text.kept import alone_in, nothing_left_of, require_inputs
+from bertjax.text.kept import alone_in, is_kept, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
+from bertjax.text.remote import Place, is_remote, place_of
 from bertjax.text.runner import Runner
 from bertjax.text.sources import read_documents
 from bertjax.text.store_writer import write_durably
@@ -26,7 +28,7 @@ READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a 
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 
 
-def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Path:
+def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
     """Return the `vocab.txt` of a run: `data.vocab`, or one trained on the training documents of the sources.
 
     A trained one is kept as `<root>/vocab-<fingerprint>/vocab.txt`, with how it was made beside it. Raises ValueError
@@ -36,11 +38,11 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
     return vocabulary_of(data, corpus, progress, runner or processes(data.workers))
 
 
-def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, runner: Runner) -> Path:
+def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, runner: Runner) -> Place:
     """As `prepare_vocabulary`, of sources that were found and digested already; without `data.vocab` they must be."""
     if data.vocab:
-        WordPiece.load(data.vocab, data.lowercase, data.strip_accents)
-        return Path(data.vocab)
+        load_vocabulary(place_of(data.vocab), data.lowercase, data.strip_accents)
+        return place_of(data.vocab)
     assert corpus is not None
     made_of = {
         "sources": corpus.description(),
@@ -53,17 +55,32 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, r
     if data.vocab_temperature != 1:
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
-    folder = Path(data.root) / f"vocab-{inputs[:12]}"
-    with alone_in(Path(data.root)):
-        if folder.exists():
+    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
+    with alone_in(place_of(data.root)):
+        if is_kept(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, data, progress, runner)
     return folder / "vocab.txt"
 
 
+def load_vocabulary(path: Place, lowercase: bool, strip_accents: bool) -> WordPiece:
+    """As `WordPiece.load`, of a file that may be remote."""
+    if isinstance(path, Path):
+        return WordPiece.load(path, lowercase, strip_accents)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        try:
+            copy.write_bytes(path.read_bytes())
+            return WordPiece.load(copy, lowercase, strip_accents)
+        except FileNotFoundError as error:
+            raise ValueError(f"vocabulary {error}") from None
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), str(path))) from None
+
+
 def _train_vocabulary(
-    folder: Path, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+    folder: Place, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
 ) -> None:
     if data.strip_accents:
         warn_of_lost_marks([file for group in corpus.files for file in group])
@@ -91,7 +108,7 @@ def count_corpus(
     return of_source, share
 
 
-def keep_vocabulary(folder: Path, inputs: str, tokenizer: WordPiece, corpus: Corpus, how: Mapping[str, Any]) -> None:
+def keep_vocabulary(folder: Place, inputs: str, tokenizer: WordPiece, corpus: Corpus, how: Mapping[str, Any]) -> None:
     """Write a vocabulary and how it was made; the folder appears whole or not at all."""
     about = {
         "inputs": inputs,
@@ -101,12 +118,13 @@ def keep_vocabulary(folder: Path, inputs: str, tokenizer: WordPiece, corpus: Cor
         "strip_accents": tokenizer.strip_accents,
         "sources": [str(source) for source in corpus.sources],
     }
-    unfinished = folder.with_name(f"{folder.name}.partial")
+    unfinished = folder if is_remote(folder) else folder.with_name(f"{folder.name}.partial")
     with nothing_left_of(unfinished, lambda: len(tokenizer.vocab_bytes)):
         unfinished.mkdir(exist_ok=True)
         write_durably(unfinished / "vocab.txt", tokenizer.vocab_bytes)
         write_durably(unfinished / "made.json", json.dumps(about | dict(how), indent=1).encode())
-        unfinished.rename(folder)
+        if isinstance(unfinished, Path):
+            unfinished.rename(folder)
 
 
 def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
@@ -122,7 +140,7 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
     return count_words(texts(), data.lowercase, data.strip_accents)
 
 
-def require_vocabulary(folder: Path, inputs: str) -> None:
+def require_vocabulary(folder: Place, inputs: str) -> None:
     """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:
         how = json.loads((folder / "made.json").read_bytes())

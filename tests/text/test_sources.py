@@ -94,6 +94,33 @@ def test_a_source_without_text_is_refused(tmp_path):
     assert (counts.documents, counts.characters, counts.empty_documents) == (2, 5, 1)
 
 
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        (
+            "wikipedia:dumps/*.bz2",
+            "nothing .working directory .*; a dump is at https://dumps.wikimedia.org/enwiki/",
+        ),
+        (
+            "wikiextractor:wiki/*",
+            "; WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself",
+        ),
+        (
+            "parquet:wiki/*.parquet:text",
+            r"was taken for the field .*; Wikipedia is had with `hf download wikimedia",
+        ),
+        (
+            "text:Books/*.txt",
+            r"; BooksCorpus is not given out any more; use books .* or .* tfds:pg19:book_text",
+        ),
+        ("lines:corpus/*.txt", r"the glob matches nothing \(working directory [^;]*\)$"),
+    ],
+)
+def test_where_text_can_be_had_is_told(source, advice):
+    with pytest.raises(ValueError, match=advice):
+        source_files(parse_source(source))
+
+
 def test_digest_is_of_the_bytes_on_disk(tmp_path):
     path = write(tmp_path / "a.gz", gzip.compress(b"x"))
     assert digest(SourceFile("text", str(path))) == hashlib.sha256(path.read_bytes()).hexdigest()
