@@ -75,6 +75,8 @@ def parse_source(text: str) -> Source:
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, 1)
         hint = f"did you mean {near[0]}:{pattern}? " if near else ""
+        if pattern.startswith("//"):
+            hint = f"of a URL too the kind stands first, as in text:{text}; "
         raise ValueError(f"source {text!r}: unknown kind {kind!r}; {hint}kinds: {', '.join(KINDS)}")
     if not pattern:
         raise ValueError(f"source {text!r}: nothing after the colon; write {kind}:glob, e.g. {kind}:books/*.txt")

@@ -57,6 +57,10 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
         ("", "no kind"),
         ("text:", "nothing after the colon; write text:glob"),
         ("docs:", "nothing after the colon"),
+        (
+            "s3://bucket/a.txt",
+            "unknown kind .s3.; of a URL too the kind stands first, as in text:s3://bucket/a.txt; kinds",
+        ),
     ],
 )
 def test_a_bad_source_is_named(text, message):
