@@ -72,7 +72,9 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; returns the exit code. Expected errors become one message, with no traceback."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    arguments, beam_options = _parted(arguments)
     parsed, overrides = _parser().parse_known_args(arguments)
+    parsed.beam_options = beam_options
     module, function = VERBS[parsed.verb].function.split(":")
     if "config" not in parsed and overrides:
         _parser().error(f"{parsed.verb} does not take {' '.join(overrides)}")
@@ -87,6 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nbertjax {parsed.verb}: interrupted; the same command goes on from what is finished", file=sys.stderr)
         return 130
+
+
+def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before and behind `--`, of a verb that can run on a cluster."""
+    if arguments[:1] not in (["vocab"], ["prepare"]) or "--" not in arguments:
+        return arguments, []
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,6 +116,14 @@ def _parser() -> argparse.ArgumentParser:
     made["prepare"].add_argument(
         "--shard", metavar="I/N", help="do every N-th part of the work from part I on; for several machines at once"
     )
+    for name in ("vocab", "prepare"):
+        made[name].add_argument(
+            "--runner",
+            choices=("processes", "beam"),
+            default="processes",
+            help="who does the work: processes of this machine, or Apache Beam, whose options stand behind --, as in "
+            "--runner beam -- --runner=FlinkRunner --flink_master=HOST:8081",
+        )
     made["inspect"].add_argument(
         "config", metavar="STORE|RECIPE", help=f"a token store's directory, or a recipe, which {CONFIGURED}"
     )

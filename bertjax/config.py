@@ -55,6 +55,7 @@ class DataConfig:
     weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint
+    cache_dir: str = ""  # a local folder to copy the store to and read it from; a remote one goes to data/cache
     vocab: str = ""  # a vocab.txt, spiece.model or vocab.json to use; empty trains one on the sources
     tokenizer: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # to train; unigram, bpe: SentencePiece
     vocab_size: int = 30_522

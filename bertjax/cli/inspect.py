@@ -14,8 +14,9 @@ from bertjax.analyze.inspection import inspect_store
 from bertjax.analyze.row_figures import RowKind
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, DataConfig, validate
-from bertjax.text.prepare import prepare as prepare_store
+from bertjax.text.local_copy import open_near, open_store
 from bertjax.text.progress import ProgressLine
+from bertjax.text.remote import is_remote, place_of
 from bertjax.text.store import TokenStore
 from bertjax.training.files import replace_text
 
@@ -41,21 +42,26 @@ def inspect(arguments: argparse.Namespace, overrides: list[str]) -> int:
 def _store_and_rows(
     arguments: argparse.Namespace, overrides: list[str], lengths: list[int]
 ) -> tuple[TokenStore, list[RowKind]]:
-    if Path(arguments.config).is_dir():
+    if _is_store(arguments.config):
         if overrides:
             raise ValueError(
                 f"{arguments.config} is a token store, which takes no overrides ({' '.join(overrides)}); "
                 "name a recipe to change how its rows are made"
             )
-        return TokenStore.open(arguments.config), _rows_of(Config(), lengths or list(DEFAULT_LENGTHS))
+        store = open_near(place_of(arguments.config), progress=ProgressLine())
+        return store, _rows_of(Config(), lengths or list(DEFAULT_LENGTHS))
     if ".py" not in arguments.config:
         raise ValueError(
             f"{arguments.config}: neither the directory of a token store nor a recipe, a .py file; "
             "`bertjax prepare RECIPE` makes a store and says where it is"
         )
     config = validate(configured(arguments, overrides))
-    store = TokenStore.open(prepare_store(config.data, ProgressLine()))
+    store = open_store(config.data, ProgressLine())
     return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
+
+
+def _is_store(named: str) -> bool:
+    return is_remote(named) or Path(named).is_dir()
 
 
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
@@ -96,7 +102,7 @@ def _page_path(name: str | None) -> Path | None:
 
 
 def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:
-    is_recipe = not Path(arguments.config).is_dir()
+    is_recipe = not _is_store(arguments.config)
     shown = f"page: {page}" if page else "the same with plots: add --html inspect.html"
     against = "" if arguments.against else "; an evaluation's files: add --against FILE"
     following = (

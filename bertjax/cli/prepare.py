@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, validate
+from bertjax.text import beam
 from bertjax.text.extended_vocabulary import extend_vocabulary
+from bertjax.text.pool import processes
 from bertjax.text.prepare import prepare as prepare_store
 from bertjax.text.prepare import prepare_share
 from bertjax.text.progress import ProgressLine
-from bertjax.text.store import TokenStore
+from bertjax.text.remote import place_of
+from bertjax.text.runner import Runner
+from bertjax.text.store import read_manifest
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 
@@ -20,8 +27,9 @@ def vocab(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Train the vocabulary, or find it made already."""
     config = validate(configured(arguments, overrides))
     if arguments.extend:
+        _require_processes(arguments, "--extend")
         return _extend_vocabulary(config, arguments)
-    path = prepare_vocabulary(config.data, ProgressLine())
+    path = prepare_vocabulary(config.data, ProgressLine(), _runner(arguments, config))
     print(f"vocabulary: {path}\nnext: bertjax prepare {arguments.config} --data.vocab {path}")
     return 0
 
@@ -43,9 +51,10 @@ def prepare(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Make the token store, or find it made already."""
     config = validate(configured(arguments, overrides))
     if arguments.shard:
+        _require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)
-    path = prepare_store(config.data, ProgressLine())
-    print(f"{describe_store(TokenStore.open(path))}\ntoken store: {path}\nnext: bertjax pretrain {arguments.config}")
+    path = prepare_store(config.data, ProgressLine(), _runner(arguments, config))
+    print(f"{describe_store(read_manifest(path))}\ntoken store: {path}\nnext: bertjax pretrain {arguments.config}")
     return 0
 
 
@@ -59,12 +68,28 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def describe_store(store: TokenStore) -> str:
+def _runner(arguments: argparse.Namespace, config: Config) -> Runner:
+    """What `--runner` names."""
+    if arguments.runner == "beam":
+        return partial(beam.run_units, options=arguments.beam_options, folder=place_of(config.data.root))
+    if arguments.beam_options:
+        raise ValueError(
+            f"-- {' '.join(arguments.beam_options)}: what stands behind -- is for Apache Beam; add --runner beam"
+        )
+    return processes(config.data.workers)
+
+
+def _require_processes(arguments: argparse.Namespace, option: str) -> None:
+    if arguments.runner != "processes" or arguments.beam_options:
+        raise ValueError(f"{option} does its work by the processes of this machine; leave --runner out, and all of --")
+
+
+def describe_store(manifest: Mapping[str, Any]) -> str:
     """What is in a store, in a line per split."""
     lines = []
     for name in ("train", "held_out"):
-        split = store.split(name)
+        split = manifest["splits"][name]
         lines.append(
-            f"{name}: {split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
+            f"{name}: {split['documents']:,} documents, {split['sentences']:,} sentences, {split['tokens']:,} tokens"
         )
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from bertjax.convert.adapt import adapt
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import read_source, require_source
 from bertjax.model.bert import Params
-from bertjax.text.prepare import prepare
+from bertjax.text.local_copy import open_store
 from bertjax.text.progress import ProgressLine
 from bertjax.text.store import TokenStore
 from bertjax.training.environment import environment
@@ -32,8 +32,8 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     config = preflight(configured(arguments, overrides))
     if config.init_from:
         require_source(config.init_from)
-    store = TokenStore.open(prepare(config.data, ProgressLine()))
-    print(f"token store {store.path}\n{describe_store(store)}", flush=True)
+    store = open_store(config.data, ProgressLine())
+    print(f"token store {store.path}\n{describe_store(store.manifest)}", flush=True)
     job = assemble(config, store)
     print(describe(job), flush=True)
     outcome = train(job, _say, (lambda: initial_params(job)) if config.init_from else None)

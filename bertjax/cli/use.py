@@ -12,9 +12,8 @@ from bertjax.convert.compare import Difference, compare_with_tensorflow, compare
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
-from bertjax.text.prepare import prepare
+from bertjax.text.local_copy import open_store
 from bertjax.text.progress import ProgressLine
-from bertjax.text.store import TokenStore
 from bertjax.training.run_directory import load_run
 from bertjax.training.trainer import evaluate_params
 
@@ -24,7 +23,7 @@ EXPORTERS = {"huggingface": export_huggingface, "tf1": export_tensorflow}
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     model = load_run(arguments.run)
-    store = TokenStore.open(prepare(model.config.data, ProgressLine()))
+    store = open_store(model.config.data, ProgressLine())
     figures, baselines = evaluate_params(model.config, store, model.params, model.step)
     print(f"step {model.step:,} of {model.directory}, on {store.split('held_out').num_documents:,} held-out documents:")
     for name, value in figures.items():

@@ -18,7 +18,7 @@ CARD_FILE = "README.md"
 
 _DIGEST_LABEL = "SHA-256 of model.safetensors: "
 # Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
-_PRIVATE = ("run_dir", "init_from", "data.root", "data.sources", "data.vocab")
+_PRIVATE = ("run_dir", "init_from", "data.root", "data.cache_dir", "data.sources", "data.vocab")
 _MEASURES = (
     ("MLM loss, nats per masked token", "mlm_loss", "unigram_loss", "the held-out text's word frequencies", "{:.3f}"),
     ("MLM accuracy", "mlm_accuracy", "unigram_accuracy", "always the most frequent token", "{:.1%}"),

@@ -6,17 +6,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.text.lines import COMPRESSED
 from bertjax.text.multistream import is_multistream
+from bertjax.text.remote import Place, is_remote, place_of, state_of
 from bertjax.text.sources import Source, SourceFile, digest, parse_source, source_files
 from bertjax.text.store_writer import write_durably
 
@@ -26,6 +26,7 @@ MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a ba
 _COMPRESSED = (*COMPRESSED, ".parquet")
 _COMPRESSION = 4
 _HASHING_THREADS = 4
+_REQUESTS = 32  # to object storage, at a time
 _SETTLED_SECONDS = 2.0
 
 
@@ -56,8 +57,8 @@ class Corpus:
         sources = tuple(parse_source(text) for text in data.sources)
         files = tuple(tuple(source_files(source)) for source in sources)
         everything = [file for group in files for file in group]
-        stamps = tuple(_stamp(file) for file in everything)
-        digested = iter(_digests(everything, Path(data.root) / "digests.json"))
+        stamps = _stamps(everything)
+        digested = iter(_digests(everything, stamps, place_of(data.root) / "digests.json"))
         return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
 
     def description(self) -> list[dict[str, Any]]:
@@ -100,8 +101,8 @@ class Corpus:
     def require_unchanged(self) -> None:
         """Raise ValueError naming the first file that has changed since it was digested."""
         everything = [file for group in self.files for file in group]
-        for file, stamp in zip(everything, self.stamps, strict=True):
-            if _stamp(file) != stamp:
+        for file, before, now in zip(everything, self.stamps, _stamps(everything), strict=True):
+            if before != now:
                 raise ValueError(
                     f"{file.path} was changed while it was read; run the command again when nobody writes to it"
                 )
@@ -135,30 +136,40 @@ def _weight(file: SourceFile) -> int:
     return file.size * (_COMPRESSION if file.path.endswith(_COMPRESSED) else 1)
 
 
+def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, int], ...]:
+    if not any(is_remote(file.path) for file in files):
+        return tuple(_stamp(file) for file in files)
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        return tuple(threads.map(_stamp, files))
+
+
 def _stamp(file: SourceFile) -> tuple[int, int]:
-    """Bytes and time of the last change, of a file or over the modules of one."""
+    """Bytes and time of the last change, of a file or over the modules of one; of a remote one a number for both."""
+    if is_remote(file.path):
+        return state_of(file.path)
     states = [os.stat(path) for path in file.members or (file.path,)]
     return sum(state.st_size for state in states), max(state.st_mtime_ns for state in states)
 
 
-def _digests(files: Iterable[SourceFile], cache_path: Path) -> list[str]:
+def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cache_path: Place) -> list[str]:
     """The digest of each file; of plain files kept by (path, bytes, time of change)."""
     try:
         cache: dict[str, str] = json.loads(cache_path.read_bytes())
     except (FileNotFoundError, ValueError):
         cache = {}
 
-    def look_up(file: SourceFile) -> tuple[str, str]:
+    def look_up(file: SourceFile, stamp: tuple[int, int]) -> tuple[str, str]:
         if file.members:
             return "", digest(file)
-        size, changed = _stamp(file)
-        key = f"{os.path.abspath(file.path)} {size} {changed}"
+        size, changed = stamp
+        path = file.path if is_remote(file.path) else os.path.abspath(file.path)
+        key = f"{path} {size} {changed}"
         # A file written a moment ago can be written again without a new time of change.
-        settled = time.time() - changed / 1e9 > _SETTLED_SECONDS
+        settled = is_remote(file.path) or time.time() - changed / 1e9 > _SETTLED_SECONDS
         return (key if settled else ""), cache.get(key) or digest(file)
 
     with ThreadPoolExecutor(_HASHING_THREADS) as threads:
-        found = list(threads.map(look_up, files))
+        found = list(threads.map(look_up, files, stamps))
     fresh = {key: value for key, value in found if key}
     if not fresh.keys() <= cache.keys():
         cache_path.parent.mkdir(parents=True, exist_ok=True)

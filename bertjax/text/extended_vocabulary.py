@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, fingerprint
-from bertjax.text.kept import alone_in
+from bertjax.text.kept import alone_in, is_kept
+from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
+from bertjax.text.remote import Place, place_of
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     count_corpus,
     keep_vocabulary,
+    load_vocabulary,
     require_vocabulary,
 )
-from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.word_counts import smoothed
 from bertjax.tokenization.wordpiece import WordPiece
@@ -36,7 +37,7 @@ LONGEST_WORD = 30  # characters
 class Extension:
     """A vocabulary that was extended, and what that does to the text it was extended for."""
 
-    path: Path
+    path: Place
     added: tuple[str, ...]
     replaced: int  # of the [unused] places
     pieces_before: float  # a word of the text
@@ -52,21 +53,21 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
         raise ValueError(
             f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
         )
-    old = load_tokenizer(data.vocab, TextRules.of(data))
+    old = load_vocabulary(place_of(data.vocab), TextRules.of(data))
     if not isinstance(old, WordPiece):
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
     corpus = Corpus.of(data)
     versions = [EXTENDER_VERSION, READING_VERSION]
     made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
     inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
-    folder = Path(data.root) / f"vocab-{inputs[:12]}"
-    of_source, share = count_corpus(corpus, data, progress)
+    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
+    of_source, share = count_corpus(corpus, data, progress, processes(data.workers))
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = WordPiece(tokens, old.rules)
-    with alone_in(Path(data.root)):
-        if folder.exists():
+    with alone_in(place_of(data.root)):
+        if is_kept(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             how = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}

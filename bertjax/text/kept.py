@@ -10,27 +10,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.text.publish import remove_tree
+from bertjax.text.remote import Place, is_remote
+
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def require_inputs(found: Any, inputs: str, where: Path) -> None:
+def require_inputs(found: Any, inputs: str, where: Place) -> None:
     """Raise ValueError unless what is kept under the first digits of a fingerprint has the whole of it."""
     if found != inputs:
         raise ValueError(f"{where} was made from other inputs ({found}, needed {inputs}); delete it")
 
 
+def is_kept(folder: Place, last: str) -> bool:
+    """Whether what is kept in a folder is there: the folder appears whole, but of a remote one the file `last` last."""
+    return (folder / last).is_file() if is_remote(folder) else folder.exists()
+
+
 @contextlib.contextmanager
-def nothing_left_of(folder: Path, bytes_needed: Callable[[], int]) -> Iterator[None]:
+def nothing_left_of(folder: Place, bytes_needed: Callable[[], int]) -> Iterator[None]:
     """Remove a folder if the text turns out to be wrong or the disk full, and name it in the message of the latter."""
     try:
         yield
     except ValueError:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         raise
     except OSError as error:
-        if error.errno not in _DISK_FULL:
+        if error.errno not in _DISK_FULL or is_remote(folder):
             raise
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         free = shutil.disk_usage(folder.parent).free
         raise OSError(
             error.errno,
@@ -39,19 +47,22 @@ def nothing_left_of(folder: Path, bytes_needed: Callable[[], int]) -> Iterator[N
         ) from error
 
 
-def alone_in(root: Path) -> contextlib.AbstractContextManager[None]:
-    """Wait until no other process makes something below `root`."""
+def alone_in(root: Place) -> contextlib.AbstractContextManager[None]:
+    """Wait until no other process makes something below `root`; where it is remote, that is up to the user."""
     return _locked(root, fcntl.LOCK_EX)
 
 
-def beside_others_in(root: Path) -> contextlib.AbstractContextManager[None]:
+def beside_others_in(root: Place) -> contextlib.AbstractContextManager[None]:
     """Wait until no other process makes something below `root` alone; those that do a share of it may go on."""
     return _locked(root, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
-def _locked(root: Path, how: int) -> Iterator[None]:
+def _locked(root: Place, how: int) -> Iterator[None]:
     """Hold a lock that ends with the process, however it ends."""
+    if not isinstance(root, Path):
+        yield
+        return
     root.mkdir(parents=True, exist_ok=True)
     with open(root / ".lock", "w") as lock:
         fcntl.flock(lock, how)

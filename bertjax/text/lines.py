@@ -6,13 +6,14 @@ import bz2
 import gzip
 import io
 import lzma
-import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
 from bertjax.text.documents import ReadCounts
+from bertjax.text.remote import RemoteError, bytes_of, is_remote, open_bytes
 from bertjax.text.utf8 import Utf8
 
 CHUNK = 1 << 20  # bytes of text read at once
@@ -94,7 +95,7 @@ def _chunks(path: str, name: str, span: Span | None) -> Iterator[bytes]:
     """The decompressed bytes, `CHUNK` at a time: every chunk but the last is full, however they are compressed."""
     read = 0
     try:
-        most = max(BOMB_BYTES, BOMB_RATIO * os.path.getsize(path))
+        most = max(BOMB_BYTES, BOMB_RATIO * bytes_of(path)) if path.endswith(COMPRESSED) else sys.maxsize
         with _open(path, span) as stream:
             while chunk := stream.read(CHUNK):
                 read += len(chunk)
@@ -103,11 +104,13 @@ def _chunks(path: str, name: str, span: Span | None) -> Iterator[bytes]:
                 yield chunk
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(name, read, error) from None
+    except RemoteError:
+        raise
     except OSError as error:
         raise ValueError(f"{name}: cannot be read: {error.strerror} (after {read} bytes of text)") from None
     if read > most:
         raise ValueError(
-            f"{name}: a decompression bomb? More than {most >> 20} MiB came out of {os.path.getsize(path)} bytes, over "
+            f"{name}: a decompression bomb? More than {most >> 20} MiB came out of {bytes_of(path)} bytes, over "
             f"{BOMB_RATIO} times as much; if it is meant, give the file decompressed"
         )
 
@@ -121,31 +124,32 @@ def _damaged(name: str, read: int, error: Exception) -> ValueError:
 
 def _open(path: str, span: Span | None) -> BinaryIO:
     if path.endswith(".gz"):
-        return gzip.open(path)
+        return gzip.open(open_bytes(path) if is_remote(path) else path)
     if path.endswith(".bz2"):
-        file = io.FileIO(path) if span is None else _Slice(path, span)
+        file = open_bytes(path, 0) if span is None else _Slice(path, span)
         return io.BufferedReader(_Frames(file, bz2.BZ2Decompressor, OSError), CHUNK)
     if path.endswith(".xz"):
         begin = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)
-        return io.BufferedReader(_Frames(io.FileIO(path), begin, lzma.LZMAError), CHUNK)
+        return io.BufferedReader(_Frames(open_bytes(path, 0), begin, lzma.LZMAError), CHUNK)
     if path.endswith(".zst"):
         import zstandard
 
         begin = zstandard.ZstdDecompressor().decompressobj
-        return io.BufferedReader(_Frames(io.FileIO(path), begin, zstandard.ZstdError), CHUNK)
-    return open(path, "rb")
+        return io.BufferedReader(_Frames(open_bytes(path, 0), begin, zstandard.ZstdError), CHUNK)
+    return open_bytes(path)
 
 
-class _Slice(io.FileIO):
+class _Slice:
     """Some bytes of a file, as if they were a file."""
 
     def __init__(self, path: str, span: Span) -> None:
-        super().__init__(path)
-        self.seek(span[0])
+        self._file = open_bytes(path, 0)
+        self._file.seek(span[0])
         self._left = span[1] - span[0]
+        self.close = self._file.close
 
-    def read(self, size: int = -1, /) -> bytes:
-        data = super().read(self._left if size < 0 else min(size, self._left))
+    def read(self, size: int) -> bytes:
+        data = self._file.read(min(size, self._left))
         self._left -= len(data)
         return data
 
@@ -157,7 +161,7 @@ class _Frames(io.RawIOBase):
     or xz file begins, after which those leave out the rest.
     """
 
-    def __init__(self, file: io.FileIO, begin: Callable[[], Any], error: type[Exception]) -> None:
+    def __init__(self, file: BinaryIO | _Slice, begin: Callable[[], Any], error: type[Exception]) -> None:
         self._file, self._begin, self._error = file, begin, error
         self._frame = begin()
         self._fed = False  # whether the frame has begun

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from bertjax.text.remote import open_bytes
+
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how a stream begins, and its first block (0x314159265359)
 _STREAM_BYTES = 10
 _WINDOW = 1 << 20  # bytes that are searched at once
@@ -22,7 +24,7 @@ _PAGE_OR_END = re.compile(rb"\s*<(?:page|/mediawiki)>")
 
 def is_multistream(path: str) -> bool:
     """Whether the file is a multistream dump, by its first two streams."""
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         first = bz2.BZ2Decompressor()
         size = 0
         try:
@@ -42,7 +44,7 @@ def cut_at(path: str, position: int) -> int:
     That is the start of a stream that begins with a page, or with the end of the dump. What only looks like one (the
     compressed data may hold the same bytes) does not decompress to that.
     """
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         if position == 0:
             return 0
         for start in _streams(file, position):

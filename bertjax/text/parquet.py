@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from bertjax.text.documents import ReadCounts, paragraphs_of
 from bertjax.text.formats import RECORD_CAP
 from bertjax.text.lines import BOMB_BYTES, BOMB_RATIO
+from bertjax.text.remote import RemoteError, bytes_of, is_remote, open_bytes
 from bertjax.text.utf8 import Utf8
 
 if TYPE_CHECKING:
@@ -75,14 +76,15 @@ def _columns(path: str, field: str, pa: ModuleType) -> Iterator[pyarrow.Array]:
     if _magic(path) == _PARQUET:
         import pyarrow.parquet
 
-        with pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+        source = _remote_file(path, pa) if is_remote(path) else path
+        with pyarrow.parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
             _refuse_bomb(path, file.metadata)
             for batch in file.iter_batches(_ROWS, columns=[field], use_threads=False):
                 yield batch.column(0)
         return
     place = _schema(path, pa).get_field_index(field)
     options = pa.ipc.IpcReadOptions(included_fields=[place], use_threads=False)
-    with pa.memory_map(path) as file:
+    with _arrow_file(path, pa) as file:
         if _magic(path) == _ARROW_STREAM:
             _require_stream_end(path)
             yield from (batch.column(0) for batch in pa.ipc.open_stream(file, options=options))
@@ -96,13 +98,13 @@ def _schema(path: str, pa: ModuleType) -> pyarrow.Schema:
     if magic == _PARQUET:
         import pyarrow.parquet
 
-        return pyarrow.parquet.read_schema(path)
-    with pa.memory_map(path) as file:
+        return pyarrow.parquet.read_schema(_remote_file(path, pa) if is_remote(path) else path)
+    with _arrow_file(path, pa) as file:
         return (pa.ipc.open_stream if magic == _ARROW_STREAM else pa.ipc.open_file)(file).schema
 
 
 def _magic(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         start = file.read(8)
     for magic in (_PARQUET, _ARROW_FILE, _ARROW_STREAM):
         if start.startswith(magic):
@@ -113,9 +115,17 @@ def _magic(path: str) -> bytes:
     )
 
 
+def _arrow_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
+    return _remote_file(path, pa) if is_remote(path) else pa.memory_map(path)
+
+
+def _remote_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
+    return pa.PythonFile(open_bytes(path), "r")
+
+
 def _require_stream_end(path: str) -> None:
     """A stream that was cut off between two batches would pass for a shorter one."""
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         file.seek(-len(_STREAM_END), os.SEEK_END)
         if file.read() != _STREAM_END:
             raise _damaged(path, "an Arrow stream without its end")
@@ -124,9 +134,9 @@ def _require_stream_end(path: str) -> None:
 def _refuse_bomb(path: str, metadata: pyarrow.parquet.FileMetaData) -> None:
     # Not column by column: looking at a damaged one there ends the process.
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    if size > max(BOMB_BYTES, BOMB_RATIO * os.path.getsize(path)):
+    if size > max(BOMB_BYTES, BOMB_RATIO * bytes_of(path)):
         raise ValueError(
-            f"{path}: a decompression bomb? It has {size >> 20} MiB in a file of {os.path.getsize(path)} bytes, over "
+            f"{path}: a decompression bomb? It has {size >> 20} MiB in a file of {bytes_of(path)} bytes, over "
             f"{BOMB_RATIO} times as much; if it is meant, write it uncompressed"
         )
 
@@ -140,6 +150,8 @@ def _reading(path: str) -> Iterator[ModuleType]:
         raise ValueError(f"{path}: needs pyarrow to be read; pip install 'bertjax[parquet]'") from None
     try:
         yield pa
+    except RemoteError:
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise ValueError(f"{path}: cannot be read: {error.strerror}") from None

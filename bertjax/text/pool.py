@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import TypeVar
 
 from bertjax.text.corpus import Unit
+from bertjax.text.runner import Runner
 
 Result = TypeVar("Result")
 
@@ -22,13 +24,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_units(
-    function: Callable[[Unit], Result], units: Sequence[Unit], workers: int, what: str
-) -> Iterator[tuple[Unit, Result]]:
-    """Yield (unit, function(unit)) as they come, from `workers` processes (0 = one per core; 1 = this process).
+def processes(workers: int) -> Runner:
+    """The runner of `workers` processes (0 = one per core; 1 = this process)."""
+    return partial(run_units, workers=workers)
 
-    Workers are spawned: forking a process in which JAX or TensorFlow has threads can hang. `function` must be a
-    module's or a partial of one. Raises what it raises, and RuntimeError naming the files if a worker dies.
+
+def run_units(
+    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, workers: int
+) -> Iterator[tuple[Unit, Result]]:
+    """As `Runner` says, by `workers` processes; yields results as they come.
+
+    Workers are spawned: forking a process in which JAX or TensorFlow has threads can hang. Raises what `function`
+    raises, and RuntimeError naming the files if a worker dies.
     """
     workers = min(workers or cores(), len(units))
     if workers <= 1:

@@ -11,22 +11,22 @@ import importlib.metadata
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.documents import ReadCounts
-from bertjax.text.kept import alone_in, beside_others_in, nothing_left_of, require_inputs
+from bertjax.text.kept import alone_in, beside_others_in, is_kept, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
-from bertjax.text.pool import run_units
+from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
+from bertjax.text.remote import Place, is_remote, place_of
+from bertjax.text.runner import Runner
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
 from bertjax.text.sources import require_documents
-from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore
+from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore, read_manifest
 from bertjax.text.store_writer import finish_store
-from bertjax.text.trained_vocabulary import READING_VERSION, added_words, vocabulary_of
-from bertjax.tokenization.loading import load_tokenizer
+from bertjax.text.trained_vocabulary import READING_VERSION, added_words, load_vocabulary, vocabulary_of
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -37,19 +37,23 @@ NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
 _STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters or so, eight for a sentence
 
 
-def prepare(data: DataConfig, progress: Progress = no_progress) -> Path:
+def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
     """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it is not there.
 
+    The runner does the work; without one, `data.workers` processes do.
     Raises ValueError for text that cannot be read or is too little, OSError if the disk is full (nothing is left then).
     """
-    corpus, tokenizer, job, target = _plan_store(data, progress)
-    with alone_in(Path(data.root)):
-        if target.exists():
-            require_inputs(TokenStore.open(target).manifest["provenance"].get("inputs"), job.inputs, target)
+    runner = runner or processes(data.workers)
+    corpus, tokenizer, job, target = _plan_store(data, progress, runner)
+    with alone_in(place_of(data.root)):
+        if is_kept(target, "manifest.json"):
+            # Opening a store of this machine also looks for its files.
+            manifest = read_manifest(target) if is_remote(target) else TokenStore.open(target).manifest
+            require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
             return target
         if data.strip_accents:
             warn_of_lost_marks([file for group in corpus.files for file in group])
-        _make_store(target, corpus, tokenizer, job, data.workers, progress)
+        _make_store(target, corpus, tokenizer, job, runner, progress)
     return target
 
 
@@ -62,28 +66,29 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     """
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
-    corpus, _, job, target = _plan_store(data, progress)
-    with beside_others_in(Path(data.root)):
-        if target.exists():
+    runner = processes(data.workers)
+    corpus, _, job, target = _plan_store(data, progress, runner)
+    with beside_others_in(place_of(data.root)):
+        if is_kept(target, "manifest.json"):
             return len(corpus.units), len(corpus.units)
         job.folder.mkdir(exist_ok=True)
-        _fill({}, corpus.units[index::count], job, data.workers, progress)
+        _fill({}, corpus.units[index::count], job, runner, progress)
         corpus.require_unchanged()
-        return sum(finished_shards(unit, job) is not None for unit in corpus.units), len(corpus.units)
+        return len(finished_shards(corpus.units, job)), len(corpus.units)
 
 
-def _plan_store(data: DataConfig, progress: Progress) -> tuple[Corpus, Tokenizer, ShardJob, Path]:
+def _plan_store(data: DataConfig, progress: Progress, runner: Runner) -> tuple[Corpus, Tokenizer, ShardJob, Place]:
     """The text, its tokenizer, what is the same for every unit, and where the store is or will be."""
     corpus = Corpus.of(data)
-    vocab = vocabulary_of(data, corpus, progress)
+    vocab = vocabulary_of(data, corpus, progress, runner)
     rules = TextRules.of(data)
-    tokenizer = load_tokenizer(vocab, rules)
+    tokenizer = load_vocabulary(vocab, rules)
     made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, "held_out": data.held_out}
     if data.segmenter != "none":
         made_of["segmenter"] = _segmenter(data, tokenizer)
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
-    target = Path(data.root) / f"store-{inputs[:12]}"
-    folder = target.with_name(f"{target.name}.partial")
+    target = place_of(data.root) / f"store-{inputs[:12]}"
+    folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(folder, inputs, vocab, rules, data.segmenter, data.held_out)
     return corpus, tokenizer, job, target
 
@@ -112,12 +117,12 @@ def summary(store: TokenStore) -> str:
 
 
 def _make_store(
-    target: Path, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, workers: int, progress: Progress
+    target: Place, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
     with nothing_left_of(job.folder, lambda: _bytes_needed(corpus, records)):
         job.folder.mkdir(exist_ok=True)
-        _fill(records, corpus.units, job, workers, progress)
+        _fill(records, corpus.units, job, runner, progress)
         corpus.require_unchanged()
         shards = {
             split: [s for unit in corpus.units if (s := records[unit.number]["shards"][split])] for split in SPLITS
@@ -125,22 +130,23 @@ def _make_store(
         provenance = _provenance(corpus, records, job)
         _require_enough(shards, job.held_out)
         _warn_of_unknown(shards, provenance["unknown_tokens"], job.vocab)
-        remove_records(corpus.units, job)
+        if job.records == job.folder:  # where they would become a part of the store
+            remove_records(job)
         finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
+        if job.records != job.folder:
+            remove_records(job)
 
 
 def _fill(
-    records: dict[int, dict[str, Any]], units: Sequence[Unit], job: ShardJob, workers: int, progress: Progress
+    records: dict[int, dict[str, Any]], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
     """Put the record of every unit into `records`, making those that nobody has made yet."""
-    for unit in units:
-        if record := finished_shards(unit, job):
-            records[unit.number] = record
+    records |= finished_shards(units, job)
     total = sum(unit.size for unit in units)
     done = sum(unit.size for unit in units if unit.number in records)
     progress("preparing text", done, total)
     missing = [unit for unit in units if unit.number not in records]
-    for unit, record in run_units(partial(make_shards, job=job), missing, workers, "preparing text"):
+    for unit, record in runner(partial(make_shards, job=job), missing, "preparing text"):
         records[unit.number] = record
         done += unit.size
         progress("preparing text", done, total)
@@ -176,7 +182,7 @@ def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out:
         )
 
 
-def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, vocab: Path) -> None:
+def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, vocab: Place) -> None:
     share = unknown / sum(shard["tokens"] for group in shards.values() for shard in group)
     if share > NOTICEABLE_UNKNOWN:
         warnings.warn(

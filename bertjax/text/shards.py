@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,10 +16,12 @@ import numpy as np
 
 from bertjax.text.corpus import Unit, draws
 from bertjax.text.documents import Document, ReadCounts
+from bertjax.text.publish import publish, remove_tree, scratch_for
+from bertjax.text.remote import Place, RemotePath, is_remote, remote_files
 from bertjax.text.sources import read_documents
 from bertjax.text.store import SPLITS
 from bertjax.text.store_writer import ShardWriter, write_durably
-from bertjax.tokenization.loading import load_tokenizer
+from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -30,9 +33,9 @@ _BATCH_CHARACTERS = 1 << 20
 class ShardJob:
     """What is the same for every unit of a store."""
 
-    folder: Path
+    folder: Place  # for the shards; of a remote store the store itself
     inputs: str  # fingerprint of everything the store is made from
-    vocab: Path
+    vocab: Place
     rules: TextRules
     segmenter: Literal["none", "jieba"]
     held_out: float
@@ -42,20 +45,26 @@ class ShardJob:
         """The arrays per token that the shards have besides ids."""
         return () if self.segmenter == "none" else ("continues",)
 
+    @property
+    def records(self) -> Place:
+        """The folder for the units' records."""
+        return self.folder / "partial" if is_remote(self.folder) else self.folder
+
 
 def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
     The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `text_bytes` and `unknown_tokens`. It is written last, beside the shards, so that a unit
-    with a record is a finished one.
+    (the reader's counts), `text_bytes` and `unknown_tokens`. It is put beside the shards last, so that a unit with a
+    record is a finished one. Two processes may make one unit at a time, as those of a cluster do.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
+        scratch = Path(unfinished.enter_context(scratch_for(job.folder, f"{_name(unit)}-")))
         writers = {
-            split: ShardWriter(job.folder, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes)
+            split: ShardWriter(scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes)
             for split in SPLITS
         }
         for writer in writers.values():
@@ -65,42 +74,62 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
             text_bytes += sum(len(document.text.encode()) for document in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         shards = {split: writer.finish() if writer.documents else None for split, writer in writers.items()}
-        unfinished.pop_all()
-    for split, writer in writers.items():
-        if shards[split] is None:
-            writer.discard()
-    record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
-    record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
-    write_durably(_record_path(unit, job), json.dumps(record).encode())
+        record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
+        record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
+        write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
+        for name in _files_of(record):
+            publish(scratch / name, job.folder)
+        publish(scratch / f"{_name(unit)}.json", job.records)
     return record
 
 
-def finished_shards(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
-    """The record of a unit that an earlier run finished for the same inputs; None if it has to be made."""
-    try:
-        record = json.loads(_record_path(unit, job).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    files = [file for shard in record["shards"].values() if shard for file in shard["files"].values()]
-    there = [(job.folder / file["name"]).is_file() for file in files]
-    whole = all(there) and all((job.folder / file["name"]).stat().st_size == file["bytes"] for file in files)
-    return record if whole and record["inputs"] == job.inputs else None
-
-
-def remove_records(units: list[Unit], job: ShardJob) -> None:
-    """Remove the units' records, which a finished store has no use for."""
+def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
+    """The records, by number, of the units that somebody has finished for the same inputs."""
+    there = _sizes_in(job.folder)
+    records = {}
     for unit in units:
-        _record_path(unit, job).unlink()
+        try:
+            record = json.loads((job.records / f"{_name(unit)}.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            continue
+        if record["inputs"] == job.inputs and _files_of(record).items() <= there.items():
+            records[unit.number] = record
+    return records
 
 
-def _record_path(unit: Unit, job: ShardJob) -> Path:
-    return job.folder / f"unit-{unit.number:05}.json"
+def remove_records(job: ShardJob) -> None:
+    """Remove what a finished store has no use for: the units' records, and what processes that were killed left."""
+    if job.records != job.folder:
+        remove_tree(job.records)
+        return
+    for path in job.folder.glob("unit-*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sizes_in(folder: Place) -> dict[str, int]:
+    """Name -> bytes of the files in a folder."""
+    if isinstance(folder, RemotePath):
+        return {url.rpartition("/")[2]: size for url, size in remote_files(f"{folder}/*").items()}
+    return {path.name: path.stat().st_size for path in folder.glob("*") if path.is_file()}
+
+
+def _name(unit: Unit) -> str:
+    return f"unit-{unit.number:05}"
+
+
+def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """Name -> bytes of the files of a unit's shards."""
+    shards = [shard for shard in record["shards"].values() if shard]
+    return {file["name"]: file["bytes"] for shard in shards for file in shard["files"].values()}
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(vocab: Path, rules: TextRules) -> Tokenizer:
+def _tokenizer(vocab: Place, rules: TextRules) -> Tokenizer:
     """Loaded once in a process: it remembers the words it has seen."""
-    return load_tokenizer(vocab, rules)
+    return load_vocabulary(vocab, rules)
 
 
 def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import glob
 import hashlib
 import os
 import re
@@ -13,7 +12,9 @@ from dataclasses import dataclass
 from bertjax.text import docs, formats, parquet, tfds, wikipedia
 from bertjax.text.documents import Document, ReadCounts, assemble
 from bertjax.text.formats import DEFAULT_FIELD
+from bertjax.text.globs import NoFilesError, matching_files, where_from
 from bertjax.text.lines import Span
+from bertjax.text.remote import is_remote, open_bytes
 
 _FORMATS: dict[str, Callable[[str, ReadCounts], formats.Paragraphs]] = {
     "text": formats.read_text,
@@ -49,12 +50,15 @@ class SourceFile:
     members: tuple[str, ...] = ()  # of `docs`, the modules' files
     feature: str = ""  # of `tfds`, `jsonl` and `parquet`, where the text is in a record, unless it is in `text`
     span: Span | None = None  # of `wikipedia`, the bytes of a multistream dump in which the streams to read begin
+    listed: int | None = None  # of a remote file, its bytes
 
     @property
     def size(self) -> int:
         """Bytes on disk, for balancing work."""
         if self.span is not None:
             return self.span[1] - self.span[0]
+        if self.listed is not None:
+            return self.listed
         return sum(os.path.getsize(path) for path in self.members or (self.path,))
 
 
@@ -71,6 +75,8 @@ def parse_source(text: str) -> Source:
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, 1)
         hint = f"did you mean {near[0]}:{pattern}? " if near else ""
+        if pattern.startswith("//"):
+            hint = f"of a URL too the kind stands first, as in text:{text}; "
         raise ValueError(f"source {text!r}: unknown kind {kind!r}; {hint}kinds: {', '.join(KINDS)}")
     if not pattern:
         raise ValueError(f"source {text!r}: nothing after the colon; write {kind}:glob, e.g. {kind}:books/*.txt")
@@ -78,9 +84,9 @@ def parse_source(text: str) -> Source:
 
 
 def source_files(source: Source) -> list[SourceFile]:
-    """The files of a source, sorted by path; `**` in a glob matches any depth, `~` is the home directory.
+    """The files of a source, sorted by path.
 
-    Raises ValueError when there are none, or all of them are empty.
+    Raises ValueError when there are none, with where they can be had, or all of them are empty.
     """
     if source.kind == "docs":
         return [SourceFile("docs", name, members) for name, members in docs.units(source.pattern)]
@@ -88,19 +94,22 @@ def source_files(source: Source) -> list[SourceFile]:
         feature, paths = tfds.shards(source.pattern)
         return [SourceFile("tfds", path, feature=feature) for path in paths]
     wanted, field = _glob_and_field(source)
-    pattern = os.path.expanduser(wanted)
-    found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
-    files = sorted(path for path in found if os.path.isfile(path))
-    if not files:
-        what = "only directories; add /* or /**" if found else f"nothing (working directory {os.getcwd()})"
+    try:
+        files = matching_files(wanted)
+    except NoFilesError as error:
         hint = f"; {field!r} was taken for the field (if it is none, add :{DEFAULT_FIELD})" if field else ""
-        raise ValueError(f"source {source}: the glob matches {what}{hint}")
-    if not any(os.path.getsize(path) for path in files):
-        raise ValueError(f"source {source}: no text, every file is empty ({len(files)}, e.g. {files[0]})")
+        advice = where_from(source.kind, source.pattern)
+        raise ValueError(f"source {source}: {error}{hint}{'; ' if advice else ''}{advice}") from None
+    if not any(files.values()):
+        raise ValueError(f"source {source}: no text, every file is empty ({len(files)}, e.g. {next(iter(files))})")
     if source.kind == "parquet":
         for path in files:
             parquet.require_field(path, field or DEFAULT_FIELD)
-    return [SourceFile(source.kind, path, feature="" if field == DEFAULT_FIELD else field) for path in files]
+    feature = "" if field == DEFAULT_FIELD else field
+    return [
+        SourceFile(source.kind, path, feature=feature, listed=size if is_remote(path) else None)
+        for path, size in files.items()
+    ]
 
 
 def _glob_and_field(source: Source) -> tuple[str, str]:
@@ -146,5 +155,5 @@ def digest(file: SourceFile) -> str:
 
 
 def _sha256(path: str) -> bytes:
-    with open(path, "rb") as stream:
+    with open_bytes(path) as stream:
         return hashlib.file_digest(stream, "sha256").digest()

@@ -3,7 +3,7 @@
 A store is a directory:
     manifest.json            what is in it: counts, tokenizer, fingerprint, and of each file bytes, SHA-256 and the
                              SHA-256 of each block of 1 MiB
-    vocab.txt                the vocabulary its ids belong to
+    vocab.txt, or its like   the vocabulary its ids belong to
     train-00000.tokens       ids, flat, little endian, uint16 (uint32 if the vocabulary has more than 65,536 entries)
     train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertjax.text.ragged import places_in
+from bertjax.text.remote import Place
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
@@ -47,6 +48,26 @@ def content_fingerprint(manifest: Mapping[str, Any]) -> str:
     """SHA-256 (hex) of what a store holds: everything in its manifest but where the text came from."""
     content = {key: value for key, value in manifest.items() if key not in ("fingerprint", "provenance")}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_manifest(path: Place) -> dict[str, Any]:
+    """What a store says of itself. Raises ValueError if it is none, of another format version, or was changed."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        version = manifest["format_version"]
+    except FileNotFoundError:
+        raise ValueError(f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"token store {path}: manifest.json is damaged; delete the store and prepare it again"
+        ) from None
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
+        )
+    if content_fingerprint(manifest) != manifest.get("fingerprint"):
+        raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
+    return manifest
 
 
 class TokenStore:
@@ -74,25 +95,7 @@ class TokenStore:
         Raises ValueError if it is no store, of another format version, its manifest was changed, or a file is
         missing or has another size.
         """
-        path = Path(path)
-        try:
-            manifest = json.loads((path / "manifest.json").read_bytes())
-            version = manifest["format_version"]
-        except FileNotFoundError:
-            raise ValueError(
-                f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`"
-            ) from None
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"token store {path}: manifest.json is damaged; delete the store and prepare it again"
-            ) from None
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
-            )
-        if content_fingerprint(manifest) != manifest.get("fingerprint"):
-            raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
-        return cls(path, manifest)
+        return cls(Path(path), read_manifest(Path(path)))
 
     def split(self, name: Split) -> SplitView:
         """The documents of `train` or `held_out` as one corpus."""
@@ -103,13 +106,13 @@ class TokenStore:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer whose ids the store holds.
 
-        Raises ValueError if its vocab.txt is not the one that the manifest speaks of.
+        Raises ValueError if its vocabulary is not the one that the manifest speaks of.
         """
         about = self.manifest["tokenizer"]
         made = load_tokenizer(self.path, TextRules.told(about))
         if made.fingerprint != about["fingerprint"]:
             raise ValueError(
-                f"token store {self.path}: vocab.txt is not the vocabulary it was made with; prepare it again"
+                f"token store {self.path}: its vocabulary is not the one it was made with; prepare it again"
             )
         return made
 

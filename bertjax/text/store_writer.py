@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from bertjax.text.remote import Place, RemotePath
 from bertjax.text.store import (
     BLOCK_BYTES,
     FORMAT_VERSION,
@@ -116,8 +117,8 @@ class _HashedFile:
 
 
 def finish_store(
-    folder: Path,
-    target: Path,
+    folder: Place,
+    target: Place,
     shards: Mapping[str, Sequence[Mapping[str, Any]]],
     tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
@@ -125,6 +126,7 @@ def finish_store(
 ) -> None:
     """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
 
+    A remote folder is the target already, and a store once it has a manifest.
     `shards` are the records of each split's shards in order, which have `planes`; `provenance` tells where the text
     came from.
     """
@@ -146,9 +148,10 @@ def finish_store(
     for name, content in tokenizer.files.items():
         write_durably(folder / name, content)
     write_durably(folder / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
-    sync(folder)
-    os.rename(folder, target)
-    sync(target.parent)
+    if isinstance(folder, Path):
+        sync(folder)
+        os.rename(folder, target)
+        sync(folder.parent)
 
 
 def write_store(
@@ -182,8 +185,11 @@ def write_store(
     return path
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Place, content: bytes) -> None:
     """Write a file so that, after a crash at any moment, it is there whole or not at all."""
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
     partial = path.with_name(f"{path.name}.partial")
     try:
         with open(partial, "wb") as stream:

@@ -82,7 +82,8 @@ def _directory(name: str) -> Path:
     if not versions:
         raise ValueError(
             f"source tfds:{name}: not prepared in data_dir {data_dir()} (set TFDS_DATA_DIR to look elsewhere). Copy it "
-            f"there from the public one, as with `gcloud storage cp -r {PUBLIC_COPY}/{path} {root.parent}/`; "
+            f"there from the public one: `mkdir -p {root.parent} && gcloud storage cp -r {PUBLIC_COPY}/{path} "
+            f"{root.parent}/`; "
             "or use text that you have: wikiextractor:GLOB for Wikipedia, text:GLOB for books"
         )
     return max(versions, key=lambda entry: tuple(map(int, entry.name.split("."))))

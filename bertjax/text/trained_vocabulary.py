@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,13 +13,15 @@ from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
-from bertjax.text.kept import alone_in, nothing_left_of, require_inputs
+from bertjax.text.kept import alone_in, is_kept, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
-from bertjax.text.pool import run_units
+from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
+from bertjax.text.remote import Place, is_remote, place_of
+from bertjax.text.runner import Runner
 from bertjax.text.sources import read_documents
 from bertjax.text.store_writer import write_durably
-from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.loading import files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, train_tokenizer
 from bertjax.tokenization.word_counts import smoothed
@@ -27,20 +30,21 @@ READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a 
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 
 
-def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress) -> Path:
-    """Return the `vocab.txt` of a run: `data.vocab`, or one trained on the training documents of the sources.
+def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
+    """Return the vocabulary of a run: `data.vocab`, or one trained on the training documents of the sources.
 
-    A trained one is kept as `<root>/vocab-<fingerprint>/vocab.txt`, with how it was made beside it. Raises ValueError
+    A trained one is kept below `<root>/vocab-<fingerprint>/`, with how it was made beside it. Raises ValueError
     for text or a vocabulary that does not fit, OSError if the disk is full.
     """
-    return vocabulary_of(data, None if data.vocab else Corpus.of(data), progress)
+    corpus = None if data.vocab else Corpus.of(data)
+    return vocabulary_of(data, corpus, progress, runner or processes(data.workers))
 
 
-def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -> Path:
+def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, runner: Runner) -> Place:
     """As `prepare_vocabulary`, of sources that were found and digested already; without `data.vocab` they must be."""
     if data.vocab:
-        load_tokenizer(data.vocab, TextRules.of(data))
-        return Path(data.vocab)
+        load_vocabulary(place_of(data.vocab), TextRules.of(data))
+        return place_of(data.vocab)
     assert corpus is not None
     made_of = {
         "sources": corpus.description(),
@@ -55,19 +59,37 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress) -
     if data.vocab_temperature != 1:
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
-    folder = Path(data.root) / f"vocab-{inputs[:12]}"
-    with alone_in(Path(data.root)):
-        if folder.exists():
+    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
+    with alone_in(place_of(data.root)):
+        if is_kept(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
-            _train_vocabulary(folder, inputs, corpus, data, progress)
-    return folder / load_tokenizer(folder, TextRules.of(data)).main_file
+            _train_vocabulary(folder, inputs, corpus, data, progress, runner)
+    return folder / next(iter(json.loads((folder / "made.json").read_bytes())["files"]))
 
 
-def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress) -> None:
+def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
+    """As `load_tokenizer`, of files that may be remote."""
+    if isinstance(path, Path):
+        return load_tokenizer(path, rules)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        try:
+            for name in files_with(path.name):
+                copy.with_name(name).write_bytes(path.with_name(name).read_bytes())
+            return load_tokenizer(copy, rules)
+        except FileNotFoundError as error:
+            raise ValueError(f"vocabulary {error}") from None
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), str(path))) from None
+
+
+def _train_vocabulary(
+    folder: Place, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+) -> None:
     if data.strip_accents:
         warn_of_lost_marks([file for group in corpus.files for file in group])
-    of_source, share = count_corpus(corpus, data, progress)
+    of_source, share = count_corpus(corpus, data, progress, runner)
     words = smoothed(of_source, data.vocab_temperature)
     tell = partial(progress, "training the vocabulary")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), tell)
@@ -75,13 +97,15 @@ def _train_vocabulary(folder: Path, inputs: str, corpus: Corpus, data: DataConfi
     keep_vocabulary(folder, inputs, tokenizer, corpus, how | {"share_of_documents": share})
 
 
-def count_corpus(corpus: Corpus, data: DataConfig, progress: Progress) -> tuple[list[Counter[str]], float]:
+def count_corpus(
+    corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+) -> tuple[list[Counter[str]], float]:
     """The words of each source's training documents, and the share of the documents that was read for them."""
     share = min(1.0, VOCABULARY_TEXT_BYTES / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share)
     of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
-    for unit, counted in run_units(count, corpus.units, data.workers, "counting words"):
+    for unit, counted in runner(count, corpus.units, "counting words"):
         of_source[unit.source].update(counted)
         done += unit.size
         progress("counting words", done, total)
@@ -89,7 +113,7 @@ def count_corpus(corpus: Corpus, data: DataConfig, progress: Progress) -> tuple[
     return of_source, share
 
 
-def keep_vocabulary(folder: Path, inputs: str, tokenizer: Tokenizer, corpus: Corpus, how: Mapping[str, Any]) -> None:
+def keep_vocabulary(folder: Place, inputs: str, tokenizer: Tokenizer, corpus: Corpus, how: Mapping[str, Any]) -> None:
     """Write a vocabulary and how it was made; the folder appears whole or not at all."""
     about = {
         "inputs": inputs,
@@ -98,13 +122,14 @@ def keep_vocabulary(folder: Path, inputs: str, tokenizer: Tokenizer, corpus: Cor
         **tokenizer.rules.described(),
         "sources": [str(source) for source in corpus.sources],
     }
-    unfinished = folder.with_name(f"{folder.name}.partial")
+    unfinished = folder if is_remote(folder) else folder.with_name(f"{folder.name}.partial")
     with nothing_left_of(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)
         write_durably(unfinished / "made.json", json.dumps(about | dict(how), indent=1).encode())
-        unfinished.rename(folder)
+        if isinstance(unfinished, Path):
+            unfinished.rename(folder)
 
 
 def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
@@ -120,13 +145,13 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
     return count_for(data.tokenizer, texts(), TextRules.of(data))
 
 
-def added_words(vocab: Path) -> list[str] | None:
+def added_words(vocab: Place) -> list[str] | None:
     """What an extension added to a vocabulary that lies where it was made; None if it is no extended one."""
     about = vocab.with_name("made.json")
     return json.loads(about.read_bytes()).get("added_words") if about.is_file() else None
 
 
-def require_vocabulary(folder: Path, inputs: str) -> None:
+def require_vocabulary(folder: Place, inputs: str) -> None:
     """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:
         how = json.loads((folder / "made.json").read_bytes())

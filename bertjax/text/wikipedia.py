@@ -7,7 +7,6 @@ redirects and hold wikitext.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from xml.parsers import expat
 from bertjax.text.documents import ReadCounts
 from bertjax.text.lines import Span, read_lines
 from bertjax.text.multistream import cut_at
+from bertjax.text.remote import bytes_of
 from bertjax.text.wikilinks import Names, normal_name
 from bertjax.text.wikitext import paragraphs
 
@@ -106,7 +106,7 @@ class Dump:
             if self._done:
                 yield from self._done
                 self._done.clear()
-        if self._span is not None and self._span[1] < os.path.getsize(self.path):
+        if self._span is not None and self._span[1] < bytes_of(self.path):
             self._parse("</mediawiki>", number)
         self._parse("", number, last=True)
 

@@ -90,6 +90,7 @@ MAY_CHANGE = frozenset(
         "model.remat",
         "model.scan_unroll",
         "data.root",
+        "data.cache_dir",
         "data.workers",
         "data.threads",
         "mesh.data",

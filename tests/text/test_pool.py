@@ -34,20 +34,22 @@ def die_at_four(unit):
 
 
 def test_every_unit_is_done_once_outside_this_process():
-    results = {unit.number: result for unit, result in run_units(number_and_process, UNITS, 2, "testing")}
+    results = {unit.number: result for unit, result in run_units(number_and_process, UNITS, "testing", workers=2)}
     assert {number: result[0] for number, result in results.items()} == {number: number for number in range(7)}
     processes = {process for _, process in results.values()}
     assert len(processes) == 2 and os.getpid() not in processes
 
 
 def test_one_worker_is_this_process():
-    assert [result for _, result in run_units(lambda unit: os.getpid(), UNITS, 1, "testing")] == [os.getpid()] * 7
-    assert list(run_units(refuse_three, [], 4, "testing")) == []
+    assert [result for _, result in run_units(lambda unit: os.getpid(), UNITS, "testing", workers=1)] == [
+        os.getpid()
+    ] * 7
+    assert list(run_units(refuse_three, [], "testing", workers=4)) == []
 
 
 def test_errors_come_as_they_were():
     with pytest.raises(ValueError, match=r"^part3\.txt is bad$"):
-        list(run_units(refuse_three, UNITS, 2, "testing"))
+        list(run_units(refuse_three, UNITS, "testing", workers=2))
 
 
 ORPHANS = """
@@ -55,7 +57,7 @@ import os, sys, time
 sys.path.insert(0, {folder!r})
 from test_pool import UNITS, run_units, leave_process_number
 if __name__ == "__main__":
-    list(run_units(leave_process_number, UNITS, 2, "testing"))
+    list(run_units(leave_process_number, UNITS, "testing", workers=2))
 """
 
 
@@ -91,5 +93,5 @@ def test_a_dead_worker_is_told_with_its_files():
     with pytest.raises(
         RuntimeError, match=r"^testing: a worker process died .* at one of: .*part4\.txt.*data\.workers"
     ) as told:
-        list(run_units(die_at_four, UNITS, 2, "testing"))
+        list(run_units(die_at_four, UNITS, "testing", workers=2))
     assert "part0.txt" not in str(told.value)

@@ -57,6 +57,10 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
         ("", "no kind"),
         ("text:", "nothing after the colon; write text:glob"),
         ("docs:", "nothing after the colon"),
+        (
+            "s3://bucket/a.txt",
+            "unknown kind .s3.; of a URL too the kind stands first, as in text:s3://bucket/a.txt; kinds",
+        ),
     ],
 )
 def test_a_bad_source_is_named(text, message):
@@ -92,6 +96,33 @@ def test_a_source_without_text_is_refused(tmp_path):
     counts.add(ReadCounts(documents=2, characters=5))
     require_documents(Source("text", "b"), counts)
     assert (counts.documents, counts.characters, counts.empty_documents) == (2, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        (
+            "wikipedia:dumps/*.bz2",
+            "nothing .working directory .*; a dump is at https://dumps.wikimedia.org/enwiki/",
+        ),
+        (
+            "wikiextractor:wiki/*",
+            "; WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself",
+        ),
+        (
+            "parquet:wiki/*.parquet:text",
+            r"was taken for the field .*; Wikipedia is had with `hf download wikimedia",
+        ),
+        (
+            "text:Books/*.txt",
+            r"; BooksCorpus is not given out any more; use books .* or .* tfds:pg19:book_text",
+        ),
+        ("lines:corpus/*.txt", r"the glob matches nothing \(working directory [^;]*\)$"),
+    ],
+)
+def test_where_text_can_be_had_is_told(source, advice):
+    with pytest.raises(ValueError, match=advice):
+        source_files(parse_source(source))
 
 
 def test_digest_is_of_the_bytes_on_disk(tmp_path):

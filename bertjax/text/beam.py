@@ -1,0 +1,122 @@
+"""Units of text through Apache Beam: on Dataflow, Flink or Spark, or in this process with its DirectRunner.
+
+A pipeline gives nothing back to the program that started it, so each unit's result is a file in a folder that the
+workers share with that program; so is the error of a unit that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from bertjax.text.corpus import Unit
+from bertjax.text.publish import publish, remove_tree, scratch_for
+from bertjax.text.remote import Place
+from bertjax.text.store_writer import write_durably
+
+Result = TypeVar("Result")
+
+_AT_A_TIME = threading.Lock()  # a worker's threads share its tokenizer, which one thread may use
+
+
+def run_units(
+    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: Place
+) -> Iterator[tuple[Unit, Result]]:
+    """As `Runner` says, by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields when it has ended.
+
+    `folder` is one that the workers see under the same name. The workers need bertjax installed. Raises ValueError if
+    Apache Beam is not installed here.
+    """
+    beam = _import_beam()
+    if not units:
+        return
+    for left in folder.glob("beam-*.partial"):  # by a program that was killed
+        remove_tree(left)
+    # A name of its own: the pipeline of a program that was killed may still be writing to the one before.
+    results = folder / f"beam-{secrets.token_hex(4)}.partial"
+    results.mkdir(parents=True)
+    try:
+        try:
+            _run_pipeline(beam, function, units, results, options)
+        except Exception as error:
+            raise _failure(results, what, error) from error
+        yield from ((unit, _result_of(unit, results, what)) for unit in units)
+    finally:
+        remove_tree(results)
+
+
+def _import_beam() -> ModuleType:
+    try:
+        import apache_beam
+    except ModuleNotFoundError:
+        raise ValueError(
+            "--runner beam: Apache Beam is not installed; pip install 'bertjax[beam]', or leave --runner out to use "
+            "the processes of this machine"
+        ) from None
+    return apache_beam
+
+
+def _run_pipeline(
+    beam: ModuleType,
+    function: Callable[[Unit], Any],
+    units: Sequence[Unit],
+    results: Place,
+    options: Sequence[str],
+) -> None:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+    # Reshuffle, or the runner may fuse the steps and give all units to one worker.
+    _ = pipeline | beam.Create(list(units)) | beam.Reshuffle() | beam.Map(_run_unit, function, results)
+    state = pipeline.run().wait_until_finish()
+    if state != "DONE":
+        raise RuntimeError(f"it ended as {state}")
+
+
+def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Place) -> None:
+    try:
+        with _AT_A_TIME:
+            result = function(unit)
+    except Exception as error:
+        files = ", ".join(file.path for file in unit.files)
+        told = {"is_value": isinstance(error, ValueError), "message": str(error), "kind": type(error).__name__}
+        _write(results, f"failed-{unit.number:05}.json", told | {"files": files})
+        raise
+    _write(results, f"unit-{unit.number:05}.json", result)
+
+
+def _write(results: Place, name: str, content: Any) -> None:
+    """Write a file by way of a name of its own: a runner may have two workers do the same unit."""
+    with scratch_for(results) as place:
+        write_durably(Path(place) / name, json.dumps(content).encode())
+        publish(Path(place) / name, results)
+
+
+def _result_of(unit: Unit, results: Place, what: str) -> Any:
+    try:
+        return json.loads((results / f"unit-{unit.number:05}.json").read_bytes())
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"{what}: the pipeline ended well, but its workers left nothing in {results}; set data.root to a place "
+            "that they and this machine see under one name, written in full"
+        ) from None
+
+
+def _failure(results: Place, what: str, error: Exception) -> Exception:
+    """The error to raise for that of a runner: what a unit failed with, as far as it is known."""
+    for path in sorted(results.glob("failed-*.json")):
+        told = json.loads(path.read_bytes())
+        if told["is_value"]:
+            return ValueError(told["message"])
+        return RuntimeError(
+            f"{what}: {told['kind']}: {told['message']} (at one of: {told['files']}); run the command again to go on "
+            "from what is finished"
+        )
+    return RuntimeError(
+        f"{what}: the Beam pipeline failed: {error}; run the command again to go on from what is finished"
+    )

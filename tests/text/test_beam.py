@@ -1,0 +1,201 @@
+"""Apache Beam as the runner: the bytes of the other runners, each unit once, and errors that name the file."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from small_corpus import changed, content
+
+from bertjax.__main__ import main
+from bertjax.text import beam, shards
+from bertjax.text import prepare as module
+from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.prepare import prepare, prepare_share
+from bertjax.text.sources import SourceFile
+from bertjax.text.trained_vocabulary import prepare_vocabulary
+from bertjax.tokenization.tokenizer import TextRules
+
+needs_beam = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import apache_beam"], capture_output=True).returncode != 0,
+    reason="needs Apache Beam: pip install 'bertjax[beam]'",
+)
+
+UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for number in range(5)]
+
+
+def by_beam(folder, *options):
+    return partial(beam.run_units, options=("--runner=DirectRunner", *options), folder=Path(folder))
+
+
+def prepared_by_beam(data, *options):
+    return prepare(data, runner=by_beam(data.root, *options))
+
+
+@needs_beam
+@pytest.mark.parametrize(
+    "options", [(), ("--direct_num_workers=2", "--direct_running_mode=multi_threading")], ids=["one", "threads"]
+)
+def test_the_same_bytes_from_every_runner(data, tmp_path, options):
+    """Of the store and of the vocabulary that is trained for it."""
+    roots = [changed(data, vocab="", vocab_size=60, root=str(tmp_path / name)) for name in ("beam", "pool", "shards")]
+    stores = [prepared_by_beam(roots[0], *options), prepare(roots[1])]
+    for index in range(3):
+        prepare_share(roots[2], index, 3)
+    stores.append(prepare(roots[2]))
+    assert content(stores[0]) == content(stores[1]) == content(stores[2])
+    assert len(content(stores[0])) > 30
+    vocabularies = [content(prepare_vocabulary(root).parent) for root in roots]
+    assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+    assert [path.name.partition("-")[0] for path in sorted(Path(roots[0].root).iterdir()) if path.is_dir()] == [
+        "store",
+        "vocab",
+    ]
+
+
+SCRIPT = """
+import os, sys
+from functools import partial
+from pathlib import Path
+from bertjax.config import DataConfig
+from bertjax.text import beam, corpus, prepare, shards
+corpus.UNIT_BYTES, corpus.MAX_UNITS = 2500, 1000
+def hang_at_four(unit, job):
+    if unit.number >= 4:
+        import time
+        time.sleep(600)
+    return shards.make_shards(unit, job)
+prepare.make_shards = hang_at_four
+if __name__ == "__main__":
+    data = DataConfig(**{values!r})
+    prepare.prepare(data, runner=partial(beam.run_units, options=["--runner=DirectRunner"], folder=Path(data.root)))
+"""
+
+
+@needs_beam
+def test_killed_it_goes_on_from_the_units_that_are_there(data, tmp_path, monkeypatch):
+    expected = content(prepare(data))
+    again = changed(data, root=str(tmp_path / "again"))
+    (tmp_path / "script.py").write_text(SCRIPT.format(values=vars(again)))
+    with open(tmp_path / "log", "w") as log:
+        running = subprocess.Popen([sys.executable, str(tmp_path / "script.py")], stdout=log, stderr=log)
+    deadline = time.monotonic() + 120
+    while not (finished := list(Path(again.root).glob("store-*.partial/unit-*.json"))):
+        assert running.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    finished = {path.stem for path in Path(again.root).glob("store-*.partial/unit-*.json")}
+    assert len(list(Path(again.root).glob("beam-*.partial"))) == 1
+    monkeypatch.setattr(module, "make_shards", noted)
+    assert content(prepared_by_beam(again)) == expected
+    made = {f"unit-{number:05}" for number in NOTED}
+    assert made == {f"unit-{unit.number:05}" for unit in Corpus.of(again).units} - finished
+    assert finished and not list(Path(again.root).glob("*.partial"))
+
+
+NOTED = []
+
+
+def noted(unit, job):
+    NOTED.append(unit.number)
+    return shards.make_shards(unit, job)
+
+
+@needs_beam
+def test_text_that_is_wrong_is_told_as_by_the_pool(data, tmp_path):
+    (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
+    messages = []
+    for runner in (None, by_beam(data.root)):
+        with pytest.raises(ValueError, match=r"31\.txt: not ") as told:
+            prepare(data, runner=runner)
+        messages.append(str(told.value))
+        assert not list(Path(data.root).glob("*.partial"))
+    assert messages[0] == messages[1]
+
+
+def fail_at_two(unit):
+    if unit.number == 2:
+        raise OSError("no more room")
+    return unit.number
+
+
+def give_nothing_back(unit, function, results):
+    function(unit)
+
+
+@needs_beam
+def test_other_failures_name_the_files(tmp_path):
+    assert (UNITS[4], [1, 1]) in by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing")
+    assert list(by_beam(tmp_path)(fail_at_two, [], "testing")) == []
+    with pytest.raises(RuntimeError, match=r"^testing: OSError: no more room \(at one of: part2\.txt\); run"):
+        list(by_beam(tmp_path)(fail_at_two, UNITS, "testing"))
+    assert not list(tmp_path.iterdir())
+
+
+def divmod_of(by, unit):
+    return divmod(unit.number, by)
+
+
+@needs_beam
+def test_a_folder_that_is_not_shared_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(beam, "_run_unit", give_nothing_back)
+    with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a place"):
+        list(by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing"))
+
+
+@needs_beam
+def test_the_command(data, tmp_path, capsys):
+    recipe = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    fixed = ["--data.sources", *data.sources, "--data.vocab", data.vocab, "--data.held-out", "0.25"]
+    roots = [str(tmp_path / name) for name in ("beam", "pool")]
+    by_beam = ["--runner", "beam", "--", "--runner=DirectRunner", "--direct_num_workers=1"]
+    for root, options in zip(roots, (by_beam, []), strict=True):
+        assert main(["prepare", str(recipe), *fixed, "--data.root", root, *options]) == 0
+    stores = [next(Path(root).glob("store-*")) for root in roots]
+    assert content(stores[0]) == content(stores[1])
+    assert f"token store: {stores[0]}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--runner", "beam", "--shard", "0/2"],
+            "--shard does its work by the processes of this machine; leave",
+        ),
+        (
+            ["--", "--runner=FlinkRunner"],
+            "-- --runner=FlinkRunner: what stands behind -- is for Apache Beam; add",
+        ),
+        (["--runner", "beam"], "Apache Beam is not installed; pip install 'bertjax[beam]'"),
+    ],
+)
+def test_what_the_command_refuses(data, monkeypatch, capsys, options, message):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    recipe = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    fixed = ["--data.sources", *data.sources, "--data.vocab", data.vocab, "--data.root", data.root]
+    assert main(["prepare", str(recipe), *fixed, *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_two_processes_may_make_one_unit(data):
+    """The one that is slower, or comes later, puts the same files in the place of the others'."""
+    prepare_share(changed(data), 0, 1)
+    folder = next(Path(data.root).glob("store-*.partial"))
+    record = json.loads((folder / "unit-00001.json").read_bytes())
+    job = shards.ShardJob(folder, record["inputs"], Path(data.vocab), TextRules(True, True), "none", 0.25)
+    before = content(folder)
+    (folder / "unit-00001-left").mkdir()
+    unit = Corpus.of(data).units[1]
+    with open(folder / "train-00001.tokens", "rb") as opened:
+        assert shards.make_shards(unit, job) == record
+        assert os.fstat(opened.fileno()).st_nlink == 0  # replaced, not written over while somebody reads it
+    (folder / "unit-00001-left").rmdir()
+    assert content(folder) == before
+    (folder / "unit-00001-left").mkdir()
+    assert not [name for name in content(prepare(data)) if name.startswith("unit")]
