@@ -1,5 +1,6 @@
 """Apache Beam as the runner: the bytes of the other runners, each unit once, and errors that name the file."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 
 needs_beam = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "import apache_beam"], capture_output=True).returncode != 0,
+    importlib.util.find_spec("apache_beam") is None,
     reason="needs Apache Beam: pip install 'bertjax[beam]'",
 )
 
