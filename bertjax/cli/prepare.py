@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, validate
+from bertjax.input.training_data import StoredText, sizes
 from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare as prepare_store
 from bertjax.text.prepare import prepare_share
@@ -45,7 +46,7 @@ def prepare(arguments: argparse.Namespace, overrides: list[str]) -> int:
     if arguments.shard:
         return _prepare_share(config, arguments)
     path = prepare_store(config.data, ProgressLine())
-    print(f"{describe_store(TokenStore.open(path))}\ntoken store: {path}\nnext: bertjax pretrain {arguments.config}")
+    print(f"{sizes(StoredText(TokenStore.open(path)))}\ntoken store: {path}\nnext: bertjax pretrain {arguments.config}")
     return 0
 
 
@@ -57,14 +58,3 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     print(f"shard {arguments.shard} is done: {done} of {units} units of text are prepared")
     print(f"next, after the last shard: bertjax prepare {arguments.config}, with the same options, makes the store")
     return 0
-
-
-def describe_store(store: TokenStore) -> str:
-    """What is in a store, in a line per split."""
-    lines = []
-    for name in ("train", "held_out"):
-        split = store.split(name)
-        lines.append(
-            f"{name}: {split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
-        )
-    return "\n".join(lines)

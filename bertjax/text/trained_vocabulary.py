@@ -16,7 +16,7 @@ from bertjax.text.kept import alone_in, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import run_units
 from bertjax.text.progress import Progress, no_progress
-from bertjax.text.sources import read_documents
+from bertjax.text.sources import parse_source, read_documents, require_text
 from bertjax.text.store_writer import write_durably
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.tokenization.wordpiece_training import TRAINER_VERSION, count_words, smoothed, train_wordpiece
@@ -31,6 +31,7 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress) -> Pa
     A trained one is kept as `<root>/vocab-<fingerprint>/vocab.txt`, with how it was made beside it. Raises ValueError
     for text or a vocabulary that does not fit, OSError if the disk is full.
     """
+    require_text(parse_source(source) for source in data.sources)
     return vocabulary_of(data, None if data.vocab else Corpus.of(data), progress)
 
 
