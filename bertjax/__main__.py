@@ -48,7 +48,7 @@ VERBS = {
     ),
     "evaluate": Verb(
         "use:evaluate",
-        "measure a run's newest checkpoint on the held-out documents of its token store",
+        "measure a run's newest checkpoint on what is held out of its sources",
         "bertjax evaluate runs/quickstart",
     ),
     "fill-mask": Verb(

@@ -51,7 +51,8 @@ class ModelConfig:
 class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
-    sources: tuple[str, ...] = ()  # each `kind:what`: text, lines, jsonl, wikiextractor, docs, tfds, wikipedia, parquet
+    # Each `kind:what`: text, lines, jsonl, parquet, wikiextractor, wikipedia, docs, tfds; or rows: tfrecord.
+    sources: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = "data"  # vocabularies and token stores are kept below it, each under its fingerprint

@@ -13,8 +13,8 @@ import numpy as np
 from flax import nnx
 
 from bertjax.input.randomness import below, derive_key, hash64
+from bertjax.input.training_data import Sentences
 from bertjax.model.bert import Params, bind
-from bertjax.text.store import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.report import Completion
 from bertjax.training.run_directory import TrainedModel
@@ -60,7 +60,7 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
 
 
 def held_out_completions(
-    model: TrainedModel, split: SplitView, count: int, seed: int, top: int = 5
+    model: TrainedModel, split: Sentences, count: int, seed: int, top: int = 5
 ) -> tuple[Completion, ...]:
     """Hide a word in each of `count` sentences of a split and let the model guess; the same choice for the same seed.
 
@@ -106,7 +106,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return first + [token for ids in others for token in (tokenizer.mask_id, *ids)]
 
 
-def _sample(model: TrainedModel, split: SplitView, seed: int) -> list[np.ndarray]:
+def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray]:
     """Ids of sentences of fitting length, drawn from a split, each at most once."""
     if not split.num_sentences:
         return []

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, validate
@@ -19,7 +17,7 @@ from bertjax.text.prepare import prepare_share
 from bertjax.text.progress import ProgressLine
 from bertjax.text.remote import place_of
 from bertjax.text.runner import Runner
-from bertjax.text.store import read_manifest
+from bertjax.text.store import SPLITS, read_manifest, size_of
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 
@@ -54,7 +52,10 @@ def prepare(arguments: argparse.Namespace, overrides: list[str]) -> int:
         _require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)
     path = prepare_store(config.data, ProgressLine(), _runner(arguments, config))
-    print(f"{describe_store(read_manifest(path))}\ntoken store: {path}\nnext: bertjax pretrain {arguments.config}")
+    manifest = read_manifest(path)
+    for split in SPLITS:
+        print(f"{split}: {size_of(manifest, split)}")
+    print(f"token store: {path}\nnext: bertjax pretrain {arguments.config}")
     return 0
 
 
@@ -82,14 +83,3 @@ def _runner(arguments: argparse.Namespace, config: Config) -> Runner:
 def _require_processes(arguments: argparse.Namespace, option: str) -> None:
     if arguments.runner != "processes" or arguments.beam_options:
         raise ValueError(f"{option} does its work by the processes of this machine; leave --runner out, and all of --")
-
-
-def describe_store(manifest: Mapping[str, Any]) -> str:
-    """What is in a store, in a line per split."""
-    lines = []
-    for name in ("train", "held_out"):
-        split = manifest["splits"][name]
-        lines.append(
-            f"{name}: {split['documents']:,} documents, {split['sentences']:,} sentences, {split['tokens']:,} tokens"
-        )
-    return "\n".join(lines)

@@ -8,20 +8,19 @@ from pathlib import Path
 import jax
 
 from bertjax.analyze.fill_mask import held_out_completions
-from bertjax.cli.prepare import describe_store
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import read_source, require_source
+from bertjax.input.training_data import TrainingData, open_training_data, sizes
 from bertjax.model.bert import Params
-from bertjax.text.local_copy import open_store
 from bertjax.text.progress import ProgressLine
-from bertjax.text.store import TokenStore
 from bertjax.training.environment import environment
 from bertjax.training.job import Job, assemble, describe, preflight
 from bertjax.training.report import Completion, Summary, write_report
 from bertjax.training.run_directory import load_run
+from bertjax.training.stages import stages_of
 from bertjax.training.trainer import Outcome, train
 
 COMPLETIONS = 5
@@ -32,9 +31,9 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     config = preflight(configured(arguments, overrides))
     if config.init_from:
         require_source(config.init_from)
-    store = open_store(config.data, ProgressLine())
-    print(f"token store {store.path}\n{describe_store(store.manifest)}", flush=True)
-    job = assemble(config, store)
+    content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine())
+    print(f"{content.name}\n{sizes(content)}", flush=True)
+    job = assemble(config, content)
     print(describe(job), flush=True)
     outcome = train(job, _say, (lambda: initial_params(job)) if config.init_from else None)
     if outcome.exit_code:
@@ -44,7 +43,7 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
             flush=True,
         )
     elif jax.process_index() == 0:
-        finish(job.config, store, outcome)
+        finish(job.config, content, outcome)
     return outcome.exit_code
 
 
@@ -60,24 +59,22 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def finish(config: Config, store: TokenStore, outcome: Outcome) -> None:
+def finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     """Completions, report and export of a finished run, and the last words on the terminal."""
     model = load_run(config.directory)
-    completions = held_out_completions(model, store.split("held_out"), COMPLETIONS, config.training.seed)
-    summary = summarise(config, store, outcome, completions)
+    completions = held_out_completions(model, content.held_out_text(), COMPLETIONS, config.training.seed)
+    summary = summarise(config, content, outcome, completions)
     report = write_report(config.directory, summary, to_dict(config), environment())
     exported = export_huggingface(model, model.directory / "huggingface")
     print(last_words(config, summary, report, exported), flush=True)
 
 
-def summarise(config: Config, store: TokenStore, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
+def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
     """The run in figures."""
     figures, baselines = outcome.evaluation, outcome.baselines
-    train_split = store.split("train")
     return Summary(
         name=config.name,
-        about=f"{', '.join(config.data.sources)}: {train_split.num_documents:,} documents, "
-        f"{train_split.num_tokens:,} tokens to train on",
+        about=f"{', '.join(config.data.sources)}: {content.size('train')} to train on",
         steps=outcome.step,
         tokens_seen=round(outcome.tokens),
         wall_seconds=outcome.seconds,
@@ -111,7 +108,7 @@ def last_words(config: Config, summary: Summary, report: Path, exported: Path) -
     run = config.directory
     return "\n".join(
         [
-            f"\nheld-out documents, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
+            f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
             *held_out,
             *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
             "\nwhere everything is:",

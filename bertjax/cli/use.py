@@ -12,9 +12,10 @@ from bertjax.convert.compare import Difference, compare_with_tensorflow, compare
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
-from bertjax.text.local_copy import open_store
+from bertjax.input.training_data import open_training_data
 from bertjax.text.progress import ProgressLine
 from bertjax.training.run_directory import load_run
+from bertjax.training.stages import stages_of
 from bertjax.training.trainer import evaluate_params
 
 EXPORTERS = {"huggingface": export_huggingface, "tf1": export_tensorflow}
@@ -23,9 +24,9 @@ EXPORTERS = {"huggingface": export_huggingface, "tf1": export_tensorflow}
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     model = load_run(arguments.run)
-    store = open_store(model.config.data, ProgressLine())
-    figures, baselines = evaluate_params(model.config, store, model.params, model.step)
-    print(f"step {model.step:,} of {model.directory}, on {store.split('held_out').num_documents:,} held-out documents:")
+    content = open_training_data([stage.data for stage in stages_of(model.config)], ProgressLine())
+    figures, baselines = evaluate_params(model.config, content, model.params, model.step)
+    print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")
     print(f"  {'unigram loss':20} {baselines.unigram_loss:.4f}")

@@ -45,6 +45,23 @@ def batch_spec(data: DataConfig, batch_size: int) -> dict[str, tuple[tuple[int, 
     }
 
 
+def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> np.ndarray:
+    """The numbers within the run, int64, of all rows of a batch, or of some: a slice or an int array of rows within it.
+
+    Raises ValueError for a negative step, an empty batch, or a row outside the batch.
+    """
+    if step < 0 or global_batch_size < 1:
+        raise ValueError(f"step={step} must not be negative, global_batch_size={global_batch_size} not below 1")
+    within = np.arange(global_batch_size)
+    if isinstance(rows, slice):
+        within = within[rows]
+    elif rows is not None:
+        within = np.asarray(rows, np.int64)
+        if len(within) and not 0 <= within.min() <= within.max() < global_batch_size:
+            raise ValueError(f"rows={rows} reach outside the global batch of {global_batch_size} rows")
+    return step * global_batch_size + within
+
+
 class PairBatches:
     """The rows of a run over one split, for masked language modelling and next sentence prediction.
 
@@ -78,18 +95,9 @@ class PairBatches:
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Batch `step` of the run, or some of its rows: a slice or an int array of rows within the global batch.
 
-        Raises ValueError for a negative step, an empty batch, or a row outside the batch.
+        Raises ValueError as `rows_of_batch` does.
         """
-        if step < 0 or global_batch_size < 1:
-            raise ValueError(f"step={step} must not be negative, global_batch_size={global_batch_size} not below 1")
-        within = np.arange(global_batch_size)
-        if isinstance(rows, slice):
-            within = within[rows]
-        elif rows is not None:
-            within = np.asarray(rows, np.int64)
-            if len(within) and not 0 <= within.min() <= within.max() < global_batch_size:
-                raise ValueError(f"rows={rows} reach outside the global batch of {global_batch_size} rows")
-        return self.rows(step * global_batch_size + within)
+        return self.rows(rows_of_batch(step, global_batch_size, rows))
 
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""

@@ -45,14 +45,14 @@ class Text(NamedTuple):
 
 
 class Vocabulary(Protocol):
-    """What is needed of a tokenizer (`bertjax.tokenization.wordpiece.WordPiece`)."""
+    """What is needed of a tokenizer (`bertjax.tokenization.tokenizer.Tokenizer`)."""
 
     vocab_size: int
     pad_id: int
     cls_id: int
     sep_id: int
     mask_id: int
-    is_continuation: np.ndarray  # bool [vocab_size], tokens that start with ##
+    is_continuation: np.ndarray  # bool [vocab_size], tokens that go on with a word
 
 
 def lay_out_pairs(

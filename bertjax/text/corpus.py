@@ -17,7 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.text.lines import COMPRESSED
 from bertjax.text.multistream import is_multistream
 from bertjax.text.remote import Place, is_remote, place_of, state_of
-from bertjax.text.sources import Source, SourceFile, digest, parse_source, source_files
+from bertjax.text.sources import Source, SourceFile, digest, parse_source, require_text, source_files
 from bertjax.text.store_writer import write_durably
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
@@ -51,14 +51,23 @@ class Corpus:
 
     @classmethod
     def of(cls, data: DataConfig) -> Corpus:
-        """Find and digest the files. Raises ValueError if there are no sources, or one of them has no files."""
+        """Find and digest the files.
+
+        Raises ValueError if there are no sources, or one of them has no files or no text.
+        """
         if not data.sources:
             raise ValueError("data.sources is empty; give at least one, e.g. --data.sources 'text:books/*.txt'")
         sources = tuple(parse_source(text) for text in data.sources)
+        require_text(sources)
+        return cls.of_sources(sources, data.root)
+
+    @classmethod
+    def of_sources(cls, sources: tuple[Source, ...], root: str) -> Corpus:
+        """As `of`, of sources of any kind; the files' digests are kept below `root`."""
         files = tuple(tuple(source_files(source)) for source in sources)
         everything = [file for group in files for file in group]
         stamps = _stamps(everything)
-        digested = iter(_digests(everything, stamps, place_of(data.root) / "digests.json"))
+        digested = iter(_digests(everything, stamps, place_of(root) / "digests.json"))
         return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
 
     def description(self) -> list[dict[str, Any]]:

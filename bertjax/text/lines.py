@@ -45,7 +45,7 @@ def read_lines(
     name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
     utf8 = Utf8(name, _remedy(path), ReadCounts() if counts is None else counts)
     offset, number, rest, reported = 0, 1, b"", 0
-    for chunk in _chunks(path, name, span):
+    for chunk in read_chunks(path, name, span):
         end = chunk.rfind(b"\n") + 1
         if end:
             lines = _decode(utf8, rest + chunk[:end], offset).split("\n")
@@ -91,8 +91,11 @@ def _cut(line: bytes, cap: int) -> int:
     return end
 
 
-def _chunks(path: str, name: str, span: Span | None) -> Iterator[bytes]:
-    """The decompressed bytes, `CHUNK` at a time: every chunk but the last is full, however they are compressed."""
+def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[bytes]:
+    """The decompressed bytes, `CHUNK` at a time: every chunk but the last is full, however they are compressed.
+
+    `name` is the file's in messages. Raises ValueError for damaged compressed data or such as expand without bound.
+    """
     read = 0
     try:
         most = max(BOMB_BYTES, BOMB_RATIO * bytes_of(path)) if path.endswith(COMPRESSED) else sys.maxsize

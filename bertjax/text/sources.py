@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from bertjax.text import docs, formats, parquet, tfds, wikipedia
@@ -25,7 +25,8 @@ _RECORDS: dict[str, Callable[[str, ReadCounts, str], formats.Paragraphs]] = {
     "jsonl": formats.read_jsonl,
     "parquet": parquet.read,
 }
-KINDS = ("text", "lines", "jsonl", "wikiextractor", "docs", "tfds", "wikipedia", "parquet")
+TFRECORD = "tfrecord"  # not text, but rows of google-research/bert's: bertjax.input.records reads them
+KINDS = ("text", "lines", "jsonl", "wikiextractor", "docs", "tfds", "wikipedia", "parquet", TFRECORD)
 # A field is told from a file's name by what it cannot have: no folder, no suffix, no wildcard.
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 
@@ -137,6 +138,16 @@ def _paragraphs(file: SourceFile, counts: ReadCounts) -> formats.Paragraphs:
     if file.kind in _RECORDS:
         return _RECORDS[file.kind](file.path, counts, file.feature or DEFAULT_FIELD)
     return _FORMATS[file.kind](file.path, counts)
+
+
+def require_text(sources: Iterable[Source]) -> None:
+    """Raise ValueError for a source that has rows in place of text."""
+    for source in sources:
+        if source.kind == TFRECORD:
+            raise ValueError(
+                f"source {source}: its records are prepared already, as rows of ids; there is nothing to make of them: "
+                "`bertjax pretrain` trains on them with --data.vocab, the vocab.txt that they were made with"
+            )
 
 
 def require_documents(source: Source, counts: ReadCounts) -> None:

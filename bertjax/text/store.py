@@ -70,6 +70,12 @@ def read_manifest(path: Place) -> dict[str, Any]:
     return manifest
 
 
+def size_of(manifest: Mapping[str, Any], split: Split) -> str:
+    """How much there is in a split, for people."""
+    about = manifest["splits"][split]
+    return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
+
+
 class TokenStore:
     """A store opened for reading."""
 

@@ -19,7 +19,7 @@ from bertjax.text.pool import processes
 from bertjax.text.progress import Progress, no_progress
 from bertjax.text.remote import Place, is_remote, place_of
 from bertjax.text.runner import Runner
-from bertjax.text.sources import read_documents
+from bertjax.text.sources import parse_source, read_documents, require_text
 from bertjax.text.store_writer import write_durably
 from bertjax.tokenization.loading import files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -36,6 +36,7 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
     A trained one is kept below `<root>/vocab-<fingerprint>/`, with how it was made beside it. Raises ValueError
     for text or a vocabulary that does not fit, OSError if the disk is full.
     """
+    require_text(parse_source(source) for source in data.sources)
     corpus = None if data.vocab else Corpus.of(data)
     return vocabulary_of(data, corpus, progress, runner or processes(data.workers))
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.input.batches import PairBatches
+from bertjax.input.feed import Batches
+from bertjax.input.training_data import Sentences
 from bertjax.model.bert import Params
 from bertjax.parallel.sharding import local_rows, to_global
-from bertjax.text.store import SplitView
 from bertjax.training.objectives import Objective
 from bertjax.training.step import EvalStep, averages
 
@@ -39,9 +39,7 @@ class Baselines:
 class HeldOut:
     """The held-out batches, the same at every evaluation: batch k of the set is batch k of the split's own run."""
 
-    def __init__(
-        self, batches: PairBatches, mesh: Mesh, count: int, global_batch_size: int, prefix: str = "eval"
-    ) -> None:
+    def __init__(self, batches: Batches, mesh: Mesh, count: int, global_batch_size: int, prefix: str = "eval") -> None:
         self._batches, self._mesh, self._prefix = batches, mesh, prefix
         self.count, self.global_batch_size = count, global_batch_size
         self._rows = local_rows(mesh, global_batch_size)
@@ -70,15 +68,15 @@ class HeldOut:
         return float(max(share, 1 - share))
 
 
-def unigram_baseline(split: SplitView, vocab_size: int) -> tuple[float, float]:
-    """(entropy in nats, share of the most frequent token) of a split's tokens under their own frequencies."""
-    counts = functools.reduce(np.add, _token_counts(split, vocab_size))
+def unigram_baseline(text: Sentences, vocab_size: int) -> tuple[float, float]:
+    """(entropy in nats, share of the most frequent token) of a text's tokens under their own frequencies."""
+    counts = functools.reduce(np.add, _token_counts(text, vocab_size))
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum()), float(shares.max())
 
 
-def _token_counts(split: SplitView, vocab_size: int) -> Iterator[np.ndarray]:
-    offsets = split.sentence_offsets
-    for first in range(0, split.num_sentences, _SENTENCES_AT_A_TIME):
+def _token_counts(text: Sentences, vocab_size: int) -> Iterator[np.ndarray]:
+    offsets = text.sentence_offsets
+    for first in range(0, text.num_sentences, _SENTENCES_AT_A_TIME):
         edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
-        yield np.bincount(split.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)
+        yield np.bincount(text.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import jax
@@ -9,15 +10,13 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bertjax.config import Config, DataConfig, TrainingConfig, to_dict
-from bertjax.input.batches import PairBatches
-from bertjax.input.epochs import LEAST_DOCUMENTS
+from bertjax.config import Config, TrainingConfig, to_dict
+from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
-from bertjax.text.store import SplitView, TokenStore
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
@@ -37,7 +36,7 @@ class Rows:
 
     stage: Stage
     train_step: TrainStep
-    batches: PairBatches
+    batches: RunBatches
     held_out: HeldOut
     held_out_by_source: tuple[HeldOut, ...]  # where there are several sources, those with documents enough
     baselines: Baselines
@@ -84,12 +83,12 @@ def preflight(config: Config) -> Config:
     return config
 
 
-def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -> Job:
+def assemble(config: Config, content: TrainingData, *, only_at: int | None = None) -> Job:
     """Put a run together; with `only_at`, no stage but that of a step.
 
     Raises ValueError naming the key, its value and what to do.
     """
-    tokenizer = store.tokenizer()
+    tokenizer = content.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))
     stages = stages_of(config)
     mesh = make_mesh(config.mesh)
@@ -97,16 +96,15 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
     optimizer = make_optimizer(config.optimizer)
     blueprint = draw_blueprint(config.model, optimizer, mesh)
     chosen = objectives.choose(config.training.objectives)
-    plans = store.path.with_name(f"plans-{store.fingerprint[:12]}")
-    unigram = unigram_baseline(store.split("held_out"), tokenizer.vocab_size)
+    unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
-        held_out, *by_source = held_out_sets(store.split("held_out"), tokenizer, data, training, mesh)
+        held_out, *by_source = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
-            PairBatches(store.split("train"), tokenizer, data, stage.seed, plans),
+            content.train(data, stage.seed),
             held_out,
             tuple(by_source),
             Baselines(*unigram, held_out.next_sentence_majority()),
@@ -129,35 +127,25 @@ def assemble(config: Config, store: TokenStore, *, only_at: int | None = None) -
         metadata=checkpoint.run_metadata(
             to_dict(config),
             tokenizer_fingerprint=tokenizer.fingerprint,
-            data_fingerprint=store.fingerprint,
+            data_fingerprint=content.fingerprint,
             mesh=mesh,
         ),
         peak=device_peak(mesh.devices.flat[0]),
     )
 
 
-def held_out_sets(
-    split: SplitView, tokenizer: Tokenizer, data: DataConfig, training: TrainingConfig, mesh: Mesh
-) -> list[HeldOut]:
-    """The held-out batches of all text, then those of each source by itself if there are several.
-
-    Held-out documents are read once each, whatever the mixture; a source with fewer than two is not measured alone.
-    """
-    data = replace(data, weights=(), temperature=1.0)
-    parts = {"eval": split}
-    if len(data.sources) > 1 and split.tells_sources:
-        views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
-        parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
-    share = -(-training.eval_batches // len(parts))
+def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
+    """The held-out batches of everything, the first of the sets, then those of each source by itself."""
+    share = -(-training.eval_batches // len(sets))
     return [
         HeldOut(
-            PairBatches(view, tokenizer, data, HELD_OUT_SEED),
+            batches,
             mesh,
-            training.eval_batches if view is split else share,
+            share if number else training.eval_batches,
             training.global_batch_size // training.grad_accum_steps,
             name,
         )
-        for name, view in parts.items()
+        for number, (name, batches) in enumerate(sets.items())
     ]
 
 

@@ -11,9 +11,9 @@ import jax
 
 from bertjax.config import Config
 from bertjax.input.feed import Feed, open_feed
+from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
 from bertjax.parallel.sharding import local_rows, to_global
-from bertjax.text.store import TokenStore
 from bertjax.training import checkpoint
 from bertjax.training.evaluate import Baselines
 from bertjax.training.flops import Peak
@@ -248,9 +248,11 @@ def _brief(figures: dict[str, float]) -> str:
     return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in shown if name in found)
 
 
-def evaluate_params(config: Config, store: TokenStore, params: Params, step: int) -> tuple[dict[str, float], Baselines]:
+def evaluate_params(
+    config: Config, content: TrainingData, params: Params, step: int
+) -> tuple[dict[str, float], Baselines]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
-    job = assemble(config, store, only_at=step)
+    job = assemble(config, content, only_at=step)
     (rows,) = job.stages
     with jax.set_mesh(job.mesh):
         placed = jax.device_put(params, job.blueprint.shardings.params)

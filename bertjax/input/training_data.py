@@ -1,0 +1,121 @@
+"""What a run trains on and is measured on: text in a token store, or records that are rows already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.input.epochs import LEAST_DOCUMENTS
+from bertjax.input.feed import Batches
+from bertjax.input.records import Records, are_records
+from bertjax.text.local_copy import open_store
+from bertjax.text.progress import Progress
+from bertjax.text.store import SPLITS, Split, TokenStore, size_of
+from bertjax.tokenization.tokenizer import Tokenizer
+
+
+class RunBatches(Batches, Protocol):
+    """The rows of a run, epoch after epoch."""
+
+    rows_per_epoch: int
+    shares: np.ndarray | None  # of an epoch's tokens, float64 [sources], where the sources are mixed
+
+
+class Sentences(Protocol):
+    """Text without documents, such as `bertjax.text.store.SplitView`."""
+
+    @property
+    def num_sentences(self) -> int:
+        """How many sentences there are."""
+        ...
+
+    @property
+    def sentence_offsets(self) -> np.ndarray:
+        """int64 [sentences + 1]: the token at which each sentence starts."""
+        ...
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of ranges [start, start + length), concatenated in order."""
+        ...
+
+
+class TrainingData(Protocol):
+    """All that a run asks of its data."""
+
+    name: str  # for people
+    fingerprint: str  # of what is trained on
+    tokenizer: Tokenizer
+
+    def train(self, data: DataConfig, seed: int) -> RunBatches:
+        """The rows of a stage."""
+        ...
+
+    def held_out(self, data: DataConfig, seed: int) -> Mapping[str, RunBatches]:
+        """The held-out rows of a stage as `eval`, and those of source n by itself as `eval/source_<n>`."""
+        ...
+
+    def held_out_text(self) -> Sentences:
+        """What is held out, as text; of much of it, a part."""
+        ...
+
+    def size(self, split: Split) -> str:
+        """How much there is, for people."""
+        ...
+
+
+class StoredText:
+    """Text in a token store."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+        self.name = f"token store {store.path}"
+        self.fingerprint = store.fingerprint
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer whose ids the store holds."""
+        return self._store.tokenizer()
+
+    def train(self, data: DataConfig, seed: int) -> PairBatches:
+        """New pairs and masks in every epoch; plans that take long to build are kept beside the store."""
+        plans = self._store.path.with_name(f"plans-{self.fingerprint[:12]}")
+        return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans)
+
+    def held_out(self, data: DataConfig, seed: int) -> dict[str, PairBatches]:
+        """Documents are read once each, whatever the mixture; a source with fewer than two is not measured alone."""
+        data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
+        parts = {"eval": split}
+        if len(data.sources) > 1 and split.tells_sources:
+            views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
+            parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
+        return {name: PairBatches(view, self.tokenizer, data, seed) for name, view in parts.items()}
+
+    def held_out_text(self) -> Sentences:
+        """All of the split."""
+        return self._store.split("held_out")
+
+    def size(self, split: Split) -> str:
+        """Documents, sentences, tokens."""
+        return size_of(self._store.manifest, split)
+
+
+def open_training_data(stages: Sequence[DataConfig], progress: Progress) -> TrainingData:
+    """What the sources of a run are, with the token store of text made if it is missing, and copied if it is remote.
+
+    `stages` are the data of the run's stages in order. Raises ValueError as `open_store` and
+    `Records.open` do, OSError if the disk is full.
+    """
+    if are_records(stages[0]):
+        return Records.open(stages, progress)
+    return StoredText(open_store(stages[0], progress))
+
+
+def sizes(data: TrainingData) -> str:
+    """How much there is, in a line per split."""
+    return "\n".join(f"{split}: {data.size(split)}" for split in SPLITS)

@@ -1,0 +1,481 @@
+"""Records of google-research/bert: every row as it was written, each once an epoch, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google_records import Instance, features, make_instances, serialized, write_records, write_vocabulary
+
+from bertjax.config import DataConfig
+from bertjax.input import record_index
+from bertjax.input.feed import open_feed
+from bertjax.input.record_batches import RecordBatches
+from bertjax.input.records import Records
+from bertjax.input.training_data import open_training_data
+from bertjax.text.extended_vocabulary import extend_vocabulary
+from bertjax.text.prepare import prepare as prepare_store
+from bertjax.text.progress import no_progress
+from bertjax.text.trained_vocabulary import prepare_vocabulary
+
+tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+
+LENGTH, MOST = 32, 5
+BATCH_SIZE = 8
+UNUSED = 3  # entries in front of the special tokens: no id is what it is in the published vocabularies
+
+
+def words(seed: int, documents: int = 60) -> list[list[list[str]]]:
+    rng = random.Random(seed)
+    sentence = lambda: [f"w{rng.randrange(300)}" for _ in range(rng.randint(3, 12))]  # noqa: E731
+    return [[sentence() for _ in range(rng.randint(2, 9))] for _ in range(documents)]
+
+
+class Made:
+    """A folder of records and what is in them."""
+
+    def __init__(self, folder: Path) -> None:
+        documents = words(0)
+        self.folder = folder
+        self.vocabulary = write_vocabulary(folder / "vocab.txt", documents, UNUSED)
+        self.instances = make_instances(documents, self.vocabulary, LENGTH, MOST, seed=0)
+        self.written = [self.features(instance) for instance in self.instances]
+        self.records = [serialized(made) for made in self.written]
+
+    def features(self, instance: Instance) -> dict[str, list]:
+        return features(instance, self.vocabulary, LENGTH, MOST)
+
+    def data(self, folder: Path, pattern: str = "*.tfrecord*", **changes) -> DataConfig:
+        made = DataConfig(
+            sources=(f"tfrecord:{folder}/{pattern}",),
+            vocab=str(self.folder / "vocab.txt"),
+            root=str(folder / "data"),
+            sequence_length=LENGTH,
+            max_predictions=MOST,
+            held_out=0.1,
+            workers=1,
+        )
+        return replace(made, **changes)
+
+    def file(self, folder: Path, name: str = "a.tfrecord", records: list[bytes] | None = None) -> Path:
+        write_records([folder / name], self.records[:40] if records is None else records)
+        return folder / name
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("records")
+    made = Made(folder)
+    write_records([folder / name for name in ("a.tfrecord", "b.tfrecord", "c.tfrecord")], made.records)
+    return made
+
+
+@pytest.fixture(scope="module")
+def opened(made: Made) -> Records:
+    return opened_from(made.data(made.folder))
+
+
+def opened_from(*stages: DataConfig) -> Records:
+    records = open_training_data(stages, no_progress)
+    assert isinstance(records, Records)
+    return records
+
+
+def expected(written: dict[str, list]) -> dict[str, list]:
+    """The row of a batch that a record is."""
+    return {
+        "input_ids": written["input_ids"],
+        "token_type_ids": written["segment_ids"],
+        "sequence_ids": written["input_mask"],
+        "mlm_positions": written["masked_lm_positions"],
+        "mlm_labels": written["masked_lm_ids"],
+        "mlm_weights": written["masked_lm_weights"],
+        "cls_positions": [0],
+        "pair_labels": written["next_sentence_labels"],
+        "pair_weights": [1.0],
+    }
+
+
+def rows_in(batch: dict[str, np.ndarray]) -> list[str]:
+    count = len(batch["input_ids"])
+    return [repr({key: values[row].tolist() for key, values in batch.items()}) for row in range(count)]
+
+
+def batches_of(records: Records, made: Made, seed: int = 0) -> RecordBatches:
+    return records.train(made.data(made.folder), seed)
+
+
+def test_every_epoch_has_each_record_once_as_it_was_written(made: Made, opened: Records) -> None:
+    batches = batches_of(opened, made)
+    count = batches.rows_per_epoch
+    (held_out,) = opened.held_out(made.data(made.folder), 7).values()
+    assert 0 < held_out.rows_per_epoch < 0.2 * len(made.records)
+    rest = rows_in(held_out.rows(np.arange(held_out.rows_per_epoch)))
+    orders = [rows_in(batches.rows(np.arange(epoch * count, (epoch + 1) * count))) for epoch in range(2)]
+    written = [repr(expected(one)) for one in made.written]
+    for order in orders:
+        assert Counter(order + rest) == Counter(written)
+    assert orders[0] != orders[1], "two epochs in the same order"
+    assert orders[0] != [row for row in written if row in set(orders[0])], "in the order of the files"
+
+
+def test_arrays_are_what_the_spec_says(made: Made, opened: Records) -> None:
+    batches = batches_of(opened, made)
+    for rows in (BATCH_SIZE, 0):
+        batch = batches.batch(0, BATCH_SIZE, slice(rows))
+        assert {key: (values.shape, values.dtype) for key, values in batch.items()} == batches.spec(rows)
+
+
+def test_batches_are_consecutive_rows_and_seeds_differ(made: Made, opened: Records) -> None:
+    batches = batches_of(opened, made)
+    rows = rows_in(batches.rows(np.arange(5 * BATCH_SIZE)))
+    assert [row for step in range(5) for row in rows_in(batches.batch(step, BATCH_SIZE))] == rows
+    assert rows_in(batches_of(opened, made, seed=1).batch(0, BATCH_SIZE)) != rows[:BATCH_SIZE]
+    assert rows_in(batches_of(opened, made).batch(4, BATCH_SIZE)) == rows[4 * BATCH_SIZE :], "resumed by step"
+
+
+@pytest.mark.parametrize("engine", ["tf.data", "threads"])
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_hosts_threads_and_engines_give_the_same_bytes(made: Made, opened: Records, engine: str, hosts: int) -> None:
+    stop = 2 * batches_of(opened, made).rows_per_epoch // BATCH_SIZE + 1  # beyond the end of an epoch
+    alone = batches_of(opened, made)
+    stream = [rows_in(alone.batch(step, BATCH_SIZE)) for step in range(stop)]
+    share = BATCH_SIZE // hosts
+    for start in (0, stop // 2, stop - 3):
+        joined: list[list[str]] = [[] for _ in range(start, stop)]
+        for host in range(hosts):
+            options = {"global_batch_size": BATCH_SIZE, "threads": 1 + host, "engine": engine, "stop_step": stop}
+            rows = slice(host * share, (host + 1) * share)
+            with open_feed(batches_of(opened, made), start_step=start, rows=rows, **options) as feed:
+                for whole, batch in zip(joined, feed, strict=True):
+                    whole += rows_in(batch)
+        assert joined == stream[start:]
+
+
+def test_compressed_records_are_unpacked_once(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    for folder, name in ((plain, "a.tfrecord"), (packed, "a.tfrecord.gz")):
+        folder.mkdir()
+        made.file(folder, name)
+    assert (packed / "a.tfrecord.gz").read_bytes()[:2] == b"\x1f\x8b"
+    both = [opened_from(made.data(folder)).train(made.data(folder), 0) for folder in (plain, packed)]
+    assert rows_in(both[0].batch(0, 20)) == rows_in(both[1].batch(0, 20))
+    monkeypatch.setattr(record_index, "scan", None)  # what is indexed is not gone through again
+    again = opened_from(made.data(packed)).train(made.data(packed), 0)
+    assert rows_in(again.batch(0, 20)) == rows_in(both[0].batch(0, 20))
+    (unpacked,) = (packed / "data").glob("records-*/unpacked.tfrecord")
+    assert unpacked.read_bytes() == (plain / "a.tfrecord").read_bytes()
+    unpacked.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a\.tfrecord\.gz \(as .*unpacked\.tfrecord\), record \d+: damaged"):
+        again.batch(0, 20)
+
+
+def test_two_files_may_be_the_same(made: Made, tmp_path: Path) -> None:
+    for name in ("a.tfrecord.gz", "b.tfrecord.gz"):
+        (tmp_path / name).write_bytes(
+            gzip.compress(made.file(made.folder, "some", made.records[:40]).read_bytes(), mtime=0)
+        )
+    batches = opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0)
+    counted = Counter(rows_in(batches.rows(np.arange(batches.rows_per_epoch))))
+    assert set(counted.values()) == {2} and len(counted) > 30
+
+
+def test_the_fingerprint_is_of_the_contents(made: Made, tmp_path: Path) -> None:
+    found = []
+    for name, records in (("one", made.records[:40]), ("two", made.records[:40]), ("other", made.records[1:41])):
+        (tmp_path / name).mkdir()
+        made.file(tmp_path / name, f"{name}.tfrecord", records)
+        found.append(opened_from(made.data(tmp_path / name)).fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_record_is_held_out_wherever_it_stands(made: Made, tmp_path: Path) -> None:
+    """By its content alone, and a larger share holds out what a smaller one does, and more."""
+    made.file(tmp_path, records=made.records[::-1])
+    sets = []
+    for folder, share in ((made.folder, 0.1), (tmp_path, 0.1), (tmp_path, 0.3)):
+        data = made.data(folder, held_out=share)
+        (held_out,) = opened_from(data).held_out(data, 0).values()
+        sets.append(set(rows_in(held_out.rows(np.arange(held_out.rows_per_epoch)))))
+    assert sets[0] == sets[1] < sets[2]
+
+
+def test_held_out_text_has_no_masks(made: Made, opened: Records) -> None:
+    (held_out,) = opened.held_out(made.data(made.folder), 0).values()
+    rows = set(rows_in(held_out.rows(np.arange(held_out.rows_per_epoch))))
+    segments = Counter()
+    for instance, written in zip(made.instances, made.written, strict=True):
+        if repr(expected(written)) in rows:
+            tokens = list(instance.tokens)
+            for place, label in zip(instance.positions, instance.labels, strict=True):
+                tokens[place] = label
+            first_sep = tokens.index("[SEP]")
+            segments.update([" ".join(tokens[1:first_sep]), " ".join(tokens[first_sep + 1 : -1])])
+    text = opened.held_out_text()
+    lengths = np.diff(text.sentence_offsets)
+    ids = np.split(text.tokens(text.sentence_offsets[:-1], lengths), text.sentence_offsets[1:-1])
+    assert Counter(" ".join(made.vocabulary[i] for i in one) for one in ids) == segments
+    assert text.num_sentences == len(ids)
+
+
+def test_two_sizes_of_rows_are_for_two_stages(made: Made, tmp_path: Path) -> None:
+    long = make_instances(words(0), made.vocabulary, 64, 10, seed=1)
+    write_records([tmp_path / "long.tfrecord"], [serialized(features(i, made.vocabulary, 64, 10)) for i in long])
+    made.file(tmp_path, "short.tfrecord")
+    first = made.data(tmp_path)
+    second = replace(first, sequence_length=64, max_predictions=10)
+    records = opened_from(first, second)
+    assert records.train(first, 0).batch(0, 4)["input_ids"].shape == (4, 32)
+    batch = records.train(second, 0).batch(0, 4)
+    assert (batch["input_ids"].shape, batch["mlm_positions"].shape) == ((4, 64), (4, 10))
+    assert records.size("train").startswith("3") and "records of 64 tokens and 10 predictions" in records.size("train")
+
+
+def test_several_sources_are_measured_one_by_one(made: Made, tmp_path: Path) -> None:
+    for name, records in (("a", made.records[:100]), ("b", made.records[100:])):
+        made.file(tmp_path, f"{name}.tfrecord", records)
+    data = made.data(tmp_path, sources=(f"tfrecord:{tmp_path}/a.tfrecord", f"tfrecord:{tmp_path}/b.tfrecord"))
+    sets = opened_from(data).held_out(data, 0)
+    rows = {name: set(rows_in(one.rows(np.arange(one.rows_per_epoch)))) for name, one in sets.items()}
+    assert list(rows) == ["eval", "eval/source_0", "eval/source_1"]
+    assert rows["eval"] == rows["eval/source_0"] | rows["eval/source_1"]
+    assert rows["eval/source_0"] <= {repr(expected(one)) for one in made.written[:100]}
+
+
+@pytest.mark.parametrize("place", [3, 9, 300, -2])
+def test_damage_is_named_by_file_and_record(made: Made, tmp_path: Path, place: int) -> None:
+    path = made.file(tmp_path)
+    content = bytearray(path.read_bytes())
+    begin = sum(16 + len(record) for record in made.records[:30])
+    end = begin + 16 + len(made.records[30])
+    content[(begin if place >= 0 else end) + place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.tfrecord, record 30 at byte {begin}: .*damaged"):
+        opened_from(made.data(tmp_path))
+    assert not list((tmp_path / "data").glob("records-*")), "nothing of it may stay"
+
+
+def test_damage_after_indexing_is_noticed_when_it_is_read(made: Made, tmp_path: Path) -> None:
+    path = made.file(tmp_path)
+    batches = opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0)
+    content = bytearray(path.read_bytes())
+    content[sum(16 + len(record) for record in made.records[:7]) + 200] ^= 1
+    path.write_bytes(content)
+    for engine in ("tf.data", "threads"):
+        options = {"start_step": 0, "global_batch_size": BATCH_SIZE, "threads": 2, "engine": engine}
+        with open_feed(batches, **options) as feed, pytest.raises(ValueError, match=r"a\.tfrecord, record 7: damaged"):
+            for _ in range(10):
+                next(feed)
+    path.write_bytes(content[:1000])
+    with pytest.raises(ValueError, match=r"a\.tfrecord, record \d+: damaged"):
+        batches.batch(0, BATCH_SIZE)
+
+
+def test_a_damaged_index_is_named(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path)
+    opened_from(made.data(tmp_path))
+    (index,) = (tmp_path / "data").glob("records-*/index.npz")
+    content = bytearray(index.read_bytes())
+    content[content.index(np.int64(16 + len(made.records[0])).tobytes())] ^= 1
+    index.write_bytes(content)
+    with pytest.raises(ValueError, match=r"index\.npz is missing or damaged .*delete the folder"):
+        opened_from(made.data(tmp_path))
+
+
+def with_feature(made: Made, number: int, **changes) -> list[bytes]:
+    """Forty records, of which one has other features; None leaves one out."""
+    features = dict(made.written[number])
+    for key, value in changes.items():
+        features[key] = value(list(features[key])) if callable(value) else value
+    kept = {key: values for key, values in features.items() if values is not None}
+    return [*made.records[:number], serialized(kept), *made.records[number + 1 : 40]]
+
+
+def put(place: int, value: float):
+    return lambda values: [*values[:place], value, *values[place + 1 :]]
+
+
+BAD_RECORDS = {
+    "an id beyond the vocabulary": ({"input_ids": put(3, 5000)}, r"input_ids\[3\]=5000; data.vocab has \d+ entries"),
+    "a negative id": ({"input_ids": put(3, -1)}, r"input_ids\[3\]=-1; data.vocab"),
+    "a label beyond it": ({"masked_lm_ids": put(0, 5000)}, r"masked_lm_ids\[0\]=5000; data.vocab has"),
+    "a position outside": ({"masked_lm_positions": put(0, 32)}, r"masked_lm_positions\[0\]=32; the row has 32 tokens"),
+    "a mask of two": ({"input_mask": put(1, 2)}, r"input_mask\[1\]=2; it must be 0 or 1"),
+    "a third segment": ({"segment_ids": put(1, 2)}, r"segment_ids\[1\]=2; it must be 0 or 1"),
+    "a third label": ({"next_sentence_labels": [2]}, r"next_sentence_labels\[0\]=2; it must be 0 or 1"),
+    "no weight": ({"masked_lm_weights": put(0, float("nan"))}, r"masked_lm_weights\[0\]=nan; it must lie between"),
+    "a hidden padding": ({"input_mask": lambda m: [1] * 4 + [0] * 28}, r"masked_lm_positions.*; there is padding"),
+    "a missing feature": ({"masked_lm_ids": None}, r"no feature masked_lm_ids; create_pretraining_data.py .* writes"),
+    "a longer row": (
+        {key: lambda v: v + [0] * 32 for key in ("input_ids", "input_mask", "segment_ids")},
+        r"a row of 64 tokens and 5 predictions, in a file that begins with one of 32 tokens and 5 predictions",
+    ),
+    "a short feature": ({"segment_ids": lambda v: v[:-1]}, r"segment_ids has 31 values, .* it needs 32"),
+    "floats for ids": ({"input_ids": [0.5] * 32}, r"not a record of create_pretraining_data.py \(Key: input_ids"),
+}
+
+
+@pytest.mark.parametrize("number", [0, 37])
+@pytest.mark.parametrize("what", BAD_RECORDS)
+def test_a_record_that_cannot_be_is_named(made: Made, tmp_path: Path, what: str, number: int) -> None:
+    """At the start if it is one of the first of its file, else when it is its turn."""
+    changes, message = BAD_RECORDS[what]
+    if what == "a longer row" and number == 0:
+        message = r"record 1: a row of 32 tokens .* begins with one of 64 tokens"
+    else:
+        message = rf"a\.tfrecord, record {number}: {message}"
+    made.file(tmp_path, records=with_feature(made, number, **changes))
+    data = made.data(tmp_path, held_out=0.05)
+    with pytest.raises(ValueError, match=message):
+        records = opened_from(data)
+        for batches in (records.train(data, 0), *records.held_out(data, 0).values()):
+            batches.rows(np.arange(batches.rows_per_epoch))
+        pytest.fail("nothing was said")
+
+
+def test_a_record_that_is_no_example_is_named(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path, records=[*made.records[:3], b"\x00junk", *made.records[3:20]])
+    with pytest.raises(ValueError, match=r"record 3: not a record of create_pretraining_data.py \(Could not parse"):
+        opened_from(made.data(tmp_path))
+
+
+FILES = {
+    "cut off": (lambda content: content[:-5], r"a\.tfrecord, record 39 at byte \d+: the file ends inside it"),
+    "compressed": (gzip.compress, r"record 0 at byte 0: the file is compressed; give it a name that ends in \.gz"),
+    "text": (lambda content: b"one sentence a line\n" * 100, r"record 0 at byte 0: .*if it is a TFRecord file"),
+    "empty": (lambda content: b"", r"every file is empty \(1, e\.g\. .*a\.tfrecord\)"),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_that_is_none_is_named(made: Made, tmp_path: Path, what: str) -> None:
+    change, message = FILES[what]
+    path = made.file(tmp_path)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=message):
+        opened_from(made.data(tmp_path))
+
+
+def test_an_empty_file_among_others_has_no_rows(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path)
+    made.file(tmp_path, "b.tfrecord", [])
+    assert opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0).rows_per_epoch > 30
+
+
+def test_a_record_that_is_too_long_is_no_row(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path, records=[made.records[0], bytes(70_000)])
+    with pytest.raises(ValueError, match=r"record 1 at byte \d+: it has 70,000 bytes, and a row of BERT has"):
+        opened_from(made.data(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"root": "s3://bucket/data"}, r"data\.root=s3://bucket/data: records are read from disks alone"),
+        (
+            {"sequence_length": 64},
+            r"a\.tfrecord: its rows have 32 tokens and 5 predictions, the run's data\.sequence_length=64, "
+            r"data\.max_predictions=5: set these",
+        ),
+        ({"max_predictions": 6}, r"32 tokens and 5 predictions, .*data\.max_predictions=6"),
+        ({"vocab": ""}, r"data\.vocab is empty; .* the vocab\.txt that the records were made with"),
+        ({"vocab": "nowhere.txt"}, r"nowhere\.txt: no such file"),
+        ({"sources": ("tfrecord:nowhere/*",)}, r"source tfrecord:nowhere/\*: the glob matches nothing"),
+        ({"weights": (1.0,)}, r"data\.weights=\(1\.0,\): .* were drawn .*leave it at \(\)"),
+        ({"temperature": 0.5}, r"data\.temperature=0\.5"),
+        ({"rows": "doc_sentences"}, r"data\.rows='doc_sentences'"),
+        ({"packing": "pairs"}, r"data\.packing='pairs'"),
+        ({"predict": "next"}, r"data\.predict='next'"),
+        ({"whole_word_masking": True}, r"data\.whole_word_masking=True: .*leave it at False"),
+        ({"mask_probability": 0.2}, r"data\.mask_probability=0\.2"),
+        ({"short_sequence_probability": 0.0}, r"data\.short_sequence_probability=0\.0"),
+        ({"held_out": 0.0}, r"data\.held_out=0\.0 leaves 0 of 40 records of 32 tokens and 5 predictions for eval"),
+        ({"held_out": 0.999}, r"for evaluation and 0 for training; give another share"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(made: Made, tmp_path: Path, changes: dict, message: str) -> None:
+    made.file(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        opened_from(made.data(tmp_path, **changes))
+
+
+def test_records_and_text_are_not_mixed(made: Made, tmp_path: Path) -> None:
+    data = made.data(tmp_path)
+    with pytest.raises(ValueError, match=r"data\.sources has text:books beside tfrecord sources"):
+        opened_from(replace(data, sources=("text:books", *data.sources)))
+
+
+def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path)
+    data = made.data(tmp_path)
+    message = r"stages\.0\.sequence_length=64, stages\.0\.max_predictions=10: .* no such records, but of 32 tokens"
+    with pytest.raises(ValueError, match=message):
+        opened_from(data, replace(data, sequence_length=64, max_predictions=10))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ({"[CLS]": "[SEP]"}, r"a\.tfrecord, record 0: input_ids\[0\]=5 is to be \[CLS\], in data\.vocab 6"),
+        ({"[SEP]": "[MASK]"}, r"a\.tfrecord, record 0: input_ids\[\d+\]=6 is to be \[SEP\], in data\.vocab 7"),
+        ({"[MASK]": "[UNK]"}, r"a\.tfrecord, record 0: of the \d+ tokens hidden .* none is shown as \[MASK\]"),
+    ],
+)
+def test_another_vocabulary_is_refused(made: Made, tmp_path: Path, tokens: dict[str, str], message: str) -> None:
+    made.file(tmp_path)
+    swapped = tokens | {there: here for here, there in tokens.items()}
+    vocabulary = [swapped.get(token, token) for token in made.vocabulary]
+    (tmp_path / "other.txt").write_text("".join(f"{token}\n" for token in vocabulary))
+    with pytest.raises(ValueError, match=message):
+        opened_from(made.data(tmp_path, vocab=str(tmp_path / "other.txt")))
+
+
+MAKERS = [prepare_store, prepare_vocabulary, lambda data: extend_vocabulary(data, 10)]
+
+
+@pytest.mark.parametrize(("make", "has_vocabulary"), [*((make, True) for make in MAKERS), (prepare_vocabulary, False)])
+def test_there_is_nothing_to_prepare(made: Made, tmp_path: Path, make, has_vocabulary: bool) -> None:
+    made.file(tmp_path)
+    data = made.data(tmp_path) if has_vocabulary else made.data(tmp_path, vocab="")
+    with pytest.raises(ValueError, match=r"\.tfrecord\*: its records are prepared already, as rows of ids"):
+        make(data)
+
+
+@pytest.mark.parametrize("verb", ["prepare", "vocab", "inspect"])
+def test_verbs_say_that_records_are_prepared(made: Made, tmp_path: Path, verb: str, capsys) -> None:
+    from bertjax.__main__ import main
+
+    made.file(tmp_path)
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
+    data = made.data(tmp_path)
+    assert main([verb, str(recipe), "--data.sources", *data.sources, "--data.vocab", data.vocab]) == 1
+    assert "its records are prepared already" in capsys.readouterr().err
+
+
+WITHOUT = """
+import sys
+sys.modules["tensorflow"] = None
+from bertjax.config import DataConfig
+from bertjax.input.training_data import open_training_data
+from bertjax.text.progress import no_progress
+try:
+    open_training_data([{data!r}], no_progress)
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_without_tensorflow_it_says_what_is_missing(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path)
+    code = WITHOUT.format(data=made.data(tmp_path))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert re.match(r"tfrecord sources are read by TensorFlow, which is not installed here", ran.stdout)
