@@ -38,7 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave `long` checks out unless they are asked for; deselected, for they are no skipped tests."""
+    """Leave `long` checks out unless they are asked for; deselected, for they are no skipped tests.
+
+    Files of long tests come first, so that processes which share the files end together.
+    """
+    items.sort(key=lambda item: item.path.parent.name != "training")
     if config.getoption("--long"):
         return
     left_out = [item for item in items if "long" in item.keywords]

@@ -19,6 +19,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
+from bertjax.tokenization.sentencepiece_model import read_model
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
 from bertjax.tokenization.word_starts import continues_word
 
@@ -103,14 +104,7 @@ class SentencePiece(Tokenizer):
 
 def _parsed(model: bytes, origin: str) -> Any:
     """The model's fields. Raises ValueError if it is none, or of a kind that is not supported."""
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-
-    proto = sentencepiece_model_pb2.ModelProto()
-    try:
-        proto.ParseFromString(model)
-    except DecodeError as error:
-        raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
+    proto = read_model(model, origin)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
         raise ValueError(f"{origin}: model type {trainer.model_type} of {len(proto.pieces)} pieces; unigram or BPE")

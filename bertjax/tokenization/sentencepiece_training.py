@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from bertjax.tokenization.sentencepiece import SentencePiece, normalizer
+from bertjax.tokenization.sentencepiece_model import read_model
 from bertjax.tokenization.tokenizer import TextRules
 
 CHARACTER_COVERAGE = 0.9999
@@ -73,9 +74,7 @@ def _with_exact_scores(model: bytes) -> bytes:
 
     Then no two programs can disagree, over the last bits of a sum, about which way to cut a word is best.
     """
-    from sentencepiece import sentencepiece_model_pb2
-
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = read_model(model, "the trained model")
     for piece in proto.pieces:
         piece.score = round(piece.score / _SCORE_STEP) * _SCORE_STEP
     return proto.SerializeToString(deterministic=True)

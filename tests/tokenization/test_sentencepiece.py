@@ -5,10 +5,10 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sentencepiece import sentencepiece_model_pb2
 
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.sentencepiece_model import read_model
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 
@@ -32,7 +32,7 @@ def library(tokenizer):
 
 
 def changed(tokenizer, change):
-    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.files["spiece.model"])
+    proto = read_model(tokenizer.files["spiece.model"], "test")
     change(proto)
     return proto.SerializeToString()
 
