@@ -122,10 +122,13 @@ class Tokenizer(ABC):
 
     @cached_property
     def shown(self) -> list[str]:
-        """Each token for people: special ones as [MASK], what continues a word behind ##, broken UTF-8 as U+FFFD."""
+        """Each token for people: special ones as [MASK], what continues a word behind ##, broken UTF-8 as U+FFFD.
+
+        A token that stands for a space alone is shown as it is spelled.
+        """
         names = [
-            ("##" if continues else "") + surface.decode(errors="replace")
-            for surface, continues in zip(self.surfaces, self.is_continuation.tolist(), strict=True)
+            ("##" if continues else "") + surface.decode(errors="replace") or token
+            for token, surface, continues in zip(self.tokens, self.surfaces, self.is_continuation.tolist(), strict=True)
         ]
         for role, number in self.special.items():
             names[number] = f"[{role.upper()}]"

@@ -135,6 +135,7 @@ def test_every_piece_of_an_unspaced_script_is_a_word(small):
 
 def test_special_tokens_have_one_name_for_people(small):
     assert small.shown[small.mask_id] == "[MASK]" and small.shown[small.unk_id] == "[UNK]"
+    assert "▁" in small.shown and "" not in small.shown
     assert small.surfaces[small.mask_id] == b"" and not small.is_continuation[small.mask_id]
 
 
