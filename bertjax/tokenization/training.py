@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.word_counts import count_spaced_words
+from bertjax.tokenization.word_counts import count_spaced_words, most_frequent
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.tokenization.wordpiece_training import count_words, train_wordpiece
 
 Kind = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
+# Of distinct words, so that training takes some 2 GB of memory and some minutes at most, in any script.
+MOST_BYTES = {"unigram": 1 << 26, "bpe": 1 << 26, "byte_bpe": 1 << 24}
 TRAINER_VERSION = 1  # of counting and training; a change makes other vocabularies
 
 
@@ -34,6 +36,7 @@ def train_tokenizer(
     """
     if kind == "wordpiece":
         return WordPiece(train_wordpiece(word_counts, vocab_size, progress), rules)
+    word_counts = most_frequent(word_counts, MOST_BYTES[kind])
     if kind == "byte_bpe":
         from bertjax.tokenization.byte_level_training import train_byte_level
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
@@ -12,6 +13,24 @@ def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
     for text in texts:
         words.update(text.split())
     return words
+
+
+def most_frequent(word_counts: Mapping[str, int], most_bytes: int) -> dict[str, int]:
+    """The most frequent words that have together at most so many bytes of UTF-8.
+
+    Where words are spaced this leaves out next to nothing. Where they are not, "words" are sentences that occur once;
+    of those a hash chooses, so that they are a fair sample of the text.
+    """
+    sizes = {word: len(word.encode()) for word in word_counts}
+    if sum(sizes.values()) <= most_bytes:
+        return dict(word_counts)
+    kept, left = {}, most_bytes
+    for word in sorted(word_counts, key=lambda word: (-word_counts[word], hashlib.sha256(word.encode()).digest())):
+        left -= sizes[word]
+        if left < 0:
+            break
+        kept[word] = word_counts[word]
+    return kept
 
 
 def smoothed(of_source: Iterable[Counter[str]], temperature: float) -> Counter[str]:

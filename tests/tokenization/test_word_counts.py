@@ -1,0 +1,29 @@
+"""Words that a vocabulary is trained on: the most frequent ones within a budget, whatever order they come in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.tokenization.word_counts import count_spaced_words, most_frequent
+
+
+def test_words_are_what_stands_between_white_space():
+    assert count_spaced_words(["the  cat,\tthe", "", "東京は 日本"]) == {"the": 2, "cat,": 1, "東京は": 1, "日本": 1}
+
+
+@given(st.dictionaries(st.text("ab東é", min_size=1, max_size=6), st.integers(1, 4)), st.integers(0, 60))
+def test_the_most_frequent_words_within_a_budget(counts, budget):
+    kept = most_frequent(counts, budget)
+    assert kept.items() <= counts.items()
+    size = sum(len(word.encode()) for word in kept)
+    assert size <= budget
+    left = {word: count for word, count in counts.items() if word not in kept}
+    assert all(min(kept.values(), default=9) >= count for count in left.values())
+    if left:
+        assert any(size + len(word.encode()) > budget for word in left)
+    assert most_frequent(dict(reversed(list(counts.items()))), budget) == kept
+
+
+def test_of_words_seen_once_a_fair_sample_is_kept():
+    counts = dict.fromkeys((f"{n:05}" for n in range(10_000)), 1)
+    kept = [int(word) for word in most_frequent(counts, 5 * 1000)]
+    assert len(kept) == 1000 and 4700 < sum(kept) / len(kept) < 5300
