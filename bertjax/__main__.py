@@ -33,7 +33,7 @@ VERBS = {
     ),
     "vocab": Verb(
         "prepare:vocab",
-        "train the WordPiece vocabulary of a recipe on its sources, or extend one by the words of others",
+        "train the vocabulary of a recipe on its sources, or extend one by the words of others",
         "bertjax vocab configs/bert_mini.py --data.sources 'text:books/*.txt' --data.vocab-size 16000",
     ),
     "prepare": Verb(

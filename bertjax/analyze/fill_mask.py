@@ -71,7 +71,11 @@ def held_out_completions(
     if model.config.model.causal:
         return ()
     hidden = _hide_words(model.tokenizer, _sample(model, split, seed), count, seed)
-    decode = functools.partial(model.tokenizer.decode, skip_special_tokens=False)
+    own_mask = model.tokenizer.tokens[model.tokenizer.mask_id]
+
+    def decode(ids: np.ndarray) -> str:
+        return model.tokenizer.decode(ids, skip_special_tokens=False).replace(own_mask, MASK)
+
     guesses = _best(model, [prompt for prompt, _ in hidden], top)
     return tuple(
         Completion(decode(prompt.ids[1:-1]), answer, tuple((g.token, g.probability) for g in best))

@@ -24,6 +24,7 @@ from bertjax.convert.huggingface_names import from_huggingface_tensors, their_sh
 from bertjax.convert.tensorflow_names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.bert import Params
 from bertjax.text.tensorflow import import_tensorflow
+from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
@@ -152,7 +153,9 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
     config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
-    return config, WordPiece.load(folder / VOCABULARY_FILE, TextRules(True, True))
+    tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
+    assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
+    return config, tokens
 
 
 def _prefix(folder: Path) -> Path:

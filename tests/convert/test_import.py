@@ -264,6 +264,9 @@ def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Pat
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
     with pytest.raises(ValueError, match=r"bert/encoder/layer_1/.* is not of a model such as bert_config.json"):
         read_tensorflow(tmp_path / "tf1")
+    (tmp_path / "tf1" / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match=r"vocab\.txt: no such file"):
+        read_tensorflow(tmp_path / "tf1")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ import json
 import pytest
 from exported_models import trained_model, wordpiece
 
+from bertjax.analyze.fill_mask import fill_mask, held_out_completions
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
+from bertjax.text.store import TokenStore
+from bertjax.text.store_writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -73,3 +76,13 @@ def test_google_research_reads_wordpiece_alone(tmp_path):
     with pytest.raises(ValueError, match=r"the vocabulary is spiece\.model: google-research/bert reads WordPiece's"):
         export_tensorflow(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
+    (first,) = fill_mask(model, ["a [MASK] b"], top=3)
+    assert len(first) == 1 and {guess.token for guess in first[0]} <= set(model.tokenizer.shown)
+    ids = [ids.tolist() for ids in model.tokenizer.encode_sentences(TEXTS[:6] * 8)]
+    usual = [sentence for sentence in ids if model.tokenizer.unk_id not in sentence]
+    store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [usual]}, model.tokenizer))
+    for completion in held_out_completions(model, store.split("held_out"), 3, seed=0):
+        assert completion.text.count("[MASK]") == 1 and "<mask>" not in completion.text
