@@ -275,6 +275,12 @@ def validate(config: Config) -> Config:
         raise ValueError(
             f"data.segmenter={data.segmenter!r} without data.whole_word_masking has no effect; set both or neither"
         )
+    for key, usual in (("unknown", "words"), ("segmenter", "none")):
+        if getattr(data, key) != usual and not data.vocab and data.tokenizer != "wordpiece":
+            raise ValueError(
+                f"data.{key}={getattr(data, key)!r} with data.tokenizer={data.tokenizer!r}: it is WordPiece's option; "
+                f"leave it at {usual!r}"
+            )
     if data.rows != "pairs" and "nsp" in training.objectives:
         raise ValueError(
             f"data.rows={data.rows!r} with training.objectives={training.objectives}: such rows have no second "

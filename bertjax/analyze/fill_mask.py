@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,7 +75,8 @@ def held_out_completions(
     own_mask = model.tokenizer.tokens[model.tokenizer.mask_id]
 
     def decode(ids: np.ndarray) -> str:
-        return model.tokenizer.decode(ids, skip_special_tokens=False).replace(own_mask, MASK)
+        text = model.tokenizer.decode(ids, skip_special_tokens=False).replace(own_mask, MASK)
+        return re.sub(r"(?<=[\w,.;:!?])\[MASK\]", f" {MASK}", text)
 
     guesses = _best(model, [prompt for prompt, _ in hidden], top)
     return tuple(
@@ -106,7 +108,9 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text, [MASK] in it being the mask token."""
-    first, *others = (ids.tolist() for ids in tokenizer.encode_sentences(text.split(MASK)))
+    *before, last = text.split(MASK)
+    parts = [*(part.rstrip() for part in before), last]  # the space before a mask is of the hidden word
+    first, *others = (ids.tolist() for ids in tokenizer.encode_sentences(parts))
     return first + [token for ids in others for token in (tokenizer.mask_id, *ids)]
 
 

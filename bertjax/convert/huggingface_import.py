@@ -76,11 +76,13 @@ def _rules(folder: Path) -> TextRules:
         lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
     else:
         lowercase, strip_accents = config.get("do_lower_case", True), config.get("strip_accents")
-    pieces_of_words = (whole.get("pre_tokenizer") or {}).get("pretokenizers", [])
+    cut = whole.get("pre_tokenizer")
+    steps = cut.get("pretokenizers") if isinstance(cut, dict) else None
+    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return TextRules(
         bool(lowercase),
         bool(lowercase if strip_accents is None else strip_accents),
-        "characters" if [step.get("type") for step in pieces_of_words] == ["BertPreTokenizer", "Split"] else "words",
+        "characters" if kinds == ["BertPreTokenizer", "Split"] else "words",
     )
 
 

@@ -57,7 +57,8 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     export of the same checkpoint to the next.
     """
     config = model.config
-    task, text = ("text-generation", "Text to") if config.model.causal else ("fill-mask", "Text with a [MASK] in it.")
+    mask = model.tokenizer.tokens[model.tokenizer.mask_id]
+    task, text = ("text-generation", "Text to") if config.model.causal else ("fill-mask", f"Text with a {mask} in it.")
     sections = [
         f"{_FRONT_MATTER.format(task=task)}\n# {config.name}",
         _about(model, parameters),

@@ -118,6 +118,8 @@ def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
             f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
             "alone; export to huggingface"
         )
+    if model.tokenizer.rules.unknown != "words":
+        raise ValueError("data.unknown='characters': google-research/bert has no such rule; export to huggingface")
     arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"

@@ -22,7 +22,7 @@ class MaskRule:
     max_predictions: int  # P
     mask_id: int
     vocab_size: int  # random replacements come from all of it
-    is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that start with ##: mask whole words
+    is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that go on with a word: mask whole words
     keep_share: float = 0.1  # of the chosen tokens; the paper's 80/10/10 (section 3.1)
     random_share: float = 0.1  # of them too; the rest become [MASK]
 

@@ -7,7 +7,7 @@ A model that starts from weights of the old vocabulary gives each the mean of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.word_counts import smoothed
 from bertjax.tokenization.wordpiece import WordPiece
 
-EXTENDER_VERSION = 1  # of choosing words; a change makes other vocabularies
+EXTENDER_VERSION = 2  # of choosing words; a change makes other vocabularies
 LEAST_COUNT = 10  # of a word; a rarer one would not be learned
 LONGEST_WORD = 30  # characters
 
@@ -56,6 +56,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     old = load_vocabulary(place_of(data.vocab), TextRules.of(data))
     if not isinstance(old, WordPiece):
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
+    data = replace(data, tokenizer="wordpiece")  # whose words are counted, whatever a recipe would train
     corpus = Corpus.of(data)
     versions = [EXTENDER_VERSION, READING_VERSION]
     made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}

@@ -80,6 +80,8 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
 def _plan_store(data: DataConfig, progress: Progress, runner: Runner) -> tuple[Corpus, Tokenizer, ShardJob, Place]:
     """The text, its tokenizer, what is the same for every unit, and where the store is or will be."""
     corpus = Corpus.of(data)
+    if data.segmenter != "none":
+        load_segmenter(data.segmenter)  # before the long work of a vocabulary
     vocab = vocabulary_of(data, corpus, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
@@ -94,10 +96,9 @@ def _plan_store(data: DataConfig, progress: Progress, runner: Runner) -> tuple[C
 
 
 def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
-    """Which words are found. Raises ValueError where the segmenter is missing, or of no use for the tokenizer."""
+    """Which words are found. Raises ValueError where that is of no use for the tokenizer."""
     if not isinstance(tokenizer, WordPiece):
         raise ValueError(f"data.segmenter={data.segmenter!r}: pieces of {tokenizer.named} are words; set it to none")
-    load_segmenter(data.segmenter)
     return f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import tempfile
 from collections import Counter
@@ -28,6 +29,7 @@ from bertjax.tokenization.word_counts import smoothed
 
 READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
+PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
 
 
 def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
@@ -57,6 +59,8 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, r
     }
     if data.tokenizer != "wordpiece":
         made_of["tokenizer"] = data.tokenizer
+    if data.tokenizer in ("unigram", "bpe"):
+        made_of["sentencepiece"] = importlib.metadata.version("sentencepiece")
     if data.vocab_temperature != 1:
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
@@ -102,7 +106,8 @@ def count_corpus(
     corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
 ) -> tuple[list[Counter[str]], float]:
     """The words of each source's training documents, and the share of the documents that was read for them."""
-    share = min(1.0, VOCABULARY_TEXT_BYTES / max(corpus.text_bytes, 1))
+    most = VOCABULARY_TEXT_BYTES if data.tokenizer == "wordpiece" else PIECES_TEXT_BYTES
+    share = min(1.0, most / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share)
     of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
@@ -148,8 +153,9 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
 
 def added_words(vocab: Place) -> list[str] | None:
     """What an extension added to a vocabulary that lies where it was made; None if it is no extended one."""
-    about = vocab.with_name("made.json")
-    return json.loads(about.read_bytes()).get("added_words") if about.is_file() else None
+    about = vocab / "made.json" if isinstance(vocab, Path) and vocab.is_dir() else vocab.with_name("made.json")
+    made = json.loads(about.read_bytes()) if about.is_file() else None
+    return made.get("added_words") if isinstance(made, dict) else None
 
 
 def require_vocabulary(folder: Place, inputs: str) -> None:

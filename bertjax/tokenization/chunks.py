@@ -16,6 +16,7 @@ SEPARATOR = "\0"  # every kind of tokenizer drops it from text, so it is free to
 
 _BOUNDARY = 0xFFFFFFFF
 _CACHED_CHUNKS = 1 << 19
+_CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chunk is a sentence
 
 
 class ChunkEncoder:
@@ -32,6 +33,7 @@ class ChunkEncoder:
         self._whole = whole
         self._before = before
         self._known: dict[str, bytes] = {}
+        self._characters = 0
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
@@ -65,7 +67,8 @@ class ChunkEncoder:
 
     def _learn(self, chunks: Iterable[str]) -> None:
         """Make every one of the chunks known; forgets old ones when there are too many."""
-        if not self._known or len(self._known) > _CACHED_CHUNKS:
+        if not self._known or len(self._known) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
+            self._characters = 0
             self._known = {SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
         unknown = [chunk for chunk in set(chunks) if chunk not in self._known]
         try:
@@ -75,5 +78,6 @@ class ChunkEncoder:
             raise ValueError(
                 f"text has a lone surrogate, in {broken!r}; it is no valid Unicode, mend the source"
             ) from None
+        self._characters += sum(map(len, unknown))
         for chunk, encoding in zip(unknown, encodings, strict=True):
             self._known[chunk] = np.array(encoding.ids, np.uint32).tobytes()

@@ -19,8 +19,10 @@ _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
 
 def files_with(name: str) -> tuple[str, ...]:
     """The names of all files of a vocabulary of which one is called `name`, that one first."""
-    of_bytes = (byte_level.VOCABULARY_FILE, byte_level.MERGES_FILE)
-    return (name, *(other for other in of_bytes if other != name)) if name in of_bytes else (name,)
+    if name == byte_level.MERGES_FILE:
+        return name, byte_level.VOCABULARY_FILE
+    is_of_bytes = Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix
+    return (name, byte_level.MERGES_FILE) if is_of_bytes else (name,)
 
 
 def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:

@@ -35,6 +35,7 @@ _NAMES = {
     "mask": ("[MASK]", "<mask>"),
 }
 _UNIGRAM, _BPE = 1, 2
+_USER_DEFINED = 4
 _NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces, as numbered in sentencepiece_model.proto
 _CHUNKS = re.compile(f"[^ {SEPARATOR}]+|{SEPARATOR}")
 
@@ -69,8 +70,8 @@ class SentencePiece(Tokenizer):
     def surfaces(self) -> list[bytes]:
         """Pieces without the mark of a space; control pieces are no text."""
         return [
-            b"" if piece.type in _NEVER_IN_TEXT else piece.piece.replace(WORD, "").encode()
-            for piece in self._proto.pieces
+            b"" if self._is_no_text(number) else piece.piece.replace(WORD, "").encode()
+            for number, piece in enumerate(self._proto.pieces)
         ]
 
     @cached_property
@@ -84,10 +85,14 @@ class SentencePiece(Tokenizer):
         """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
         return self._with_special_tokens(self._tokenizer(forgeable=True))
 
+    def _is_no_text(self, number: int) -> bool:
+        """Whether a piece never comes from text: special tokens, also of models that have them as user-defined."""
+        return self._proto.pieces[number].type in _NEVER_IN_TEXT or number in self.special.values()
+
     def _tokenizer(self, *, forgeable: bool) -> tokenizers.Tokenizer:
         """The model in `tokenizers`; unless `forgeable`, what is no text has a name that no text spells."""
         names = [
-            piece.piece if forgeable or piece.type not in _NEVER_IN_TEXT else f"{SEPARATOR}{number}"
+            piece.piece if forgeable or not self._is_no_text(number) else f"{SEPARATOR}{number}"
             for number, piece in enumerate(self._proto.pieces)
         ]
         tokenizer = tokenizers.Tokenizer(_model(self._proto, names, self.special["unk"]))
@@ -114,6 +119,9 @@ def _parsed(model: bytes, origin: str) -> Any:
             f"{origin}: it keeps spaces, has them behind words, or falls back to bytes; only models are supported that "
             "were trained with sentencepiece's defaults for these"
         )
+    special = {name for names in _NAMES.values() for name in names}
+    if trainer.model_type == _BPE and any(p.type == _USER_DEFINED and p.piece not in special for p in proto.pieces):
+        raise ValueError(f"{origin}: a BPE model with user-defined symbols, which is not supported; train without")
     if any(WORD in piece.piece[1:] for piece in proto.pieces):
         raise ValueError(f"{origin}: it has pieces over spaces (split_by_whitespace=false), which is not supported")
     return proto

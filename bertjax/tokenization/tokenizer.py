@@ -153,7 +153,11 @@ class Tokenizer(ABC):
 
     def _with_special_tokens(self, tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
         """Let a tokenizer know special tokens in text, and put them around a text or a pair as in training."""
-        tokenizer.add_special_tokens([self.tokens[number] for number in self.special.values()])
+        for role, number in self.special.items():
+            # A mask takes the space before it along: in training that belongs to the word which is hidden.
+            tokenizer.add_special_tokens(
+                [tokenizers.AddedToken(self.tokens[number], lstrip=role == "mask", normalized=False, special=True)]
+            )
         first, last = self.tokens[self.cls_id], self.tokens[self.sep_id]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{first}:0 $A:0 {last}:0",

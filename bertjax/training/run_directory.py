@@ -19,7 +19,8 @@ from flax import nnx
 
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
-from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.byte_level import MERGES_FILE
+from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.files import replace_bytes, replace_text
@@ -66,6 +67,8 @@ def own_directory(directory: Path) -> Iterator[None]:
 def describe_run(config: Config, tokenizer: Tokenizer) -> None:
     """Write the resolved config and the vocabulary into the run's directory, which this process must own."""
     replace_text(config.directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
+    for name in {*VOCABULARY_FILES, MERGES_FILE} - tokenizer.files.keys():
+        (config.directory / name).unlink(missing_ok=True)  # of a run of another kind that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(config.directory / name, content)
 

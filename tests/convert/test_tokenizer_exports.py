@@ -5,13 +5,14 @@ import json
 import pytest
 from exported_models import trained_model, wordpiece
 
-from bertjax.analyze.fill_mask import fill_mask, held_out_completions
+from bertjax.analyze.fill_mask import _encode, fill_mask, held_out_completions
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
 from bertjax.text.store import TokenStore
 from bertjax.text.store_writer import write_store
+from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -45,6 +46,10 @@ def test_ids_and_outputs_are_those_of_transformers(model, tmp_path):
     assert theirs(plain, add_special_tokens=False)["input_ids"] == expected
     for role, number in ours.special.items():
         assert getattr(theirs, f"{role}_token_id") == number
+    first, last = ours.encode_sentences(["a", "b"])
+    masked = theirs(f"a {theirs.mask_token} b", add_special_tokens=False)["input_ids"]
+    assert masked == [*first, ours.mask_id, *last]  # as in training, with nothing of a space before the mask
+    assert f"Text with a {theirs.mask_token} in it." in (folder / "README.md").read_text()
     pair = theirs(f"a {theirs.mask_token} b", "c")
     assert pair["input_ids"].count(ours.mask_id) == 1 and pair["token_type_ids"][-1] == 1
     assert theirs.model_max_length == model.max_length
@@ -68,6 +73,9 @@ def test_a_run_keeps_it(model):
     describe_run(model.config, model.tokenizer)
     for name, content in model.tokenizer.files.items():
         assert (model.directory / name).read_bytes() == content
+    other = of_kind("wordpiece" if "vocab.txt" not in model.tokenizer.files else "byte_bpe", TextRules(False, False))
+    describe_run(model.config, other)  # of a run that never saved nothing is left to be taken for the vocabulary
+    assert load_tokenizer(model.directory, other.rules).fingerprint == other.fingerprint
 
 
 def test_google_research_reads_wordpiece_alone(tmp_path):
@@ -75,6 +83,9 @@ def test_google_research_reads_wordpiece_alone(tmp_path):
     model = trained_model(tmp_path / "run", made, hidden_act="gelu_tanh")
     with pytest.raises(ValueError, match=r"the vocabulary is spiece\.model: google-research/bert reads WordPiece's"):
         export_tensorflow(model, tmp_path / "out")
+    unknown = WordPiece(wordpiece().tokens, TextRules(True, True, "characters"))
+    with pytest.raises(ValueError, match=r"data\.unknown='characters': google-research/bert has no such rule"):
+        export_tensorflow(trained_model(tmp_path / "run", unknown, hidden_act="gelu_tanh"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -86,3 +97,6 @@ def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
     store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [usual]}, model.tokenizer))
     for completion in held_out_completions(model, store.split("held_out"), 3, seed=0):
         assert completion.text.count("[MASK]") == 1 and "<mask>" not in completion.text
+    encoded = _encode(model.tokenizer, "a [MASK] b")
+    first, last = model.tokenizer.encode_sentences(["a", "b"])
+    assert encoded == [*first, model.tokenizer.mask_id, *last]

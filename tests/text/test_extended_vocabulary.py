@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,17 @@ def test_the_command_line_extends(data: DataConfig, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "2 words added (metformin, insulin), 2 in place of [unused] ones" in done.stdout
+
+
+def test_what_a_recipe_would_train_changes_no_extension(tmp_path):
+    (tmp_path / "old.txt").write_text("\n".join(OLD) + "\n")
+    for number in range(12):
+        (tmp_path / f"{number}.txt").write_text(f"Kubernetes {number} kubernetes. " * 3)
+    data = DataConfig(
+        sources=(f"text:{tmp_path}/[0-9]*.txt",),
+        vocab=str(tmp_path / "old.txt"),
+        root=str(tmp_path / "data"),
+        workers=1,
+    )
+    made = [extend_vocabulary(replace(data, tokenizer=kind), 3) for kind in ("unigram", "wordpiece")]
+    assert made[0] == made[1] and "kubernetes" in made[0].added and made[0].pieces_after < made[0].pieces_before

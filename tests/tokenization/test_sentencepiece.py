@@ -1,5 +1,7 @@
 """SentencePiece: the ids are the sentencepiece library's and transformers'; what is not supported is refused."""
 
+import io
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -96,6 +98,25 @@ def test_text_cannot_forge_a_special_token(small):
     for name in ("[MASK]", "[CLS]", "<pad>", "<unk>"):
         assert not set(small.special.values()) - {small.unk_id} & set(small.encode([f"a {name} b"])[0].tolist())
     assert small.mask_id in small.backend.encode("a [MASK] b").ids
+
+
+def user_defined(kind, symbols):
+    """A model as others train them, with symbols of their own."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT), model_writer=written, model_type=kind, vocab_size=90, hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, user_defined_symbols=symbols, minloglevel=2,
+    )  # fmt: skip
+    return written.getvalue()
+
+
+def test_special_tokens_that_are_user_defined_are_no_text_either():
+    made = SentencePiece(user_defined("unigram", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
+    assert made.surfaces[made.mask_id] == b"" and made.mask_id not in made.encode(["the [MASK] cat"])[0]
+    assert made.tokens.index("<nl>") in made.encode(["the <nl> cat"])[0]
+    assert ids_of(made, ["a cat <nl> b"]) == library(made).encode(["a cat <nl> b"])
+    with pytest.raises(ValueError, match=r"a BPE model with user-defined symbols, which is not supported"):
+        SentencePiece(user_defined("bpe", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
 
 
 def test_a_pair_as_it_is_exported(small):
