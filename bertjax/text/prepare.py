@@ -24,7 +24,7 @@ from bertjax.text.remote import Place, is_remote, place_of
 from bertjax.text.runner import Runner
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
 from bertjax.text.sources import require_documents
-from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore, read_manifest
+from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore, read_manifest, size_of
 from bertjax.text.store_writer import finish_store
 from bertjax.text.trained_vocabulary import READING_VERSION, added_words, load_vocabulary, vocabulary_of
 from bertjax.tokenization.segmentation import load_segmenter
@@ -104,11 +104,7 @@ def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
 
 def summary(store: TokenStore) -> str:
     """What is in a store, in a line to print."""
-    splits = [
-        f"{name.replace('_', ' ')}: {view.num_documents:,} documents, {view.num_sentences:,} sentences, "
-        f"{view.num_tokens:,} tokens"
-        for name, view in ((name, store.split(name)) for name in SPLITS)
-    ]
+    splits = [f"{name.replace('_', ' ')}: {size_of(store.manifest, name)}" for name in SPLITS]
     about = store.manifest["provenance"]
     tokens = sum(store.split(name).num_tokens for name in SPLITS)
     return (

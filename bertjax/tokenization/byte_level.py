@@ -18,7 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.word_starts import continues_word
+from bertjax.tokenization.word_starts import continuations
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 SPECIAL_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -79,9 +79,7 @@ class ByteLevelBPE(Tokenizer):
     @cached_property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]: which tokens go on with a word; see `continues_word`."""
-        space = byte_letters()[ord(" ")]
-        starts = [token.startswith(space) for token in self.tokens]
-        return np.array([continues_word(*piece) for piece in zip(self.surfaces, starts, strict=True)])
+        return continuations(self.surfaces, self.tokens, byte_letters()[ord(" ")])
 
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:

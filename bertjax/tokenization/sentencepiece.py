@@ -21,7 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.sentencepiece_model import read_model
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
-from bertjax.tokenization.word_starts import continues_word
+from bertjax.tokenization.word_starts import continuations
 
 VOCABULARY_FILE = "spiece.model"
 WORD = "▁"  # stands for the space before a word
@@ -77,8 +77,7 @@ class SentencePiece(Tokenizer):
     @cached_property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]: which pieces go on with a word; see `continues_word`."""
-        starts = [token.startswith(WORD) for token in self.tokens]
-        return np.array([continues_word(*piece) for piece in zip(self.surfaces, starts, strict=True)])
+        return continuations(self.surfaces, self.tokens, WORD)
 
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:

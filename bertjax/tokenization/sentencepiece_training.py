@@ -16,7 +16,6 @@ from bertjax.tokenization.sentencepiece_model import read_model
 from bertjax.tokenization.tokenizer import TextRules
 
 CHARACTER_COVERAGE = 0.9999
-LARGEST_COUNT = 2**40  # of a word: the library sums them up in 64 bits, and in floats
 
 _THREADS = 8  # sums are taken by thread, so that another number would change the last bits
 _LONGEST_WORD = 4192  # bytes; the library's own limit for a line

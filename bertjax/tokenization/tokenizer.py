@@ -109,11 +109,6 @@ class Tokenizer(ABC):
         """The name of the file that `load_tokenizer` is given."""
         return next(iter(self.files))
 
-    @property
-    def files_digest(self) -> str:
-        """SHA-256 (hex) of its files, one after another."""
-        return hashlib.sha256(b"".join(self.files.values())).hexdigest()
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over its files and rules: equal if and only if text gets equal ids."""
