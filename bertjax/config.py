@@ -45,6 +45,7 @@ class ModelConfig:
     remat: Literal["none", "dots", "full"] = "none"  # what the backward pass recomputes
     mlm_chunk: int = 1024  # predictions whose logits exist at a time
     scan_unroll: int = 1  # layers per iteration of the scan over layers; num_hidden_layers unrolls it all
+    attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"  # who computes it; auto: by platform and row
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,21 @@ class MeshConfig:
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    dcn_data: int = -1  # of `data`, the factor that runs across slices; -1 takes what dcn_fsdp leaves
+    dcn_fsdp: int = 1  # of `fsdp`, likewise; the product of both is the number of slices
+
+
+@dataclass(frozen=True)
+class HostsConfig:
+    """How the processes of a run find each other, and how many there must be."""
+
+    cluster: Literal["auto", "one", "tpu", "slurm", "kubernetes", "address"] = "auto"  # one: no others
+    coordinator: str = ""  # HOST:PORT where process 0 listens; for `address`
+    processes: int = 0  # that must join; 0: as many as the cluster says
+    process: int = -1  # the number of this one; -1: as the cluster says
+    devices: int = 0  # that there must be in all; 0: any number
+    join_seconds: int = 300  # for all processes to join
+    heartbeat_seconds: int = 20  # after which a process that is silent is lost
 
 
 @dataclass(frozen=True)
@@ -175,9 +191,13 @@ class Config:
     run_dir: str = ""  # empty: runs/<name>
     init_from: str = ""  # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0
     restore: Literal["newest", "previous"] = "newest"  # `previous` is for when the newest checkpoint is damaged
+    profile: str = ""  # FIRST:LAST, the steps to write a trace of
+    deterministic: bool = False  # on a GPU: the same bits in every run, at some cost; elsewhere it is so anyway
+    compilation_cache: str = "data/compiled"  # what was compiled once is taken from here; empty: nothing is kept
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    hosts: HostsConfig = field(default_factory=HostsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     stages: tuple[StageConfig, ...] = ()
