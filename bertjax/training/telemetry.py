@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from bertjax.text.lean_import import without
 from bertjax.training.files import replace_text
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
@@ -63,8 +64,8 @@ class TensorBoardWriter:
     """Writes scalars for TensorBoard, which from a restart on hides what a dead process wrote after `resume_step`."""
 
     def __init__(self, directory: Path, resume_step: int) -> None:
-        # Imported here because it imports torch where torch is installed, which takes seconds.
-        from tensorboardX import SummaryWriter
+        with without("torch"):
+            from tensorboardX import SummaryWriter
 
         # Event files are named by second and host: the suffix keeps a quick restart off its predecessor's file.
         self._writer = SummaryWriter(
