@@ -188,7 +188,7 @@ class Config:
     """One run, whole. `data`, `optimizer` and `training` describe it up to where the first of `stages` begins."""
 
     name: str = "bert"
-    run_dir: str = ""  # empty: runs/<name>
+    run_dir: str = ""  # a folder or a URL; empty: runs/<name>
     init_from: str = ""  # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0
     restore: Literal["newest", "previous"] = "newest"  # `previous` is for when the newest checkpoint is damaged
     profile: str = ""  # FIRST:LAST, the steps to write a trace of
@@ -203,9 +203,9 @@ class Config:
     stages: tuple[StageConfig, ...] = ()
 
     @property
-    def directory(self) -> Path:
-        """Where the run lives."""
-        return Path(self.run_dir or f"runs/{self.name}")
+    def directory(self) -> str:
+        """Where the run lives: a folder, or a URL in object storage."""
+        return self.run_dir or f"runs/{self.name}"
 
 
 def variant_of(variants: Mapping[str, T], name: str) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import jax
 
@@ -16,6 +15,7 @@ from bertjax.convert.sources import read_source, require_source
 from bertjax.input.training_data import TrainingData, open_training_data, sizes
 from bertjax.model.bert import Params
 from bertjax.text.progress import ProgressLine
+from bertjax.text.remote import Place, place_of
 from bertjax.training.environment import environment
 from bertjax.training.job import Job, assemble, describe, preflight
 from bertjax.training.report import Completion, Summary, write_report
@@ -64,7 +64,7 @@ def finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     model = load_run(config.directory)
     completions = held_out_completions(model, content.held_out_text(), COMPLETIONS, config.training.seed)
     summary = summarise(config, content, outcome, completions)
-    report = write_report(config.directory, summary, to_dict(config), environment())
+    report = write_report(model.directory, summary, to_dict(config), environment())
     exported = export_huggingface(model, model.directory / "huggingface")
     print(last_words(config, summary, report, exported), flush=True)
 
@@ -91,7 +91,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     )
 
 
-def last_words(config: Config, summary: Summary, report: Path, exported: Path) -> str:
+def last_words(config: Config, summary: Summary, report: Place, exported: Place) -> str:
     """What the run reached, where everything is, and what to do next."""
     held_out = [
         f"  MLM loss      {summary.mlm_loss:6.3f}    unigram {summary.unigram_loss:.3f}"
@@ -105,7 +105,7 @@ def last_words(config: Config, summary: Summary, report: Path, exported: Path) -
         f"   (was: {completion.answer})"
         for completion in summary.completions
     ]
-    run = config.directory
+    run = place_of(config.directory)
     return "\n".join(
         [
             f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 
@@ -14,6 +13,7 @@ from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
 from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.text.remote import Place, place_of
 from bertjax.training import checkpoint
 from bertjax.training.evaluate import Baselines
 from bertjax.training.flops import Peak
@@ -53,10 +53,15 @@ def train(job: Job, say: Say, initial: Initial | None = None) -> Outcome:
     Raises ValueError if a checkpoint cannot be used, RuntimeError when too many updates in a row were not finite.
     """
     training = job.config.training
-    directory = job.config.directory
-    with own_directory(directory), Interrupt() as interrupt, jax.set_mesh(job.mesh):
+    directory = place_of(job.config.directory)
+    with own_directory(directory, job.config.data.cache_dir) as desk, Interrupt() as interrupt, jax.set_mesh(job.mesh):
+        if desk is not None and desk.notice:
+            say(desk.notice)
         saved = checkpoint.Checkpoints(
-            directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
+            directory / checkpoint.DIRECTORY,
+            keep_last=training.keep_last,
+            keep_every=training.keep_every,
+            desk=desk,
         )
         with saved:
             state = starting_state(job, saved, say, initial)
@@ -64,10 +69,10 @@ def train(job: Job, say: Say, initial: Initial | None = None) -> Outcome:
             if jax.process_index() == 0:
                 describe_run(job.config, job.tokenizer)
             start = int(state.step)
-            telemetry = open_telemetry(directory, start) if jax.process_index() == 0 else Telemetry([])
+            telemetry = open_telemetry(directory, start, desk=desk) if jax.process_index() == 0 else Telemetry([])
             progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every)
             with telemetry, progress:
-                return Loop(job, saved, telemetry, progress, interrupt, tokens_seen(directory)).run(state)
+                return Loop(job, saved, telemetry, progress, interrupt, tokens_seen(directory, start)).run(state)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -91,11 +96,11 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 
 
-def tokens_seen(directory: Path) -> float:
+def tokens_seen(directory: Place, start: int) -> float:
     """Real tokens that the run's earlier processes had trained on, up to the step where this one begins."""
     path = directory / METRICS_FILE
     records = read_metrics(path) if path.exists() else []
-    return max((record.get(TOKENS_SEEN, 0.0) for record in records), default=0.0)
+    return max((record.get(TOKENS_SEEN, 0.0) for record in records if record["step"] <= start), default=0.0)
 
 
 class Loop:
@@ -217,6 +222,7 @@ class Loop:
     def save(self, step: int, state: TrainState) -> None:
         """Start to write a checkpoint; the files are written while training goes on."""
         with self.times.measure("checkpoint"):
+            self.telemetry.publish()
             self.saved.save(step, state, self.job.metadata)
         self.window_start = time.perf_counter()
 
