@@ -53,8 +53,12 @@ class Claim:
         )
 
     def require(self) -> None:
-        """Raise LostClaim if another job has taken the run."""
-        found = self._found() or {}
+        """Raise LostClaim if another job has taken the run, or somebody has removed it."""
+        found = self._found()
+        if found is None:
+            raise LostClaim(
+                f"{self._file}, which this job wrote when it began, is gone; start it again if it is to go on"
+            )
         if found.get("job") != self._owner["job"]:
             raise LostClaim(
                 f"{self.run}: another job trains there now (process {found.get('process')} on {found.get('host')}, "

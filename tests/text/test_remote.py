@@ -5,7 +5,6 @@ Against a server that speaks S3, where s3fs and moto are installed, and against 
 
 import hashlib
 import importlib.util
-import itertools
 import json
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import object_storage
 import pytest
 from small_corpus import changed, content, generated_text
 from test_sources import COMPRESS, article
@@ -33,7 +31,6 @@ from bertjax.text.store import SPLITS, TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
-_NUMBERS = itertools.count()
 _UNIT_BYTES = 1300
 
 
@@ -44,29 +41,6 @@ def data(data, tmp_path, monkeypatch):
     for number in range(16, 40):
         (tmp_path / "text" / f"{number}.txt").unlink()
     return data
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    if object_storage.MISSING:
-        pytest.skip(f"needs {', '.join(object_storage.MISSING)}: pip install s3fs 'moto[server]'")
-    server = object_storage.Server(tmp_path_factory.mktemp("server") / "log")
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in server.environment().items():
-            environment.setenv(name, value)
-        yield server
-    server.stop()
-
-
-@pytest.fixture(params=["memory", "s3"])
-def bucket(request):
-    """The URL of an empty bucket."""
-    return request.getfixturevalue("server").bucket() if request.param == "s3" else f"memory://bucket-{next(_NUMBERS)}"
-
-
-@pytest.fixture
-def s3(server):
-    return server.bucket()
 
 
 def uploaded(folder, url):
