@@ -82,7 +82,7 @@ def write_run(model: TrainedModel) -> Place:
         mesh=make_mesh(model.config.mesh, jax.devices()[:1]),
     )
     with own_directory(model.directory) as desk:
-        describe_run(model.config, model.tokenizer)
+        describe_run(model.config, model.tokenizer, desk)
         with Checkpoints(model.directory / DIRECTORY, keep_last=1, desk=desk) as saved:
             saved.save(0, {"params": model.params}, metadata)
     return model.directory

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import jax
 import jaxlib
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, SingleDeviceSharding
@@ -113,7 +114,7 @@ class Checkpoints:
         older checkpoints stay), and OSError if the save before this one failed.
         """
         self.wait()
-        if step in self.steps():
+        if step in _agreed(self.steps()):
             return False
         arrays = named_arrays(state)
         document = self._document(step, arrays, metadata)
@@ -138,7 +139,7 @@ class Checkpoints:
         again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
-        for step in reversed(self.steps()):
+        for step in reversed(_agreed(self.steps())):
             try:
                 saved = read_metadata(self.directory / str(step))
                 notices = check_compatible(saved, dict(metadata))
@@ -332,14 +333,14 @@ def _restore_arrays(
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
     _check_shapes(directory, saved["arrays"], wanted)
-    alone = isinstance(directory, RemotePath)
+    own = isinstance(directory, RemotePath)
     with remote_checkpoint.near(directory / _STATE, wanted, desk) as state:
         try:
-            arrays = _read(state, wanted, alone)
+            arrays = _read(state, wanted, own)
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:
-            bad = [name for name, x in wanted.items() if not _readable(state, name, x, alone)]
+            bad = [name for name, x in wanted.items() if not _readable(state, name, x, own)]
             where = _STATE if len(bad) == len(wanted) else _some(bad)
             raise DamagedCheckpoint(
                 f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
@@ -351,21 +352,20 @@ def _restore_arrays(
     return arrays
 
 
-def _read(state: Path, wanted: Mapping[str, Any], alone: bool) -> dict[str, jax.Array]:
+def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Array]:
     """The wanted arrays as Orbax gives them back. Raises whatever it raises, and ValueError for an array not found.
 
-    `alone`: the folder is this process's own.
+    `own`: the folder is this process's alone.
     """
-    first = SingleDeviceSharding(jax.devices()[0])
+    first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
         {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in wanted.items()}
     )
     request = ocp.args.PyTreeRestore(
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    options = remote_checkpoint.alone() if alone else ocp.options.MultiprocessingOptions()
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
-    with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
+    alone = own or all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))
+    with _reader(alone=alone) as reader:
         found = named_arrays(reader.restore(state.absolute(), args=request))
     # For an array that it does not find, Orbax hands back the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
@@ -374,10 +374,30 @@ def _read(state: Path, wanted: Mapping[str, Any], alone: bool) -> dict[str, jax.
     return {name: found[name] for name in wanted}
 
 
-def _readable(state: Path, name: str, wanted: Any, alone: bool) -> bool:
+def _reader(*, alone: bool) -> ocp.Checkpointer:
+    """What reads arrays: all processes together, or this one without waiting for the others."""
+    if not alone or jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    options = remote_checkpoint.alone()
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+    )
+
+
+def _agreed(steps: list[int]) -> list[int]:
+    """What process 0 sees: a network disk may show another process an older state, and all must do the same."""
+    if jax.process_count() == 1:
+        return steps
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+    padded = np.zeros(count, np.int32)
+    padded[: min(count, len(steps))] = steps[:count]
+    return multihost_utils.broadcast_one_to_all(padded).tolist() if count else []
+
+
+def _readable(state: Path, name: str, wanted: Any, own: bool) -> bool:
     """Whether one array can be read by itself: Orbax, reading all, does not always say which one it failed at."""
     try:
-        _read(state, {name: wanted}, alone)
+        _read(state, {name: wanted}, own)
     except Exception:
         return False
     return True

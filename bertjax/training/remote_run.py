@@ -86,18 +86,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Desk:
-    """A process's folder on its own machine, empty when it starts, and process 0's claim; nothing on it must last."""
+    """A process's folder on its own machine, empty when it starts, where nothing must last; and process 0's claim."""
 
     folder: Path
     claim: Claim | None
-    notice: str | None = None
 
 
 @contextlib.contextmanager
 def desk_for(run: RemotePath, cache_dir: str, process: int) -> Iterator[Desk]:
-    """The desk of one process of a run, below `data.cache_dir`; process 0 takes the run. Gone at the end.
+    """The desk of one process of a run, below `data.cache_dir`; gone at the end.
 
-    Raises ValueError while the same process of the same run is at work on this machine.
+    The run is not claimed yet. Raises ValueError while the same process of the same run is at work on this machine.
     """
     cache = Path(cache_dir or DEFAULT_CACHE)
     folder = cache / f"run-{hashlib.sha256(run.url.rstrip('/').encode()).hexdigest()[:12]}-{process}"
@@ -113,7 +112,7 @@ def desk_for(run: RemotePath, cache_dir: str, process: int) -> Iterator[Desk]:
         folder.mkdir()
         claim = Claim(run) if process == 0 else None
         try:
-            yield Desk(folder, claim, claim.take() if claim else None)
+            yield Desk(folder, claim)
             if claim:
                 claim.leave()
         finally:

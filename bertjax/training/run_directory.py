@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import secrets
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from flax import nnx
 
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
+from bertjax.parallel.processes import Processes
 from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
@@ -31,6 +34,8 @@ from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
+_TOGETHER_FILE = ".together"  # while several processes start
+_REMEMBERED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,18 @@ class TrainedModel:
 
 
 @contextlib.contextmanager
-def own_directory(directory: Place, cache_dir: str = "") -> Iterator[Desk | None]:
+def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> Iterator[Desk | None]:
     """Make a run's directory and hold it against a second trainer for as long as this one is inside.
 
-    Where it is a URL this process gets a desk below `cache_dir`. Raises ValueError while another process on this
-    machine trains in it.
+    `process` 0 does that for all of a run. Where the directory is a URL every process gets a desk below `cache_dir`.
+    Raises ValueError while another process on this machine trains in it.
     """
     if isinstance(directory, RemotePath):
-        with desk_for(directory, cache_dir, jax.process_index()) as desk:
+        with desk_for(directory, cache_dir, process) as desk:
             yield desk
+        return
+    if process:
+        yield None
         return
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK_FILE).open("w") as lock:
@@ -72,14 +80,55 @@ def own_directory(directory: Place, cache_dir: str = "") -> Iterator[Desk | None
         yield None
 
 
-def describe_run(config: Config, tokenizer: Tokenizer) -> None:
-    """Write the resolved config and the vocabulary into the run's directory, which this process must own."""
+def require_shared(directory: Place, processes: Processes) -> None:
+    """Make sure that all processes have the same run's directory: process 0 writes a word there that all must read.
+
+    Raises ValueError, in all of them, naming those that cannot.
+    """
+    if processes.count == 1:
+        return
+    place = directory / _TOGETHER_FILE
+    word = secrets.token_hex(8)
+    if processes.first:
+        replace_text(place, word)
+    word = processes.gather("word in the run's directory", word)[0]
+    found = processes.gather("word found", "yes" if _can_read(place, word) else "")
+    if processes.first:
+        place.unlink(missing_ok=True)
+    strangers = [number for number, answer in enumerate(found) if not answer]
+    if strangers:
+        raise ValueError(
+            f"run_dir={directory}: {processes.called(strangers)} cannot read what {processes.called([0])} writes "
+            "there, and checkpoints need a directory that all hosts share; mount one under the same name everywhere, "
+            "or use object storage, and name it with --run-dir"
+        )
+
+
+def _can_read(place: Place, word: str) -> bool:
+    """Whether a file has that content, now or in the seconds for which a network disk may remember otherwise."""
+    deadline = time.monotonic() + _REMEMBERED_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            if place.read_text() == word:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+
+
+def describe_run(config: Config, tokenizer: Tokenizer, desk: Desk | None = None) -> str | None:
+    """Write the resolved config and the vocabulary into the run's directory, which this process must own.
+
+    In object storage it becomes this job's before that; if it may have been another's, a line to print comes back.
+    """
+    notice = desk.claim.take() if desk is not None and desk.claim is not None else None
     directory = place_of(config.directory)
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
     for name in {*VOCABULARY_FILES, MERGES_FILE} - tokenizer.files.keys():
         (directory / name).unlink(missing_ok=True)  # of a run of another kind that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
+    return notice
 
 
 def load_run(path: str | Place) -> TrainedModel:

@@ -1,5 +1,6 @@
 """A run's directory in object storage: whole or not at all, proved by digests, of one owner, without appending."""
 
+import itertools
 import threading
 import time
 
@@ -40,6 +41,7 @@ def run(bucket):
 @pytest.fixture
 def desk(run, tmp_path):
     with desk_for(run, str(tmp_path / "cache"), process=0) as desk:
+        desk.claim.take()
         yield desk
 
 
@@ -128,19 +130,20 @@ def test_a_younger_job_owns_the_run(run, desk, tmp_path):
     assert saved.save(4, state_at(4), metadata())
     saved.wait()
     with desk_for(run, str(tmp_path / "elsewhere"), process=0) as younger:
-        assert "did not end in order" in younger.notice
-        with pytest.raises(OSError, match=f"5 was not written: {run}: another job trains there now"):
-            saved.save(5, state_at(5), metadata())
+        assert saved.save(5, state_at(5), metadata()) and not saved.wait()
+        assert "did not end in order" in younger.claim.take()
+        with pytest.raises(OSError, match=f"6 was not written: {run}: another job trains there now"):
+            saved.save(6, state_at(6), metadata())
         logs = desk.folder / "logs"
         logs.mkdir()
         (logs / "late").write_text("late")
         with pytest.raises(LostClaim, match="stops and writes nothing more"):
             Mirror(logs, run, desk.claim).publish()
-        assert saved.steps() == [3, 4] and not (run / "late").exists()
-        save(run, younger, 5)
-    assert saved.steps() == [3, 4, 5]
+        assert saved.steps() == [3, 4, 5] and not (run / "late").exists()
+        save(run, younger, 6)
+    assert saved.steps() == [3, 4, 5, 6]
     with desk_for(run, str(tmp_path / "third"), process=0) as third:
-        assert third.notice is None, "the one before ended in order"
+        assert third.claim.take() is None, "the one before ended in order"
 
 
 def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, desk, monkeypatch):
