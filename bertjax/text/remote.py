@@ -144,7 +144,7 @@ class RemotePath:
                 storage.cp_file(name, there + name.removeprefix(path))
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object."""
+        """Remove the object; some storages are content if there is none, whatever `missing_ok` says."""
         with _told(self.url, "removed"):
             storage, path = _storage(self.url)
             if not missing_ok or storage.isfile(path):

@@ -355,3 +355,25 @@ def test_reading_asks_for_pieces(bucket, monkeypatch):
         assert file.seek(-6, 2) == 2554 and file.read() == content[-6:] and file.read(1) == b""
         assert file.seek(0) == 0 and file.read() == content
     assert remote.bytes_of(f"{bucket}/a") == 2560
+
+
+def test_places_are_listed_moved_and_removed(bucket, tmp_path):
+    place = RemotePath(f"{bucket}/a/b")
+    assert not place.exists() and not place.is_dir() and not list(place.iterdir()) and not place.sizes()
+    (tmp_path / "deep").mkdir()
+    files = {"one.txt": b"1", "deep/two": b"22"}
+    for name, held in files.items():
+        (tmp_path / name).write_bytes(held)
+    place.upload_all(tmp_path, files)
+    assert place.exists() and place.is_dir() and not place.is_file()
+    assert [found.name for found in place.iterdir()] == ["deep", "one.txt"] and (place / "one.txt").suffix == ".txt"
+    assert place.sizes() == {"one.txt": 1, "deep/two": 2}
+    copy = RemotePath(f"{bucket}/copy")
+    place.copy_to(copy)
+    copy.download_all(tmp_path / "back", files)
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
+    (copy / "one.txt").unlink()
+    (copy / "one.txt").unlink(missing_ok=True)
+    copy.rmtree()
+    copy.rmtree()
+    assert not copy.exists() and place.sizes().keys() == files.keys()
