@@ -34,14 +34,22 @@ _PATIENCE_AT_REST = 3  # times the heartbeat: what prepares and compiles can kee
 class Peers:
     """The listening thread of a process, and what the working one asks of it.
 
-    `end` is called by the thread to end the process: words for people, and the exit code.
+    The thread calls `end` to end the process, with words for people and the exit code, and before that, where the
+    working thread may end by itself, `unwind`.
     """
 
     def __init__(
-        self, number: int, roll: Roll, heartbeat: float, agreement: Agreement, end: Callable[[str, int], None]
+        self,
+        number: int,
+        roll: Roll,
+        heartbeat: float,
+        agreement: Agreement,
+        end: Callable[[str, int], None],
+        unwind: Callable[[], None],
     ) -> None:
         self.number, self.names, self.count = number, roll.names, len(roll.names)
-        self.agreement, self._lines, self._heartbeat, self._end = agreement, roll.lines, heartbeat, end
+        self.agreement, self._lines, self._heartbeat = agreement, roll.lines, heartbeat
+        self._end, self._unwind = end, unwind
         self.asked: signal.Signals | None = None  # by whomever
         self.at_rest = "stopped by a signal before the first step; nothing is lost"
         self._changed = threading.Condition()
@@ -194,6 +202,11 @@ class Peers:
         if self.asked is None:
             self._ask_all(signal.Signals(message["signal"]))
 
+    def _hear_stopped(self, number: int, message: Message) -> None:
+        """It had a signal in the roll call, and does not know yet that all had come."""
+        self._gone.add(number)
+        self._hear_request(number, message)
+
     def _hear_ask(self, number: int, message: Message) -> None:
         self.asked = self.asked or signal.Signals(message["signal"])
         standing = self.agreement.ask()
@@ -240,7 +253,7 @@ class Peers:
             # The main thread may be in a compiler, which no signal wakes.
             self._end_in(_UNWIND_SECONDS, self.at_rest, self.exit_code)
             self.unwinding = True
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            self._unwind()
 
     @property
     def exit_code(self) -> int:
