@@ -61,6 +61,7 @@ class Peers:
         self._hung_up: set[int] = set()  # whose line is closed
         self._ending = self._closing = False
         self._interrupts = 0
+        self._timers: list[threading.Timer] = []
         self._answers: dict[int, Standing] = {}
         self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
         self._decided = False
@@ -115,6 +116,8 @@ class Peers:
         self._ending = True
         self._tell({"is": "goodbye"})
         self._closing = True
+        for timer in self._timers:
+            timer.cancel()
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
         self._thread.join(_FAREWELL_SECONDS)
@@ -125,11 +128,19 @@ class Peers:
 
     def _stay(self, seconds: float) -> None:
         """Process 0 ends last: when it goes, JAX ends the others at once, and loudly."""
-        if self.number or threading.current_thread() is self._thread:
-            return
         deadline = time.monotonic() + seconds
-        while len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
+        while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
+            if threading.current_thread() is self._thread:
+                self._hear_hanging_up()
             time.sleep(0.02)
+
+    def _hear_hanging_up(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for number, line in self._lines.items():
+                if number not in self._hung_up:
+                    selector.register(line.socket, selectors.EVENT_READ, number)
+            ready = [key.data for key, _ in selector.select(0)]
+        self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
 
     # Everything below runs in the listening thread, but for `_collect` and `_tell`.
 
@@ -296,8 +307,7 @@ class Peers:
         if number == self.number:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
         whom = "this process" if number == self.number else self._called(number)
-        if self.number == 0:
-            time.sleep(_FAREWELL_SECONDS / 2)
+        self._stay(_UNWIND_SECONDS)
         self._end(
             f"lost {whom}: {why}. Every process ends with exit code {LOST}; "
             "start all of them again, and the run goes on from its newest checkpoint",
@@ -313,6 +323,7 @@ class Peers:
         timer = threading.Timer(seconds, self._end, (words, code))
         timer.daemon = True
         timer.start()
+        self._timers.append(timer)
 
     def _tell(self, message: Message, but: int = -1) -> None:
         for number, line in self._lines.items():

@@ -93,8 +93,8 @@ class Processes:
         if self.count > 1:
             self.gather("the end")
             jax.distributed.shutdown()
-        self._peers.close()
         self._restore_signals()
+        self._peers.close()
 
     def gather(self, what: str, value: str = "") -> list[str]:
         """What every process says, by number; waits for all of them, as long as they live."""
