@@ -6,7 +6,7 @@ import time
 
 import pytest
 from generated_corpus import write_corpus
-from several_processes import Group, as_keys
+from several_processes import Group, Zygote, as_keys
 from tiny_runs import command, digests, write_recipe
 
 from bertjax.__main__ import main
@@ -25,7 +25,15 @@ OVERRIDES = [
 
 
 @pytest.fixture(scope="module")
-def trained(server, tmp_path_factory):
+def zygote(server):
+    """Its processes talk to the server, too."""
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def trained(server, zygote, tmp_path_factory):
     """A run in a bucket whose two processes were killed, and one of one process on the disk that was not."""
     folder, bucket = tmp_path_factory.mktemp("bucket"), server.bucket()
     recipe, text = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
@@ -36,7 +44,7 @@ def trained(server, tmp_path_factory):
             return [*as_keys(number, count, coordinator), "--data.cache-dir", str(folder / f"host-{number}")]
 
         arguments = command(recipe, text, run, *OVERRIDES, *more)
-        return Group(arguments, count, folder / name, devices=2 // count, address=address)
+        return Group(zygote, arguments, count, folder / name, devices=2 // count, address=address)
 
     with start(1, folder / "undisturbed", "undisturbed.log") as group:
         group.finish()
@@ -45,10 +53,10 @@ def trained(server, tmp_path_factory):
     saved = Checkpoints(run / "checkpoints", keep_last=2)
     with start(2, run, "killed.log", *there) as group:
         while not saved.steps():
-            assert not any(process.poll() for process in group.processes), group.told()
+            assert group.ended() == [None, None], group.told()
             time.sleep(0.05)
-        for process in group.processes:
-            process.send_signal(signal.SIGKILL)
+        for number in (0, 1):
+            group.send(number, signal.SIGKILL)
     left = saved.steps()
     assert left and left[-1] < STEPS, "it ended before it was killed: let it train longer"
     with start(2, run, "resumed.log", *there) as group:
