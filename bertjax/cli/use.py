@@ -9,11 +9,13 @@ import jax
 
 from bertjax.analyze import fill_mask as masks
 from bertjax.convert.compare import Difference, compare_with_tensorflow, compare_with_transformers
+from bertjax.convert.folder import near
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
 from bertjax.input.training_data import open_training_data
 from bertjax.text.progress import ProgressLine
+from bertjax.text.remote import is_remote
 from bertjax.training.run_directory import load_run
 from bertjax.training.stages import stages_of
 from bertjax.training.trainer import evaluate_params
@@ -48,13 +50,15 @@ def fill_mask(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Write the model in the format asked for."""
     model = load_run(arguments.run)
-    directory = EXPORTERS[arguments.to](model, Path(arguments.output or model.directory / arguments.to))
-    if arguments.to == "huggingface":
-        print(_compared("transformers", compare_with_transformers(model, directory)))
-        print(f"next: AutoModelForMaskedLM.from_pretrained({str(directory)!r})")
-    else:
-        print("read back: the same bits")
-        print(_compared("google-research/bert", compare_with_tensorflow(model, directory)))
+    directory = EXPORTERS[arguments.to](model, arguments.output or model.directory / arguments.to)
+    with near(directory) as folder:
+        if arguments.to == "huggingface":
+            print(_compared("transformers", compare_with_transformers(model, folder)))
+            where = f"a copy of {directory}" if is_remote(directory) else str(directory)
+            print(f"next: AutoModelForMaskedLM.from_pretrained({where!r})")
+        else:
+            print("read back: the same bits")
+            print(_compared("google-research/bert", compare_with_tensorflow(model, folder)))
     print(f"exported step {model.step:,} to {directory}")
     return 0
 

@@ -13,9 +13,10 @@ from typing import Any
 from safetensors.numpy import save_file
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import written_whole
+from bertjax.convert.folder import folder_of, written_whole
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, model_card, sha256_of_file
+from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -43,17 +44,18 @@ CONFIG_FIELDS = (
 )
 
 
-def export_huggingface(model: TrainedModel, directory: str | Path) -> Path:
+def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
     """Write the model into `directory` as `BertForPreTraining`, and return it; the same model gives the same bytes.
 
-    The folder appears whole or not at all: it is made beside its place and then renamed. An earlier export there is
-    replaced. Raises ValueError if anything else is there, or an export that was changed since.
+    The folder appears whole or not at all: it is made beside its place and then renamed. In object storage its model
+    card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError if anything else
+    is there, or an export that was changed since.
     """
-    target = Path(directory).resolve()
+    target = folder_of(directory)
     _refuse_to_lose(target)
-    with written_whole(target) as partial:
+    with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial)
-    return Path(directory)
+    return place_of(str(directory))
 
 
 def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def _write_files(model: TrainedModel, folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, *tokenizer.files))
 
 
-def _refuse_to_lose(target: Path) -> None:
+def _refuse_to_lose(target: Place) -> None:
     """Raises ValueError unless `target` is free, an empty folder, or an export whose weights are those of its card."""
     if not target.exists():
         return
@@ -121,6 +123,8 @@ def _refuse_to_lose(target: Path) -> None:
     if not found:
         return
     card, weights = target / CARD_FILE, target / WEIGHTS_FILE
+    if isinstance(target, RemotePath) and not card.is_file():
+        return  # an upload that was cut short
     if not (card.is_file() and weights.is_file()) or digest_in_card(card) != sha256_of_file(weights):
         raise ValueError(f"export to {target}: {WEIGHTS_FILE} there is not the one its {CARD_FILE} speaks of; {advice}")
 

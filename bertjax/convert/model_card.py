@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import bertjax
 from bertjax.config import Config, to_dict
+from bertjax.text.remote import Place, open_bytes
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -77,7 +77,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     return "\n\n".join(sections) + "\n"
 
 
-def digest_in_card(path: Path) -> str | None:
+def digest_in_card(path: Place) -> str | None:
     """The digest of the weights that a card was written for; None if it tells none."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(_DIGEST_LABEL):
@@ -85,9 +85,9 @@ def digest_in_card(path: Path) -> str | None:
     return None
 
 
-def sha256_of_file(path: Path) -> str:
+def sha256_of_file(path: Place) -> str:
     """SHA-256 of a file's bytes, hex."""
-    with path.open("rb") as file:
+    with open_bytes(str(path)) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+from bertjax.text.remote import Place, RemotePath
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: Place, text: str) -> None:
     """Write `text` as UTF-8 to `path` as `replace_bytes` does."""
     replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, atomically: to a temporary file beside it, flushed to disk, then renamed."""
+def replace_bytes(path: Place, content: bytes) -> None:
+    """Write `content` to `path`, atomically: to a temporary file beside it, flushed to disk, then renamed.
+
+    An object in object storage is replaced whole by nature.
+    """
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
