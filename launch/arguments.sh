@@ -40,11 +40,20 @@ needs_recipe() {
   ((${#pretrain[@]})) || die "which recipe? $0 [OPTIONS] configs/NAME.py [OVERRIDES]; $0 --help shows an example"
 }
 
-# The words of a command, as a shell would read them.
+# The words of a command, as a shell would read them; in the quotes that are easiest to read.
 quoted() {
-  local line
-  line=$(printf '%q ' "$@")
-  printf '%s' "${line% }"
+  local word line=''
+  for word; do
+    if [[ $word == *\'* && $word == *[\"\$\`\\!]* || $word == *[$'\n\t']* ]]; then
+      word=$(printf %q "$word")
+    elif [[ $word == *\'* ]]; then
+      word="\"$word\""
+    elif [[ -z $word || $word == *[!a-zA-Z0-9_./:=,@%+-]* ]]; then
+      word="'$word'"
+    fi
+    line+=" $word"
+  done
+  printf '%s' "${line# }"
 }
 
 # Runs a command that changes something; in a dry run it is only printed.

@@ -16,7 +16,9 @@ needs_recipe
 needs image machine topology
 needs_object_storage
 
-chips=$(chips_of_host) hosts=$(hosts_of_slice) label=$(accelerator)
+chips=$(chips_of_host)
+hosts=$(hosts_of_slice)
+label=$(accelerator)
 spot="
                 cloud.google.com/gke-spot: \"true\""
 [[ $on_demand == no ]] || spot=''
@@ -38,7 +40,8 @@ spec:
   failurePolicy:
     maxRestarts: 3
     rules:
-      - action: RestartJobSetAndIgnoreMaxRestarts
+      - name: preempted
+        action: RestartJobSetAndIgnoreMaxRestarts
         onJobFailureReasons: [PodFailurePolicy]
   replicatedJobs:
     - name: slice
@@ -54,7 +57,7 @@ spec:
               - action: FailJob
                 onExitCodes: {containerName: bertjax, operator: In, values: [75]}
               - action: FailJob
-                onPodConditions: [{type: DisruptionTarget}]
+                onPodConditions: [{type: DisruptionTarget, status: "True"}]
           template:
             spec:
               restartPolicy: Never
@@ -65,12 +68,12 @@ spec:
               containers:
                 - name: bertjax
                   image: $image
-                  ports: [{containerPort: 8471}, {containerPort: 8431}]
+                  ports: [{containerPort: 8471, protocol: TCP}, {containerPort: 8431, protocol: TCP}]
                   command: [bash, -c]
                   args:
                     - |
                       exec $(quoted bertjax pretrain "${pretrain[@]}" \
-                        --hosts.processes "$processes" --hosts.devices $((processes * chips)))
+                        --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips)))
                   resources:
                     requests: {google.com/tpu: $chips}
                     limits: {google.com/tpu: $chips}

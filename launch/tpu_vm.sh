@@ -27,7 +27,7 @@ case $type in
   v[23]-*) known=tpu-ubuntu2204-base ;;
   *) die "--type $type: known are v2- to v4-, v5litepod-, v5p- and v6e- types; later TPUs are rented by GKE alone" ;;
 esac
-pretrain+=(--hosts.devices $((devices * slices)))
+pretrain+=(--hosts.cluster tpu --hosts.devices $((devices * slices)))
 
 nodes=("$name")
 request=(--node-id="$name")
@@ -83,11 +83,12 @@ look_after() {
     return
   fi
   said=$(status) || { say 'a worker does not answer'; return; }
-  say "${said%%$'\n'*}"
+  [[ $said == "$said_before" ]] || echo "${said%%$'\n'*}"
+  said_before=$said
   if [[ $said == *'state: 75'* ]]; then
     started=no # a worker that was switched off, or told to end
   elif [[ $said != *'state: running'* ]]; then
-    finish "$(sort -u <<<"$said" | sed -n 's/^state: //p')"
+    finish "$(sed -n 's/^state: //p' <<<"$said" | sort -n | tail -n 1)"
   fi
 }
 
@@ -98,7 +99,7 @@ finish() {
     exit
   fi
   on_workers "${nodes[0]}" 'tail -n 30 bertjax/build/detached/log' || true
-  die "workers ended with exit code ${1//$'\n'/, }. The TPU is still there, and costs; to give it back:
+  die "workers ended with exit code $1. The TPU is still there, and costs; to give it back:
   gcloud compute tpus queued-resources delete $name --zone=$zone --force"
 }
 
@@ -113,7 +114,7 @@ if [[ $dry_run == yes ]]; then
   exit
 fi
 
-started=no asked=no
+started=no asked=no said_before=''
 while true; do
   if ! now=$(state); then
     now='not to be learnt'

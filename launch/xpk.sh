@@ -17,4 +17,4 @@ needs_object_storage
 # Preempted and lost hosts leave with 75 or are killed (127-255 restart anyway); an error of the run's own ends it.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
   --docker-image="$image" --restart-on-exit-codes=75 --max-restarts=1000 \
-  --command="exec $(quoted bertjax pretrain "${pretrain[@]}")"
+  --command="exec $(quoted bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"

@@ -2,7 +2,7 @@
 
 It takes the run's own arguments and keeps `RUN/checkpoints/<step>`. What goes wrong stands in STAND_IN, words of
 `PROCESS:STEP:WHAT`, each of which happens once, or in every attempt if STEP is `always`: `kill` it kills itself, a
-number is the exit code it leaves with. A process that is told to end saves, unless another one has come to grief meanwhile.
+number is the exit code it leaves with. Told to end it saves, unless another one has come to grief meanwhile.
 """
 
 import os
@@ -16,12 +16,16 @@ SECONDS_A_STEP = 0.03
 
 def main() -> int:
     keys = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=True))
-    run, me, several = Path(keys["--run-dir"]), int(keys.get("--hosts.process", 0)), "--hosts.processes" in keys
+    run, me, several = (
+        Path(keys["--run-dir"].removeprefix("file://")),
+        int(keys.get("--hosts.process", 0)),
+        "--hosts.processes" in keys,
+    )
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: told.append(number))
     first, marks = newest(run), misfortunes(run)
-    where = f" of {keys['--hosts.processes']} at {keys['--hosts.coordinator']}" if several else ""
+    where = f" of {keys['--hosts.processes']} at {keys.get('--hosts.coordinator')}" if several else ""
     print(f"process {me}{where} begins at step {first}", flush=True)
     for step in range(first + 1, int(keys["--training.steps"]) + 1):
         time.sleep(SECONDS_A_STEP)
