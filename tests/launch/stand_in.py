@@ -26,7 +26,7 @@ def main() -> int:
         signal.signal(number, lambda number, frame: told.append(number))
     first, marks = newest(run), misfortunes(run)
     where = f" of {keys['--hosts.processes']} at {keys.get('--hosts.coordinator')}" if several else ""
-    print(f"process {me}{where} begins at step {first}", flush=True)
+    say(f"process {me}{where} begins at step {first}")
     for step in range(first + 1, int(keys["--training.steps"]) + 1):
         time.sleep(SECONDS_A_STEP)
         come_to_grief(run, me, step)
@@ -35,12 +35,16 @@ def main() -> int:
             return 75
         if told:
             save(run, step)
-            print(f"saved step {step}", flush=True)
+            say(f"saved step {step}")
             return 130 if told[0] == signal.SIGINT else 75
         if step % int(keys["--training.checkpoint-every"]) == 0 and not lost:
             save(run, step)
-    print("done", flush=True)
+    say("done")
     return 0
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # in one piece, for several write to the same place
 
 
 def newest(run: Path) -> int:
