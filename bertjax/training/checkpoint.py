@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 import jax
 import jaxlib
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, SingleDeviceSharding
@@ -108,7 +109,7 @@ class Checkpoints:
         older checkpoints stay), and OSError if the save before this one failed.
         """
         self.wait()
-        if step in self.steps():
+        if step in _agreed(self.steps()):
             return False
         arrays = named_arrays(state)
         document = self._document(step, arrays, metadata)
@@ -130,7 +131,7 @@ class Checkpoints:
         again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
-        for step in reversed(self.steps()):
+        for step in reversed(_agreed(self.steps())):
             try:
                 saved = read_metadata(self.directory / str(step))
                 notices = check_compatible(saved, dict(metadata))
@@ -323,20 +324,43 @@ def _restore_arrays(directory: Path, saved: Mapping[str, Any], wanted: Mapping[s
 
 def _read(directory: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
     """The wanted arrays as Orbax gives them back. Raises whatever it raises, and ValueError for an array not found."""
-    first = SingleDeviceSharding(jax.devices()[0])
+    first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
         {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in wanted.items()}
     )
     request = ocp.args.PyTreeRestore(
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    with _reader(alone=all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))) as reader:
         found = named_arrays(reader.restore(directory / _STATE, args=request))
     # For an array that it does not find, Orbax hands back the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
     if absent:
         raise ValueError(f"{_some(absent)} not found in the files")
     return {name: found[name] for name in wanted}
+
+
+def _reader(*, alone: bool) -> ocp.Checkpointer:
+    """What reads arrays: all processes together, or this one without waiting for the others."""
+    if not alone or jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    this = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"process {this}"
+    )
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+    )
+
+
+def _agreed(steps: list[int]) -> list[int]:
+    """What process 0 sees: a network disk may show another process an older state, and all must do the same."""
+    if jax.process_count() == 1:
+        return steps
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+    padded = np.zeros(count, np.int32)
+    padded[: min(count, len(steps))] = steps[:count]
+    return multihost_utils.broadcast_one_to_all(padded).tolist() if count else []
 
 
 def _readable(directory: Path, name: str, wanted: Any) -> bool:

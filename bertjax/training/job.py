@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import jax
@@ -16,7 +16,7 @@ from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import check_divisible
+from bertjax.parallel.sharding import check_divisible, local_rows
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
@@ -43,12 +43,21 @@ class Rows:
     flops_per_token: float
 
     def evaluate(
-        self, step: EvalStep, params: Params, objectives: tuple[objectives.Objective, ...]
+        self,
+        step: EvalStep,
+        params: Params,
+        objectives: tuple[objectives.Objective, ...],
+        go_on: Callable[[], bool] = lambda: True,
     ) -> dict[str, float]:
-        """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`."""
+        """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`.
+
+        `go_on` is asked before every batch; after a no there are no figures.
+        """
         figures: dict[str, float] = {}
         for held_out in (self.held_out, *self.held_out_by_source):
-            figures |= held_out.evaluate(step, params, objectives)
+            if not (found := held_out.evaluate(step, params, objectives, go_on)):
+                return {}
+            figures |= found
         return figures
 
 
@@ -161,6 +170,18 @@ def describe(job: Job) -> str:
     ]
     lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
     return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
+
+
+def describe_process(job: Job) -> str:
+    """What this process, one of several, has of the run, in a line for the log."""
+    mesh, training = job.mesh, job.stages[0].stage.training
+    rows = local_rows(mesh, training.global_batch_size)
+    stretches = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+    ranges = ", ".join(f"{stretch[0]}-{stretch[-1]}" for stretch in stretches)
+    return (
+        f"process {jax.process_index()}/{jax.process_count()}, {len(mesh.local_devices)}/{mesh.devices.size} devices, "
+        f"reads rows {ranges} of each {training.global_batch_size}"
+    )
 
 
 def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:

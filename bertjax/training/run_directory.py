@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from flax import nnx
 
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
+from bertjax.parallel.processes import Processes
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -28,6 +31,8 @@ from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
+_TOGETHER_FILE = ".together"  # while several processes start
+_REMEMBERED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,42 @@ def own_directory(directory: Path) -> Iterator[None]:
                 f"run_dir={directory}: another process is training there; wait for it, or use another --run-dir"
             ) from None
         yield
+
+
+def require_shared(directory: Path, processes: Processes) -> None:
+    """Make sure that all processes have the same run's directory: process 0 writes a word there that all must read.
+
+    Raises ValueError, in all of them, naming those that cannot.
+    """
+    if processes.count == 1:
+        return
+    place = directory / _TOGETHER_FILE
+    word = secrets.token_hex(8)
+    if processes.first:
+        replace_text(place, word)
+    word = processes.gather("word in the run's directory", word)[0]
+    found = processes.gather("word found", "yes" if _can_read(place, word) else "")
+    if processes.first:
+        place.unlink(missing_ok=True)
+    strangers = [number for number, answer in enumerate(found) if not answer]
+    if strangers:
+        raise ValueError(
+            f"run_dir={directory}: {processes.called(strangers)} cannot read what {processes.called([0])} writes "
+            "there, and checkpoints need a directory that all hosts share; mount one under the same name everywhere, "
+            "or use object storage, and name it with --run-dir"
+        )
+
+
+def _can_read(place: Path, word: str) -> bool:
+    """Whether a file has that content, now or in the seconds for which a network disk may remember otherwise."""
+    deadline = time.monotonic() + _REMEMBERED_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            if place.read_text() == word:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
 
 
 def describe_run(config: Config, tokenizer: Tokenizer) -> None:

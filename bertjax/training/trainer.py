@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +16,15 @@ from bertjax.config import Config
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
-from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.parallel.processes import Processes, alone
+from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.training import checkpoint
 from bertjax.training.evaluate import Baselines
 from bertjax.training.flops import Peak
-from bertjax.training.interrupt import Interrupt
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics
 from bertjax.training.progress import Progress
-from bertjax.training.run_directory import describe_run, own_directory
+from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timesplit import TimeSplit
@@ -46,28 +49,36 @@ class Outcome:
     exit_code: int
 
 
-def train(job: Job, say: Say, initial: Initial | None = None) -> Outcome:
+def train(job: Job, say: Say, initial: Initial | None = None, processes: Processes | None = None) -> Outcome:
     """Train from where the run stands to its last step, and evaluate; or until a signal asks to stop.
 
     `initial` makes the weights to start with if there is no checkpoint to go on from, and is called only then.
-    Raises ValueError if a checkpoint cannot be used, RuntimeError when too many updates in a row were not finite.
+    `processes`: all those of the run, entered; without them this one trains alone. Raises ValueError if a checkpoint
+    cannot be used, RuntimeError when too many updates in a row were not finite, Stopped by a signal that came when
+    nothing had been trained.
     """
+    if processes is None:
+        with alone() as processes:
+            return train(job, say, initial, processes)
     training = job.config.training
     directory = job.config.directory
-    with own_directory(directory), Interrupt() as interrupt, jax.set_mesh(job.mesh):
+    with own_directory(directory) if processes.first else contextlib.nullcontext(), jax.set_mesh(job.mesh):
+        require_shared(directory, processes)
         saved = checkpoint.Checkpoints(
             directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
         )
-        with saved:
+        with saved, contextlib.ExitStack() as log:
             state = starting_state(job, saved, say, initial)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
-            if jax.process_index() == 0:
+            if processes.first:
                 describe_run(job.config, job.tokenizer)
             start = int(state.step)
-            telemetry = open_telemetry(directory, start) if jax.process_index() == 0 else Telemetry([])
-            progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every)
+            telemetry = open_telemetry(directory, start) if processes.first else Telemetry([])
+            stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
+            progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every, stream=stream)
             with telemetry, progress:
-                return Loop(job, saved, telemetry, progress, interrupt, tokens_seen(directory)).run(state)
+                seen = tokens_seen(directory) if processes.first else 0.0
+                return Loop(job, saved, telemetry, progress, processes, seen).run(state)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -85,7 +96,7 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
         say(f"resuming {config.directory} at step {restored.step:,}")
         return restored.state
     if initial is not None:
-        params = jax.device_put(initial(), blueprint.shardings.params)
+        params = place(initial(), blueprint.shardings.params)
         make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
         return make(params)
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
@@ -107,11 +118,11 @@ class Loop:
         saved: checkpoint.Checkpoints,
         telemetry: Telemetry,
         progress: Progress,
-        interrupt: Interrupt,
+        processes: Processes,
         tokens_before: float,
     ) -> None:
         self.job, self.saved, self.telemetry = job, saved, telemetry
-        self.progress, self.interrupt = progress, interrupt
+        self.progress, self.processes = progress, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.window_start = time.perf_counter()
@@ -120,17 +131,18 @@ class Loop:
         """Stage after stage, until the end or a signal."""
         evaluation: dict[str, float] = {}
         for rows in self.job.stages:
-            if int(state.step) < rows.stage.stop and self.interrupt.received is None:
+            if int(state.step) < rows.stage.stop and not self.processes.stopped:
                 state, evaluation = self.run_stage(rows, state)
         last = self.job.stages[-1]
         step = int(state.step)
-        if self.interrupt.received is not None:
+        if not evaluation and not self.processes.stopped:  # nothing was left to train
+            evaluation = self.evaluate(last, step, state)
+        if self.processes.stopped:
             evaluation = {}
             self.log(step, settle=True)
             self.save(step, state)
-        elif not evaluation:  # nothing was left to train
-            evaluation = self.evaluate(last, step, state)
-        self.saved.wait()
+        with self.processes.taking_time():
+            self.saved.wait()
         return self.outcome(step, evaluation, last.baselines)
 
     def run_stage(self, rows: Rows, state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -149,6 +161,7 @@ class Loop:
             self.progress.note(
                 f"from step {int(state.step):,}: rows of {length} tokens; batches come through {feed.engine}"
             )
+            self.rest(int(state.step))
             return self.step_through(rows, state, feed)
 
     def step_through(self, rows: Rows, state: TrainState, feed: Feed) -> tuple[TrainState, dict[str, float]]:
@@ -160,12 +173,13 @@ class Loop:
         def due(period: int) -> bool:
             return step % period == 0 or step == stage.stop
 
-        while step < stage.stop and self.interrupt.received is None:
-            with self.times.measure("input_wait"):
+        while step < stage.stop and self.processes.go_on(first=step == first):
+            with self.times.measure("input_wait"), self.processes.taking_time("input"):
                 local = next(feed)
             with self.times.measure("step"):
                 batch = to_global(self.job.mesh, local, training.global_batch_size)
                 state, metrics = rows.train_step(state, batch)
+                self.processes.begun()
                 self.metrics.add(metrics)
             step += 1
             if step == first + 1:
@@ -181,6 +195,12 @@ class Loop:
             if due(training.checkpoint_every):
                 self.save(step, state)
         return state, evaluation
+
+    def rest(self, step: int) -> None:
+        """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
+        self.saved.wait()
+        where = f"at step {step:,}, which is saved" if step else "before the first step; nothing was saved"
+        self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
     def log(self, step: int, *, settle: bool) -> None:
         """Write the means over the steps finished since the last call; `settle` waits for all that were dispatched.
@@ -206,9 +226,11 @@ class Loop:
             )
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
-        """Evaluate on the held-out batches and log it."""
+        """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"):
-            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives)
+            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, self.processes.go_on)
+        if self.processes.stopped:
+            return {}
         self.telemetry.write(step, figures | rows.baselines.metrics())
         self.progress.note(f"step {step:,}  held out  {_brief(figures)}")
         self.window_start = time.perf_counter()
@@ -216,7 +238,7 @@ class Loop:
 
     def save(self, step: int, state: TrainState) -> None:
         """Start to write a checkpoint; the files are written while training goes on."""
-        with self.times.measure("checkpoint"):
+        with self.times.measure("checkpoint"), self.processes.taking_time():
             self.saved.save(step, state, self.job.metadata)
         self.window_start = time.perf_counter()
 
@@ -232,7 +254,7 @@ class Loop:
             tokens_per_second=self.metrics.rate,
             mfu=self.metrics.mfu,
             peak=self.job.peak,
-            exit_code=self.interrupt.exit_code,
+            exit_code=self.processes.exit_code,
         )
 
 
@@ -255,5 +277,5 @@ def evaluate_params(
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
     with jax.set_mesh(job.mesh):
-        placed = jax.device_put(params, job.blueprint.shardings.params)
+        placed = place(params, job.blueprint.shardings.params)
         return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines
