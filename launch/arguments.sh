@@ -4,20 +4,21 @@
 # read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of its
 # name, which must have a default; the recipe and its overrides into the array `pretrain`; `dry_run` is yes or no.
 read_arguments() {
-  local options=" $1 " switches=" $2 dry-run help " name
+  # Named so that they hide none of the launchers' variables.
+  local _options=" $1 " _switches=" $2 dry-run help " _option
   dry_run=no help=no
   shift 2
   while [[ ${1-} == --* ]]; do
-    name=${1#--}
-    if [[ $switches == *" $name "* ]]; then
-      printf -v "${name//-/_}" yes
+    _option=${1#--}
+    if [[ $_switches == *" $_option "* ]]; then
+      printf -v "${_option//-/_}" yes
       shift
-    elif [[ $options == *" $name "* ]]; then
-      (($# > 1)) || die "--$name needs a value"
-      printf -v "${name//-/_}" %s "$2"
+    elif [[ $_options == *" $_option "* ]]; then
+      (($# > 1)) || die "--$_option needs a value"
+      printf -v "${_option//-/_}" %s "$2"
       shift 2
     else
-      die "--$name is no option of $0; $0 --help shows them, and keys of the run follow the recipe"
+      die "--$_option is no option of $0; $0 --help shows them, and keys of the run follow the recipe"
     fi
   done
   if [[ $help == yes ]]; then
@@ -30,9 +31,9 @@ read_arguments() {
 
 # needs NAME...: refuses if a variable is empty.
 needs() {
-  local name
-  for name; do
-    [[ -n ${!name} ]] || die "--${name//_/-} is missing; $0 --help shows an example"
+  local _name
+  for _name; do
+    [[ -n ${!_name} ]] || die "--${_name//_/-} is missing; $0 --help shows an example"
   done
 }
 

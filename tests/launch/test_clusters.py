@@ -141,7 +141,7 @@ def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subp
     )
 
 
-TPU = ["--name", "bert", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
+TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
 
 
 def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subproc
     process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
     wait_for(lambda: (run / "checkpoints" / "5").is_dir(), process)
     hosts = sorted((world / "hosts").iterdir())
-    assert [host.name for host in hosts] == ["bert-0", "bert-1"]
+    assert [host.name for host in hosts] == ["mine-0", "mine-1"]
     (world / "state").write_text("SUSPENDED\n")
     for host in hosts:
         kill_session(int((host / "bertjax" / "build" / "detached" / "pid").read_text()))
@@ -166,7 +166,7 @@ def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subproces
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:always:2")
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "workers ended with exit code 2" in said, said
-    assert "queued-resources delete bert --zone=z --force" in said and (tmp_path / "cloud" / "state").exists()
+    assert "queued-resources delete mine --zone=z --force" in said and (tmp_path / "cloud" / "state").exists()
 
 
 def kill_session(leader: int) -> None:
