@@ -1,8 +1,8 @@
 # What the launchers beside it have in common, which source this file: their options, the recipe, and dry runs.
 # shellcheck shell=bash
 
-# read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of its
-# name, which must have a default; the recipe and its overrides into the array `pretrain`; `dry_run` is yes or no.
+# read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of
+# its name, which must have a default; the recipe and its overrides into the array `pretrain`; `dry_run` is yes or no.
 read_arguments() {
   # Named so that they hide none of the launchers' variables.
   local _options=" $1 " _switches=" $2 dry-run help " _option
@@ -116,4 +116,10 @@ extras_for() {
   if [[ ${pretrain[*]} == *gs://* ]]; then extras+=,gcs; fi
   if [[ ${pretrain[*]} == *s3://* ]]; then extras+=,s3; fi
   printf '[%s]' "${extras#,}"
+}
+
+# Makes the container image that the variable `image` names, of this checkout, and pushes it.
+build_image() {
+  # shellcheck disable=SC2154 # set by what sources this file
+  perform docker build --push --file launch/Dockerfile --tag "$image" .
 }

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Pretrains on TPU slices of a GKE cluster, as a JobSet: a job per slice, a pod per host, all of them started again into
-# resume when one ends before its time. The image: docker build --push -f launch/Dockerfile -t IMAGE .
-#   ./launch/gke.sh --image IMAGE --machine ct5lp-hightpu-4t --topology 4x4 configs/bert_base.py \
+# resume when one ends before its time.
+#   ./launch/gke.sh --build --image IMAGE --machine ct5lp-hightpu-4t --topology 4x4 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
-# Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --dry-run prints the manifest.
+# Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --build (the image, of this
+# checkout, and push it; else it must be there), --dry-run prints the manifest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 source launch/arguments.sh
 source launch/gke_slices.sh
 
-name=bert image='' machine='' topology='' slices=1 on_demand=no
-read_arguments 'name image machine topology slices' on-demand "$@"
+name=bert image='' machine='' topology='' slices=1 on_demand=no build=no
+read_arguments 'name image machine topology slices' 'on-demand build' "$@"
 needs_recipe
 needs image machine topology
 needs_object_storage
@@ -80,5 +81,6 @@ spec:
 END
 }
 
+[[ $build == no ]] || build_image
 perform_with "$(manifest)" kubectl apply -f -
 [[ $dry_run == yes ]] || say "kubectl logs --follow --selector jobset.sigs.k8s.io/jobset-name=$name --prefix"

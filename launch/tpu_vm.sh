@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pretrains on Cloud TPU VMs: asks for a queued resource, waits for it, installs, starts all workers, and watches. If the
-# TPU is preempted it asks for another one, on which the run resumes. Started again, it looks after the job it finds.
+# Pretrains on Cloud TPU VMs: asks for a queued resource, waits for it, installs, starts all workers, and watches. If
+# the TPU is preempted it asks for another one, on which the run resumes. Started again, it looks after the job it finds.
 #   ./launch/tpu_vm.sh --name bert --zone us-west4-a --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --slices 1, --runtime VERSION (by the type), --on-demand (instead of spot), --poll 60
@@ -65,7 +65,9 @@ start_workers() {
 on_workers() { tpus tpu-vm ssh "$1" --worker=all --command="$2"; }
 
 # One of ACTIVE, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDED ...; nothing if there is no such resource.
-state() { gcloud compute tpus queued-resources list --zone="$zone" --filter="name~/$name\$" --format='value(state.state)'; }
+state() {
+  gcloud compute tpus queued-resources list --zone="$zone" --filter="name~/$name\$" --format='value(state.state)'
+}
 
 status() {
   local node

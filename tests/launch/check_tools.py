@@ -1,4 +1,4 @@
-"""Shows the commands on record in `golden/` to the tools that they are for: gcloud, xpk and SkyPilot, none of which acts.
+"""Shows the commands on record in `golden/` to the tools they are for: gcloud, xpk, SkyPilot, none of which acts.
 
 python tests/launch/check_tools.py
 

@@ -47,7 +47,17 @@ DRY_RUNS = {
         *BUCKET,
     ],
     "gke_cluster": ["gke_cluster.sh", "--cluster", "mine", "--zone", "us-west4-a", *SLICES],
-    "gke": ["gke.sh", "--name", "mine", "--image", "europe-docker.pkg.dev/me/bertjax", *SLICES, BASE, *BUCKET],
+    "gke": [
+        "gke.sh",
+        "--build",
+        "--name",
+        "mine",
+        "--image",
+        "europe-docker.pkg.dev/me/bertjax",
+        *SLICES,
+        BASE,
+        *BUCKET,
+    ],
     "xpk": [
         "xpk.sh",
         "--name",
@@ -192,3 +202,20 @@ def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
     command = pod["containers"][0]["args"][0]
     assert command.startswith("exec bertjax pretrain configs/bert_base.py") and command.count("\n") == 1
+
+
+SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Launch a job")[2].partition("\n## ")[0]
+PREPARE, *TARGETS = [
+    fence.replace("\\\n", " ").strip().splitlines() for fence in re.findall(r"^```\n(.*?)^```", SECTION, re.M | re.S)
+]
+
+
+@pytest.mark.parametrize("commands", TARGETS, ids=lambda commands: shlex.split(commands[-1])[0].rpartition("/")[2])
+def test_a_target_of_the_readme_needs_five_commands_at_most(commands: list[str], launched: Launch) -> None:
+    launchers = [shlex.split(line.replace("KEYS", shlex.join(BUCKET))) for line in commands if "./launch/" in line]
+    assert launchers
+    for launcher, *arguments in launchers:
+        done = launched(launcher.rpartition("/")[2], "--dry-run", *arguments)
+        assert done.returncode == 0, done.stderr
+    # Beside these: git clone, and for hosts with a bucket the preparation of its text.
+    assert len(PREPARE) == 1 and 1 + len(PREPARE) + len(commands) <= 5
