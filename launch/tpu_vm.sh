@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pretrains on Cloud TPU VMs: asks for a queued resource, waits for it, installs, starts all workers, and watches. If
-# the TPU is preempted it asks for another one, on which the run resumes. Started again, it looks after the job it finds.
+# the TPU is preempted it asks for another one, on which the run resumes. Started again, it looks after what it finds.
 #   ./launch/tpu_vm.sh --name bert --zone us-west4-a --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --slices 1, --runtime VERSION (by the type), --on-demand (instead of spot), --poll 60
