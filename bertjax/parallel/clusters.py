@@ -185,7 +185,9 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> Place | None:
     process = int(environment["JOB_COMPLETION_INDEX"])
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if not processes:
-        raise ValueError("hosts.processes=0: Kubernetes does not tell a pod how many there are; set it")
+        raise ValueError(
+            "hosts.processes=0: Kubernetes does not tell a pod how many there are; set it, or hosts.cluster=one"
+        )
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator and processes > 1:
         name, _, domain = environment.get("BERTJAX_POD_NAME", socket.getfqdn()).partition(".")

@@ -34,14 +34,22 @@ _PATIENCE_AT_REST = 3  # times the heartbeat: what prepares and compiles can kee
 class Peers:
     """The listening thread of a process, and what the working one asks of it.
 
-    `end` is called by the thread to end the process: words for people, and the exit code.
+    The thread calls `end` to end the process, with words for people and the exit code, and before that, where the
+    working thread may end by itself, `unwind`.
     """
 
     def __init__(
-        self, number: int, roll: Roll, heartbeat: float, agreement: Agreement, end: Callable[[str, int], None]
+        self,
+        number: int,
+        roll: Roll,
+        heartbeat: float,
+        agreement: Agreement,
+        end: Callable[[str, int], None],
+        unwind: Callable[[], None],
     ) -> None:
         self.number, self.names, self.count = number, roll.names, len(roll.names)
-        self.agreement, self._lines, self._heartbeat, self._end = agreement, roll.lines, heartbeat, end
+        self.agreement, self._lines, self._heartbeat = agreement, roll.lines, heartbeat
+        self._end, self._unwind = end, unwind
         self.asked: signal.Signals | None = None  # by whomever
         self.at_rest = "stopped by a signal before the first step; nothing is lost"
         self._changed = threading.Condition()
@@ -53,6 +61,7 @@ class Peers:
         self._hung_up: set[int] = set()  # whose line is closed
         self._ending = self._closing = False
         self._interrupts = 0
+        self._timers: list[threading.Timer] = []
         self._answers: dict[int, Standing] = {}
         self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
         self._decided = False
@@ -107,6 +116,8 @@ class Peers:
         self._ending = True
         self._tell({"is": "goodbye"})
         self._closing = True
+        for timer in self._timers:
+            timer.cancel()
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
         self._thread.join(_FAREWELL_SECONDS)
@@ -117,11 +128,19 @@ class Peers:
 
     def _stay(self, seconds: float) -> None:
         """Process 0 ends last: when it goes, JAX ends the others at once, and loudly."""
-        if self.number or threading.current_thread() is self._thread:
-            return
         deadline = time.monotonic() + seconds
-        while len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
+        while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
+            if threading.current_thread() is self._thread:
+                self._hear_hanging_up()
             time.sleep(0.02)
+
+    def _hear_hanging_up(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for number, line in self._lines.items():
+                if number not in self._hung_up:
+                    selector.register(line.socket, selectors.EVENT_READ, number)
+            ready = [key.data for key, _ in selector.select(0)]
+        self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
 
     # Everything below runs in the listening thread, but for `_collect` and `_tell`.
 
@@ -194,6 +213,11 @@ class Peers:
         if self.asked is None:
             self._ask_all(signal.Signals(message["signal"]))
 
+    def _hear_stopped(self, number: int, message: Message) -> None:
+        """It had a signal in the roll call, and does not know yet that all had come."""
+        self._gone.add(number)
+        self._hear_request(number, message)
+
     def _hear_ask(self, number: int, message: Message) -> None:
         self.asked = self.asked or signal.Signals(message["signal"])
         standing = self.agreement.ask()
@@ -240,7 +264,7 @@ class Peers:
             # The main thread may be in a compiler, which no signal wakes.
             self._end_in(_UNWIND_SECONDS, self.at_rest, self.exit_code)
             self.unwinding = True
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            self._unwind()
 
     @property
     def exit_code(self) -> int:
@@ -283,8 +307,7 @@ class Peers:
         if number == self.number:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
         whom = "this process" if number == self.number else self._called(number)
-        if self.number == 0:
-            time.sleep(_FAREWELL_SECONDS / 2)
+        self._stay(_UNWIND_SECONDS)
         self._end(
             f"lost {whom}: {why}. Every process ends with exit code {LOST}; "
             "start all of them again, and the run goes on from its newest checkpoint",
@@ -300,6 +323,7 @@ class Peers:
         timer = threading.Timer(seconds, self._end, (words, code))
         timer.daemon = True
         timer.start()
+        self._timers.append(timer)
 
     def _tell(self, message: Message, but: int = -1) -> None:
         for number, line in self._lines.items():

@@ -69,7 +69,8 @@ class Processes:
         except BaseException:
             self._restore_signals()
             raise
-        self._peers = Peers(self.number, roll, self._hosts.heartbeat_seconds, self._agreement, self._end)
+        heartbeat = float(self._hosts.heartbeat_seconds)
+        self._peers = Peers(self.number, roll, heartbeat, self._agreement, self._end, self._wake_main_thread)
         if self._handlers:
             self._peers.wake.setblocking(False)
             self._previous_wakeup = signal.set_wakeup_fd(self._peers.wake.fileno(), warn_on_full_buffer=False)
@@ -92,8 +93,8 @@ class Processes:
         if self.count > 1:
             self.gather("the end")
             jax.distributed.shutdown()
-        self._peers.close()
         self._restore_signals()
+        self._peers.close()
 
     def gather(self, what: str, value: str = "") -> list[str]:
         """What every process says, by number; waits for all of them, as long as they live."""
@@ -202,6 +203,11 @@ class Processes:
         if self._peers is None:
             raise Stopped(number)
         self._raise_if_unwinding()
+
+    def _wake_main_thread(self) -> None:
+        """Have it see `_receive`, whatever it waits for, unless that is no Python."""
+        if self._handlers:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
     def _raise_if_unwinding(self) -> None:
         assert self._peers is not None

@@ -131,7 +131,7 @@ def _patience(deadline: float) -> float:
 
 def _receive(place: Place, name: str, seconds: float) -> Roll:
     """What process 0 does."""
-    roll = Roll([name, *[""] * (place.processes - 1)])
+    roll, callers = Roll([name, *[""] * (place.processes - 1)]), []
     deadline = time.monotonic() + seconds
     with _listen(place) as listener, selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -141,16 +141,18 @@ def _receive(place: Place, name: str, seconds: float) -> Roll:
                     if key.data is None:
                         line = Line(listener.accept()[0])
                         selector.register(line.socket, selectors.EVENT_READ, line)
+                        callers.append(line)
                     elif not _hear(roll, key.data, place):
                         selector.unregister(key.data.socket)
                         key.data.close()
                 if time.monotonic() > deadline and len(roll.lines) < place.processes - 1:
                     raise TimeoutError(_who_is_missing(roll, place, seconds))
         except BaseException as error:
-            _tell_if_stopped(list(roll.lines.values()), error)
-            if isinstance(error, TimeoutError | ValueError):
-                for line in roll.lines.values():
+            _tell_if_stopped(callers, error)
+            for line in callers:
+                if isinstance(error, TimeoutError | ValueError):
                     line.send({"is": "refused", "error": type(error).__name__, "why": str(error)})
+                line.close()
             raise
     for line in roll.lines.values():
         line.send({"is": "complete", "names": roll.names})
