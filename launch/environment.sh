@@ -36,7 +36,11 @@ make_environment() {
       return
     fi
   done
-  die "no Python 3.11 or newer with venv on the PATH; install one (on Debian and Ubuntu: apt install python3-venv)"
+  # Images of machines for rent have older ones; uv, which pip can get, can get a newer one.
+  say "no Python 3.11 or newer with venv on the PATH; getting 3.12 with uv"
+  { python3 -m pip install --quiet --disable-pip-version-check --target build/uv uv &&
+    build/uv/bin/uv venv --quiet --seed --python 3.12 .venv; } ||
+    die "that failed; install Python 3.11 or newer with venv (on Debian and Ubuntu: apt install python3-venv)"
 }
 
 # The stamp says what was installed, so that the next run need not ask pip.
