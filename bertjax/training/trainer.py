@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from bertjax.training.flops import Peak
 from bertjax.training.interrupt import Interrupt
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.profile import DIRECTORY as PROFILE
+from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
 from bertjax.training.run_directory import describe_run, own_directory
 from bertjax.training.state import TrainState, init_state, state_of
@@ -59,15 +63,18 @@ def train(job: Job, say: Say, initial: Initial | None = None) -> Outcome:
             directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
         )
         with saved:
-            state = starting_state(job, saved, say, initial)
+            with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
+                state = starting_state(job, saved, say, initial)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
             if jax.process_index() == 0:
                 describe_run(job.config, job.tokenizer)
             start = int(state.step)
             telemetry = open_telemetry(directory, start) if jax.process_index() == 0 else Telemetry([])
             progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every)
-            with telemetry, progress:
-                return Loop(job, saved, telemetry, progress, interrupt, tokens_seen(directory)).run(state)
+            traced = steps_to_profile(job.config.profile, training.steps)
+            profile = Profile(traced, start, directory / PROFILE, progress.note)
+            with telemetry, progress, profile:
+                return Loop(job, saved, telemetry, progress, profile, interrupt, tokens_seen(directory)).run(state)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -107,11 +114,12 @@ class Loop:
         saved: checkpoint.Checkpoints,
         telemetry: Telemetry,
         progress: Progress,
+        profile: Profile,
         interrupt: Interrupt,
         tokens_before: float,
     ) -> None:
         self.job, self.saved, self.telemetry = job, saved, telemetry
-        self.progress, self.interrupt = progress, interrupt
+        self.progress, self.profile, self.interrupt = progress, profile, interrupt
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.window_start = time.perf_counter()
@@ -121,7 +129,8 @@ class Loop:
         evaluation: dict[str, float] = {}
         for rows in self.job.stages:
             if int(state.step) < rows.stage.stop and self.interrupt.received is None:
-                state, evaluation = self.run_stage(rows, state)
+                with self.memory_told(f"training on {_rows_of(rows)}", rows):
+                    state, evaluation = self.run_stage(rows, state)
         last = self.job.stages[-1]
         step = int(state.step)
         if self.interrupt.received is not None:
@@ -161,12 +170,13 @@ class Loop:
             return step % period == 0 or step == stage.stop
 
         while step < stage.stop and self.interrupt.received is None:
-            with self.times.measure("input_wait"):
-                local = next(feed)
-            with self.times.measure("step"):
-                batch = to_global(self.job.mesh, local, training.global_batch_size)
-                state, metrics = rows.train_step(state, batch)
-                self.metrics.add(metrics)
+            with self.profile.step(step, self.metrics.drain):
+                with self.times.measure("input_wait"):
+                    local = next(feed)
+                with self.times.measure("step"):
+                    batch = to_global(self.job.mesh, local, training.global_batch_size)
+                    state, metrics = rows.train_step(state, batch)
+                    self.metrics.add(metrics)
             step += 1
             if step == first + 1:
                 self.log(step, settle=True)
@@ -207,7 +217,7 @@ class Loop:
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it."""
-        with self.times.measure("eval"):
+        with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
             figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives)
         self.telemetry.write(step, figures | rows.baselines.metrics())
         self.progress.note(f"step {step:,}  held out  {_brief(figures)}")
@@ -219,6 +229,10 @@ class Loop:
         with self.times.measure("checkpoint"):
             self.saved.save(step, state, self.job.metadata)
         self.window_start = time.perf_counter()
+
+    def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
+        """Where memory runs out inside, the settings to change are named."""
+        return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.saved.steps)
 
     def outcome(self, step: int, evaluation: dict[str, float], baselines: Baselines) -> Outcome:
         """The run's figures for whoever called."""
@@ -234,6 +248,14 @@ class Loop:
             peak=self.job.peak,
             exit_code=self.interrupt.exit_code,
         )
+
+
+def _rows_of(rows: Rows) -> str:
+    training = rows.stage.training
+    return (
+        f"{training.global_batch_size:,} rows of {rows.stage.data.sequence_length} tokens a step in "
+        f"{training.grad_accum_steps} microbatch(es)"
+    )
 
 
 def _brief(figures: dict[str, float]) -> str:
@@ -254,6 +276,6 @@ def evaluate_params(
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
-    with jax.set_mesh(job.mesh):
+    with jax.set_mesh(job.mesh), settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage):
         placed = jax.device_put(params, job.blueprint.shardings.params)
         return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines
