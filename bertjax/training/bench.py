@@ -129,7 +129,7 @@ def slots(stage: Stage) -> int:
 
 
 def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine, list[StageFigures]]:
-    """Measure every stage of a recipe, each for about so many seconds and once again as many around them.
+    """Measure every stage of a recipe, stepping for about so many seconds in each.
 
     The config's model must have the vocabulary of the rows. Raises ValueError as `make_mesh` does, and OutOfMemory.
     """

@@ -232,7 +232,12 @@ class Loop:
 
     def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
         """Where memory runs out inside, the settings to change are named."""
-        return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.saved.steps)
+        return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.steps_saved)
+
+    def steps_saved(self) -> list[int]:
+        """Steps that have a checkpoint, the one that is being written among them."""
+        self.saved.wait()
+        return self.saved.steps()
 
     def outcome(self, step: int, evaluation: dict[str, float], baselines: Baselines) -> Outcome:
         """The run's figures for whoever called."""
