@@ -78,7 +78,7 @@ def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
     key = "training" if stage.number == 0 else f"stages.{stage.number - 1}"
     return [
         f"--{key}.grad-accum-steps {larger[0]}: {rows // larger[0]} rows a device at a time instead of {rows // now}, "
-        "the same result to the last bits"
+        "the same result but for the last bits"
     ]
 
 

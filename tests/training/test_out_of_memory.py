@@ -105,7 +105,7 @@ def test_a_run_whose_second_stage_does_not_fit_says_what_to_set_and_keeps_its_ch
     # Whatever the system would promise: 300 GB are more than it may.
     limit = (resource.RLIMIT_AS, (2**36, 2**36))
     ended = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=300, preexec_fn=lambda: resource.setrlimit(*limit)
+        arguments, capture_output=True, text=True, timeout=600, preexec_fn=lambda: resource.setrlimit(*limit)
     )
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
