@@ -64,7 +64,7 @@ def why_there_is_no_text(sources: Sequence[str]) -> str:
         try:
             source_files(parse_source(source))
         except (ValueError, OSError, ModuleNotFoundError) as error:
-            return f"no text: {str(error).splitlines()[0]}"
+            return f"no text: {str(error).splitlines()[0].partition('. ')[0]}"
     return ""
 
 
