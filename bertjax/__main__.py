@@ -31,6 +31,11 @@ VERBS = {
         "pretrain a BERT; makes what is missing (vocabulary, token store), resumes where the run stopped",
         "bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
     ),
+    "bench": Verb(
+        "bench:run_bench",
+        "measure how fast this machine trains a recipe, against its matmuls, and whether its input keeps up",
+        "bertjax bench configs/bert_one_gpu.py",
+    ),
     "vocab": Verb(
         "prepare:vocab",
         "train the vocabulary of a recipe on its sources, or extend one by the words of others",
@@ -107,8 +112,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     made = {name: _add_verb(verbs, name) for name in VERBS}
-    for name in ("pretrain", "vocab", "prepare"):
+    for name in ("pretrain", "bench", "vocab", "prepare"):
         made[name].add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {CONFIGURED}")
+    made["bench"].add_argument(
+        "--seconds", type=float, default=20, help="to step in each stage, after compiling (%(default)s)"
+    )
+    made["bench"].add_argument(
+        "--made-up", action="store_true", help="random tokens, as where the recipe's text is not there"
+    )
+    made["bench"].add_argument("--json", metavar="FILE", help="also write the figures there")
     made["vocab"].add_argument(
         "--extend", nargs="+", metavar="SOURCE", help="add words of these sources to the vocabulary of --data.vocab"
     )
@@ -163,7 +175,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
     verb = VERBS[name]
     # Where a recipe is named, --help belongs to the recipe's keys.
-    configured = name in ("pretrain", "vocab", "prepare", "inspect") and any(".py" in word for word in sys.argv[1:])
+    configured = name in ("pretrain", "bench", "vocab", "prepare", "inspect") and any(
+        ".py" in word for word in sys.argv[1:]
+    )
     return verbs.add_parser(
         name,
         help=verb.does,

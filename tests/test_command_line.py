@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import subprocess
 import sys
@@ -55,6 +57,8 @@ def test_help_of_a_recipe_lists_its_keys(tmp_path: Path) -> None:
         (["pretrain", "RECIPE", "--training.global-batch-size", "9", "--mesh.data", "1"], "mesh data=1"),
         (["pretrain", "RECIPE", "--training.global-batch-size", "9"], "training.global_batch_size=9"),
         (["pretrain", "RECIPE", "--data.sequence-length", "64"], "beyond the position table"),
+        (["pretrain", "RECIPE", "--profile", "10-13"], "profile='10-13': write it as FIRST:LAST"),
+        (["bench", "RECIPE", "--seconds", "0"], "--seconds 0"),
     ],
 )
 def test_an_error_is_one_message_and_no_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -82,7 +86,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]
     prepared = bertjax("prepare", *fixed)
     assert prepared.returncode == 0, prepared.stderr
     assert "held_out: " in prepared.stdout
-    arguments = command(recipe, source, folder / "run", "--training.steps", "40")
+    arguments = command(recipe, source, folder / "run", "--training.steps", "40", "--profile", "10:13")
     finish(arguments, folder / "log")
     assert str(re.search(r"token store: (\S+)", prepared.stdout)[1]) in (folder / "log").read_text()
     return folder, folder / "run", arguments
@@ -92,6 +96,18 @@ def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -
     said = (run[0] / "log").read_text()
     for line in ("held-out text, after 40 steps", "unigram", "majority", "report.html", "what to try next", "ETA"):
         assert line in said, said
+
+
+def test_pretrain_traces_the_steps_it_is_told_to(run: tuple[Path, Path, list[str]]) -> None:
+    (folder,) = (run[1] / "profile" / "plugins" / "profile").iterdir()
+    assert folder.name == "steps_10_to_12"
+    trace = next(folder.glob("process_0.*.trace.json.gz"))
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    numbers = [event["args"]["step_num"] for event in events if event.get("name") == "train"]
+    assert numbers == ["10", "11", "12"]
+    ran = [event for event in events if event.get("args", {}).get("hlo_module") == "jit_train_step"]
+    assert len({event["args"]["run_id"] for event in ran}) == 3
+    assert f"xprof --logdir {run[1] / 'profile'}" in (run[0] / "log").read_text()
 
 
 def test_evaluate_repeats_the_figures_of_the_run(run: tuple[Path, Path, list[str]]) -> None:

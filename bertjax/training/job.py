@@ -22,6 +22,7 @@ from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.optimizer import make_optimizer
+from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
@@ -80,9 +81,10 @@ class Job:
 def preflight(config: Config) -> Config:
     """Refuse at once what would otherwise be refused after hours of preparing text.
 
-    Raises ValueError like `stages_of`, `make_mesh` and `check_divisible`.
+    Raises ValueError like `stages_of`, `steps_to_profile`, `make_mesh` and `check_divisible`.
     """
     stages = stages_of(config)
+    steps_to_profile(config.profile, config.training.steps)
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()

@@ -23,6 +23,9 @@ from bertjax.training.evaluate import Baselines
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.profile import DIRECTORY as PROFILE
+from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.state import TrainState, init_state, state_of
@@ -71,7 +74,8 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             desk=desk,
         )
         with saved, contextlib.ExitStack() as log:
-            state = starting_state(job, saved, say, initial)
+            with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
+                state = starting_state(job, saved, say, initial)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, desk)):
                 say(notice)
@@ -79,9 +83,11 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             telemetry = open_telemetry(directory, start, desk=desk) if processes.first else Telemetry([])
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
             progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every, stream=stream)
-            with telemetry, progress:
+            traced = steps_to_profile(job.config.profile, training.steps)
+            profile = Profile(traced, start, directory / PROFILE, progress.note)
+            with telemetry, progress, profile:
                 seen = tokens_seen(directory, start) if processes.first else 0.0
-                return Loop(job, saved, telemetry, progress, processes, seen).run(state)
+                return Loop(job, saved, telemetry, progress, profile, processes, seen).run(state)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -121,11 +127,12 @@ class Loop:
         saved: checkpoint.Checkpoints,
         telemetry: Telemetry,
         progress: Progress,
+        profile: Profile,
         processes: Processes,
         tokens_before: float,
     ) -> None:
         self.job, self.saved, self.telemetry = job, saved, telemetry
-        self.progress, self.processes = progress, processes
+        self.progress, self.profile, self.processes = progress, profile, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.window_start = time.perf_counter()
@@ -135,7 +142,8 @@ class Loop:
         evaluation: dict[str, float] = {}
         for rows in self.job.stages:
             if int(state.step) < rows.stage.stop and not self.processes.stopped:
-                state, evaluation = self.run_stage(rows, state)
+                with self.memory_told(f"training on {_rows_of(rows)}", rows):
+                    state, evaluation = self.run_stage(rows, state)
         last = self.job.stages[-1]
         step = int(state.step)
         if not evaluation and not self.processes.stopped:  # nothing was left to train
@@ -177,13 +185,14 @@ class Loop:
             return step % period == 0 or step == stage.stop
 
         while step < stage.stop and self.processes.go_on(first=step == first):
-            with self.times.measure("input_wait"), self.processes.taking_time("input"):
-                local = next(feed)
-            with self.times.measure("step"):
-                batch = to_global(self.job.mesh, local, training.global_batch_size)
-                state, metrics = rows.train_step(state, batch)
-                self.processes.begun()
-                self.metrics.add(metrics)
+            with self.profile.step(step, self.metrics.drain):
+                with self.times.measure("input_wait"), self.processes.taking_time("input"):
+                    local = next(feed)
+                with self.times.measure("step"):
+                    batch = to_global(self.job.mesh, local, training.global_batch_size)
+                    state, metrics = rows.train_step(state, batch)
+                    self.processes.begun()
+                    self.metrics.add(metrics)
             step += 1
             if step == first + 1:
                 self.log(step, settle=True)
@@ -230,7 +239,7 @@ class Loop:
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
-        with self.times.measure("eval"):
+        with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
             figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, self.processes.go_on)
         if self.processes.stopped:
             return {}
@@ -246,6 +255,15 @@ class Loop:
             self.saved.save(step, state, self.job.metadata)
         self.window_start = time.perf_counter()
 
+    def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
+        """Where memory runs out inside, the settings to change are named."""
+        return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.steps_saved)
+
+    def steps_saved(self) -> list[int]:
+        """Steps that have a checkpoint, the one that is being written among them."""
+        self.saved.wait()
+        return self.saved.steps()
+
     def outcome(self, step: int, evaluation: dict[str, float], baselines: Baselines) -> Outcome:
         """The run's figures for whoever called."""
         return Outcome(
@@ -260,6 +278,14 @@ class Loop:
             peak=self.job.peak,
             exit_code=self.processes.exit_code,
         )
+
+
+def _rows_of(rows: Rows) -> str:
+    training = rows.stage.training
+    return (
+        f"{training.global_batch_size:,} rows of {rows.stage.data.sequence_length} tokens a step in "
+        f"{training.grad_accum_steps} microbatch(es)"
+    )
 
 
 def _brief(figures: dict[str, float]) -> str:
@@ -280,6 +306,6 @@ def evaluate_params(
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
-    with jax.set_mesh(job.mesh):
+    with jax.set_mesh(job.mesh), settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage):
         placed = place(params, job.blueprint.shardings.params)
         return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines

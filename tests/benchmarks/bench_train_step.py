@@ -17,13 +17,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.training.flops import matmul_peak, train_flops_per_token
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
@@ -124,24 +124,6 @@ def theirs(config: ModelConfig, batch: dict[str, np.ndarray]) -> Callable[[], fl
     return run
 
 
-def matmul_flops_per_second() -> float:
-    """The best float32 matmul rate seen here, in FLOP/s."""
-    n = 2048
-    a, multiply = jnp.ones((n, n)), jax.jit(lambda a: a @ a)
-    multiply(a).block_until_ready()
-    best = min(_seconds(lambda: multiply(a).block_until_ready()) for _ in range(10))
-    return 2 * n**3 / best
-
-
-def matmul_flops_per_step(config: ModelConfig, rows: int) -> float:
-    """Multiply-adds of a step's matmuls, counted as 2 FLOP; the backward pass is twice the forward."""
-    D, F, N = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    tokens = rows * LENGTH
-    layers = N * (4 * D * D + 2 * D * F + 2 * LENGTH * D) * tokens
-    heads = (D * D + D * config.vocab_size) * rows * PREDICTIONS + D * D * rows
-    return 3 * 2 * (layers + heads)
-
-
 def _seconds(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
@@ -152,7 +134,7 @@ def serve(side: str, config: ModelConfig, rows: int, pipe: Connection) -> None:
     """A side in a process of its own, so that neither has the other's threads and allocations: a step per request."""
     run = {"bertjax": ours, "transformers": theirs}[side](config, make_batch(config.vocab_size, rows))
     run(), run()
-    pipe.send(matmul_flops_per_second() if side == "bertjax" else None)
+    pipe.send(matmul_peak(jax.devices()[0]).flops if side == "bertjax" else None)
     while pipe.recv():
         pipe.send(_seconds(run))
 
@@ -188,7 +170,7 @@ def main() -> None:
         pipe.send(False)
     medians = {side: statistics.median(seconds) for side, seconds in times.items()}
     tokens = rows * LENGTH
-    bound = matmul_flops_per_step(config, rows) / peak
+    bound = tokens * train_flops_per_token(config, LENGTH, PREDICTIONS) / peak
     for side, seconds in medians.items():
         print(f"{side}: {seconds:.3f} s a step, {tokens / seconds:,.0f} tokens/s")
     print(f"matmuls alone at {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s a step, {tokens / bound:,.0f} tokens/s")
