@@ -374,6 +374,11 @@ def _checkpoint_directory(path: Path) -> Path:
     raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")
 
 
+def saved_steps(run_dir: str | Path) -> list[int]:
+    """The steps that a run has checkpoints of, in order."""
+    return _steps(Path(run_dir) / DIRECTORY)
+
+
 def _steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
