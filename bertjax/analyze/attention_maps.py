@@ -1,4 +1,4 @@
-"""What happens inside the model for given rows: attention of every head, vectors of every layer, gradients of a loss."""
+"""What happens inside a model: the attention of every head, the vectors of every layer, the gradients of a loss."""
 
 from __future__ import annotations
 

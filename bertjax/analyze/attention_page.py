@@ -31,8 +31,8 @@ def render_attention(view: AttentionView) -> str:
         "token for its own lines; click to keep them. Weights below 2% are not drawn.</p>",
         _heads(),
         "<h2>What each head does</h2>",
-        f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. The darker, the more '
-        "of a token’s attention goes where the pattern says, beyond the share that even attention would give there "
+        f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. The darker, the '
+        "more of a token’s attention goes where the pattern says, beyond what even attention would give there "
         "(0: no more than that, 1: all of it). Framed is the clearest head of each pattern. Only tokens that have such "
         "a word to look at are counted.</p>",
         f'<div class="patterns">{"".join(_pattern(view, number) for number in range(len(PATTERNS)))}</div>',
@@ -55,8 +55,8 @@ def _heads() -> str:
         '<svg class="columns" id="heads" role="img" aria-label="Attention between the tokens"></svg></div>'
         '<div class="view card stay"><h3>Every head of every layer</h3>'
         '<p>Layers downwards, heads to the right; choose one.</p><div class="thumbs" id="overview"></div>'
-        '<div class="does"><h3 id="chosen"></h3><p class="note">Share of attention by pattern, over many sentences; the '
-        'orange mark is even attention.</p><div id="does" style="display:block"></div></div></div></div>'
+        '<div class="does"><h3 id="chosen"></h3><p class="note" id="about-chosen"></p><div id="does"></div></div>'
+        "</div></div>"
     )
 
 
@@ -142,14 +142,15 @@ def _gradient(view: AttentionView) -> Iterator[str]:
     yield "<h2>What the next-sentence loss depends on</h2>"
     yield (
         f'<p class="caption">The model says with {found.probability:.1%} that B follows A; the loss at [CLS] for “B '
-        f"follows A” is {found.loss:.3g} nats. Drawn is the length of its gradient by each token’s vector after a layer: "
-        "how fast the loss would change if that vector moved. After the last layer only [CLS] is read.</p>"
+        f"follows A” is {found.loss:.3g} nats. Drawn is the length of its gradient by each token’s vector after a "
+        "layer: how fast the loss would change if that vector moved. After the last layer only [CLS] is read.</p>"
     )
     yield (
         '<div class="side-by-side"><div class="view card scroll">'
         '<div class="chips" id="gradient-chips"><span>after</span></div>'
         '<svg class="columns" id="gradient" role="img" aria-label="Gradient of the loss by token"></svg></div>'
-        f'<div class="view card stay scroll"><h3>Every token and layer</h3><p>The darker, the longer, within its layer.</p>'
+        '<div class="view card stay scroll"><h3>Every token and layer</h3>'
+        "<p>The darker, the longer, within its layer.</p>"
         f"{_tokens_by_layer(view, norms, norms / np.maximum(largest, 1e-30))}</div></div>"
     )
 
@@ -160,7 +161,7 @@ def _tokens_by_layer(view: AttentionView, norms: np.ndarray, shown: np.ndarray) 
     rows = []
     for place, token in enumerate(tokens):
         cells = "".join(
-            f'<td title="{escaped(token)}, {"embeddings" if not layer else f"layer {layer}"}: {norms[layer, place]:.3g}">'
+            f'<td title="{escaped(token)}, {f"layer {layer}" if layer else "embeddings"}: {norms[layer, place]:.3g}">'
             f'<i style="opacity:{shown[layer, place]:.3f}"></i></td>'
             for layer in range(len(norms))
         )

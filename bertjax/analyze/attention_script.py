@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 STYLE = """
+:root { --shade: 45%; }
+@media (prefers-color-scheme: dark) { :root { --shade: 62%; } }
 p.about { max-width: 110ch; }
 p.caption { max-width: 104ch; }
 .side-by-side { display: grid; grid-template-columns: minmax(0, 11fr) minmax(0, 9fr); gap: 16px; align-items: start; }
@@ -80,7 +82,7 @@ const drawn = (tag, attributes = {}, ...content) => {
   return made;
 };
 const percent = share => share >= 0.0995 ? (100 * share).toFixed(0) + '%' : (100 * share).toFixed(1) + '%';
-const hue = head => `hsl(${Math.round(head * 360 / heads)} 68% 50%)`;
+const hue = head => `hsl(${Math.round(head * 360 / heads)} 72% var(--shade))`;
 
 // Two columns of tokens with lines from the left, that look, to the right, that are looked at. `series` gives what is
 // drawn: [{colour, weight(from, to)}]; pointing at a token leaves its own lines and says its values.
@@ -222,8 +224,11 @@ function choose(layer, chosen) {
     cell.classList.toggle('on', Number(cell.dataset.layer) === layer && chosen.has(Number(cell.dataset.head)));
   }
   const names = [...chosen].sort((a, b) => a - b).map(h => h + 1).join(', ');
-  document.getElementById('chosen').textContent =
-    `Layer ${layer + 1}, ${chosen.size === 1 ? 'head' : 'heads'} ${chosen.size === heads && heads > 1 ? 'all' : names}`;
+  document.getElementById('chosen').textContent = `Layer ${layer + 1}, ` +
+    (only !== null ? `head ${names}` : chosen.size === heads ? 'all heads' : `heads ${names}`);
+  document.getElementById('about-chosen').textContent = only !== null
+    ? 'Share of attention by pattern, over many sentences; the orange mark is even attention.'
+    : 'Each head has its colour; percentages are the means of the heads shown. Choose one head for its patterns.';
   document.getElementById('does').replaceChildren(...(only === null ? [] : patterns.map(pattern => {
     const share = pattern.shares && pattern.shares[layer][only], track = html('div', {className: 'track'});
     if (pattern.shares) {

@@ -11,7 +11,6 @@ from bertjax.analyze.attention_maps import NextSentence, look_inside, next_sente
 from bertjax.analyze.attention_patterns import (
     PATTERNS,
     PREDICTIVE,
-    SAME_ACROSS,
     PatternSums,
     WordTable,
     measure_patterns,
@@ -22,6 +21,7 @@ from bertjax.text.progress import Progress
 from bertjax.training.run_directory import TrainedModel
 
 EXAMPLE = ("I went to the store.", "At the store, I bought fresh strawberries.")
+MOST_TOKENS = 128  # on a page
 
 
 @dataclass(frozen=True)
@@ -54,32 +54,43 @@ def view_attention(
     Raises ValueError for sentences that are too long, or a sample without pairs that are short enough.
     """
     row = read_row(model.tokenizer, sentences, model.max_length)
-    untrained = untrained_heads(model)
-    causal = model.config.model.causal
+    if len(row) > MOST_TOKENS:
+        raise ValueError(f"the sentences have {len(row)} tokens; the page has room for {MOST_TOKENS}: shorten them")
     rows = sample.pairs(-(-count // 2), model.max_length)
     if not rows:
         raise ValueError(f"{sample.origin}: no two sentences in a row that are short enough; give another --text")
-    knows_masks = not causal and "MLM head" not in untrained
+    causal = model.config.model.causal
+    knows_masks = not causal and "MLM head" not in untrained_heads(model)
     patterns = measure_patterns(model, rows, WordTable(model), knows_masks, progress)
-    pair = len(sentences) == 2
     missing = []
     if not knows_masks:
         why = "the model predicts the next token and knows no masks" if causal else "the model has no trained MLM head"
         missing.append(f"“{PATTERNS[PREDICTIVE].name}” is not measured: {why}.")
-    if not patterns.tokens[SAME_ACROSS]:
-        missing.append(f"“{PATTERNS[SAME_ACROSS].name}” is not measured: no pair has such words.")
-    if not pair:
-        missing.append("The gradient of the next-sentence loss takes a second sentence.")
-    elif "NSP head" in untrained:
-        missing.append("The gradient of the next-sentence loss is not shown: the model has no trained NSP head.")
+    for number, pattern in enumerate(PATTERNS):
+        if not patterns.tokens[number] and number != PREDICTIVE:
+            missing.append(f"“{pattern.name}” is not measured: no token may look at {pattern.looks_at}.")
+    if knows_masks and not patterns.tokens[PREDICTIVE]:
+        missing.append(f"“{PATTERNS[PREDICTIVE].name}” is not measured: no word predicts another.")
+    why_not = _no_next_sentence(model, len(sentences) == 2)
+    if why_not:
+        missing.append(f"The gradient of the next-sentence loss is not shown: {why_not}.")
     return AttentionView(
         model=name,
         sentences=tuple(sentences),
         row=row,
         attention=next(look_inside(model, [row])).attention,
-        next_sentence=next_sentence(model, row) if pair and "NSP head" not in untrained else None,
+        next_sentence=None if why_not else next_sentence(model, row),
         patterns=patterns,
         sample=sample.origin,
         pairs=len(rows),
         missing=tuple(missing),
     )
+
+
+def _no_next_sentence(model: TrainedModel, is_pair: bool) -> str:
+    """Why the next-sentence loss says nothing, if so."""
+    if not is_pair:
+        return "it takes a second sentence"
+    if model.config.model.causal:
+        return "the [CLS] of a causal model sees nothing but itself"
+    return "the model has no trained NSP head" if "NSP head" in untrained_heads(model) else ""
