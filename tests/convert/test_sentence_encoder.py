@@ -78,5 +78,7 @@ def test_attention_is_that_of_transformers(run: TrainedModel, folder: Path) -> N
         assert inputs["input_ids"][0].tolist() == row.ids.tolist()
         with torch.no_grad():
             theirs = np.stack([layer[0].numpy() for layer in network(**inputs, output_attentions=True).attentions])
-        np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=1e-6)
+        # Element by element their own float32 is up to 3e-6 from their float64, and ours no farther.
+        assert np.linalg.norm(inside.attention - theirs) <= 1e-6 * np.linalg.norm(theirs)
+        np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=5e-6)
     assert theirs.max() > 0.9, "heads that look at something"
