@@ -77,10 +77,10 @@ def _clearest(view: AttentionView, number: int, best: tuple[int, int]) -> str:
     """The head that shows a pattern most, in words."""
     share, strength = view.patterns.shares[number][best], view.patterns.strengths[number][best]
     tokens, chance = view.patterns.tokens[number], view.patterns.chances[number]
-    figures = f"{share:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were even: {strength:.2f}"
+    figures = f"{share:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were even"
     if strength < SHOWN_FROM:
         return f"<b>No head shows it.</b> The most is {figures}"
-    return f"Clearest: <b>layer {best[0] + 1}, head {best[1] + 1}</b>, {figures}"
+    return f"Clearest: <b>layer {best[0] + 1}, head {best[1] + 1}</b>, {figures}: {strength:.2f}"
 
 
 def _grid(view: AttentionView, number: int, best: tuple[int, int]) -> str:
@@ -138,7 +138,8 @@ def _gradient(view: AttentionView) -> Iterator[str]:
     if found is None:
         return
     norms = found.gradient_norms
-    largest = norms.max(axis=1, keepdims=True)
+    others = norms[:, 1:].max(axis=1, keepdims=True)
+    largest = np.where(others > 0, others, norms[:, :1])  # that of [CLS] itself would outshine the others
     yield "<h2>What the next-sentence loss depends on</h2>"
     yield (
         f'<p class="caption">The model says with {found.probability:.1%} that B follows A; the loss at [CLS] for “B '
@@ -150,8 +151,8 @@ def _gradient(view: AttentionView) -> Iterator[str]:
         '<div class="chips" id="gradient-chips"><span>after</span></div>'
         '<svg class="columns" id="gradient" role="img" aria-label="Gradient of the loss by token"></svg></div>'
         '<div class="view card stay scroll"><h3>Every token and layer</h3>'
-        "<p>The darker, the longer, within its layer.</p>"
-        f"{_tokens_by_layer(view, norms, norms / np.maximum(largest, 1e-30))}</div></div>"
+        "<p>The darker, the longer, beside the longest of its layer but for [CLS] itself.</p>"
+        f"{_tokens_by_layer(view, norms, np.minimum(norms / np.maximum(largest, 1e-30), 1))}</div></div>"
     )
 
 

@@ -254,7 +254,7 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawThumbs
 // The gradient: lines from [CLS], whose loss it is, to the tokens of one layer.
 if (gradient) {
   let layer = Math.min(1, layers);
-  const largest = norms => Math.max(...norms) || 1;
+  const largest = norms => Math.max(...norms.slice(1)) || norms[0];  // that of [CLS] itself would outshine the others
   const drawGradient = columns(document.getElementById('gradient'), ['loss of [CLS]', 'depends on'], () => [{
     colour: 'var(--violet)',
     weight: (i, j) => i === 0 ? gradient[layer][j] / largest(gradient[layer]) : 0,
