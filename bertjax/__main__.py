@@ -61,6 +61,21 @@ VERBS = {
         "let a run's model fill each [MASK] of a text",
         "bertjax fill-mask runs/quickstart 'This function returns the [MASK] of the array.'",
     ),
+    "attention": Verb(
+        "look:attention",
+        "show what each head of a model looks at in one sentence or two, as a page",
+        "bertjax attention runs/quickstart 'I went to the store.' 'At the store, I bought fresh strawberries.'",
+    ),
+    "neighbors": Verb(
+        "look:neighbors",
+        "show what is near a word, in the table of word vectors and in each of its contexts",
+        "bertjax neighbors runs/quickstart array",
+    ),
+    "checkpoints": Verb(
+        "look:checkpoints",
+        "ask every checkpoint of a run for the [MASK]s of a text, and whether a second sentence follows the first",
+        "bertjax checkpoints runs/quickstart 'Return the [MASK] of the array.' 'The array must not be empty.'",
+    ),
     "export": Verb(
         "use:export",
         "write a run's model in another framework's format",
@@ -159,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
+    _add_looking(made)
     made["export"].add_argument(
         "--to", choices=("huggingface", "tf1"), default="huggingface", help="format (%(default)s)"
     )
@@ -170,6 +186,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     made["import"].add_argument("--output", metavar="RUN", help="the run to make; by default runs/<name of DIR>")
     return parser
+
+
+def _add_looking(made: dict[str, argparse.ArgumentParser]) -> None:
+    """The arguments of the verbs that look inside a model."""
+    for name in ("attention", "neighbors"):
+        made[name].add_argument(
+            "run", metavar="RUN", help="a run's directory, one of its checkpoints/<step>, or hf:DIR of another model"
+        )
+    made["attention"].add_argument(
+        "sentences", nargs="*", metavar="SENTENCE", help="one or two; by default a pair about a store"
+    )
+    made["attention"].add_argument(
+        "--html", default="attention.html", metavar="FILE", help="the page to write (%(default)s)"
+    )
+    made["attention"].add_argument(
+        "--sample", type=int, default=200, metavar="N", help="sentences that patterns are measured on (%(default)s)"
+    )
+    made["neighbors"].add_argument("word", metavar="WORD", help="a word")
+    made["neighbors"].add_argument(
+        "--layer", type=int, metavar="N", help="whose vectors stand for the contexts (the last one)"
+    )
+    made["neighbors"].add_argument("--contexts", type=int, default=8, help="sentences shown at most (%(default)s)")
+    for name in ("attention", "neighbors"):
+        made[name].add_argument(
+            "--text",
+            metavar="FILE",
+            help="plain text to measure on, instead of the run's held-out text or the sentences that are built in",
+        )
+    made["checkpoints"].add_argument("run", metavar="RUN", help="a run's directory")
+    made["checkpoints"].add_argument("sentences", nargs="+", metavar="SENTENCE", help="one or two")
+    made["checkpoints"].add_argument("--top", type=int, default=3, help="guesses per [MASK] (%(default)s)")
 
 
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_help_of_a_recipe_lists_its_keys(tmp_path: Path) -> None:
         (["pretrain", "nowhere.py"], "recipe nowhere.py: no such file"),
         (["evaluate", "nowhere"], "nowhere: no checkpoint there"),
         (["fill-mask", "nowhere", "a [MASK]"], "no checkpoint there"),
+        (["attention", "nowhere", "--html", "nowhere/page.html"], "there is no directory nowhere"),
         (["pretrain", "RECIPE", "--data.sources", "txt:a"], "text"),
         (["pretrain", "RECIPE", "--data.sources", "text:/nowhere/*.txt"], "/nowhere/*.txt"),
         (["pretrain", "RECIPE", "--training.global-batch-size", "9", "--mesh.data", "1"], "mesh data=1"),
@@ -126,6 +128,43 @@ def test_fill_mask_fills_each_mask(run: tuple[Path, Path, list[str]]) -> None:
     refused = bertjax("fill-mask", str(run[1]), "the end")
     assert refused.returncode == 1
     assert "[MASK]" in refused.stderr
+
+
+def test_attention_writes_a_page_about_the_runs_own_text(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    ended = bertjax("attention", str(run[1]), "the ba .", "ba the .", "--html", str(page), "--sample", "8")
+    assert ended.returncode == 0, ended.stderr
+    assert "4 pairs of sentences: the run's held-out text" in ended.stdout
+    assert re.search(r"previous word +(layer [12], head [12]: \d+% of|no head shows it)", ended.stdout)
+    assert re.search(r"B follows A with \d+\.\d%", ended.stdout)
+    text = page.read_text()
+    assert "2 layers of 2 heads" in text and "What the next-sentence loss depends on" in text
+
+
+def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -> None:
+    words = Counter(word for word in (run[0] / "corpus.txt").read_text().split() if len(word) > 2)
+    ((frequent, _),) = words.most_common(1)
+    ended = bertjax("neighbors", str(run[1]), frequent, "--contexts", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert f"'{frequent}': one vector in the table of words" in ended.stdout
+    assert "of the run's held-out text; vectors after layer 2" in ended.stdout
+    shown = re.search(r"cosines between its vectors: (\S+) to (\S+), mean \S+; in the table", ended.stdout)
+    assert float(shown[1]) < float(shown[2]) < 1
+
+
+def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple[Path, Path, list[str]]) -> None:
+    ended = bertjax("checkpoints", str(run[1]), "the [MASK] ba .", "ba [MASK]")
+    assert ended.returncode == 0, ended.stderr
+    lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
+    assert [int(line[0]) for line in lines] == [20, 30, 40]
+    assert len({line[1:] for line in lines}) == 3, "a model that learns says other things"
+    newest = bertjax("checkpoints", str(run[1] / "checkpoints" / "40"), "the [MASK] ba .", "ba [MASK]")
+    assert newest.stdout.splitlines()[1:] == ended.stdout.splitlines()[-1:]
+    filled = bertjax("fill-mask", str(run[1]), "the [MASK] ba .", "--top", "3").stdout
+    alone = bertjax("checkpoints", str(run[1] / "checkpoints" / "40"), "the [MASK] ba .").stdout
+    assert filled.splitlines()[1].strip() == alone.splitlines()[1].split("40  ")[1]
+    refused = bertjax("checkpoints", str(run[1]), "the end")
+    assert refused.returncode == 1 and "there is nothing to ask about 'the end'" in refused.stderr
 
 
 def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

@@ -47,11 +47,24 @@ def read_source(source: str) -> ForeignModel:
     return ForeignModel(source, run.config.model, run.tokenizer, params, (), ())
 
 
+def open_model(source: str) -> TrainedModel:
+    """A model to look at or to use: of a run or one of its checkpoints, or of `hf:DIR` or `tf1:DIR`, kept in memory.
+
+    Raises ValueError as `read_source` does.
+    """
+    kind, _, place = source.partition(":")
+    return _at_step_0(KINDS[kind](place), Path(source)) if kind in KINDS else load_run(source)
+
+
 def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
     """The model as a run at step 0, whose directory is yet to be written. Raises ValueError if that holds anything."""
     directory = place_of(str(directory))
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
+    return _at_step_0(model, directory)
+
+
+def _at_step_0(model: ForeignModel, directory: Place) -> TrainedModel:
     length = model.config.max_position_embeddings
     config = Config(
         name=folder_of(directory).name,

@@ -65,6 +65,11 @@ class SelfAttention(nnx.Module):
         seen = visible(sequence_ids, self.causal)
         return self.output(attend(q, k, v, seen, dropout_keys, self.dropout_rate))
 
+    def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """What each token looks at, without dropout: float32 [B, H, L, L], looking x looked at."""
+        q, k = project(x_BLD, self.query, self.key)
+        return attention_probabilities(q, k, visible(sequence_ids, self.causal))
+
 
 def visible(sequence_ids: jax.Array, causal: bool) -> jax.Array:
     """Which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
@@ -75,6 +80,15 @@ def visible(sequence_ids: jax.Array, causal: bool) -> jax.Array:
     return same & jnp.tri(same.shape[-1], dtype=bool) if causal else same
 
 
+def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
+    """softmax(q k / sqrt(K)) over the tokens that are seen: [B, L, H, K] twice, bool [B, L, L] -> float32 [B, H, L, L].
+
+    The softmax is computed in float32 whatever the dtype of q.
+    """
+    scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
+    return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
+
+
 def attend(
     q: jax.Array,
     k: jax.Array,
@@ -83,11 +97,7 @@ def attend(
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """softmax(q k / sqrt(K)) v over the tokens that are seen; q, k, v and result [B, L, H, K], seen bool [B, L, L].
-
-    The softmax is computed in float32 whatever the dtype of q.
-    """
-    scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
-    probs = jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
+    """Each token's mean of v, weighed by `attention_probabilities`; q, k, v and result [B, L, H, K]."""
+    probs = attention_probabilities(q, k, seen)
     probs = dropout(probs.astype(q.dtype), dropout_keys, ATTENTION_PROBS, dropout_rate)
     return jnp.einsum("BHLM,BMHK->BLHK", probs, v)

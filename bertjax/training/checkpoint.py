@@ -435,6 +435,11 @@ def _checkpoint_directory(path: Place) -> Place:
     raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")
 
 
+def saved_steps(run_dir: str | Place) -> list[int]:
+    """The steps that a run has checkpoints of, in order."""
+    return _steps(place_of(str(run_dir)) / DIRECTORY)
+
+
 def _steps(directory: Place) -> list[int]:
     if isinstance(directory, RemotePath):
         return remote_checkpoint.steps(directory)
