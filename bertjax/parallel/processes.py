@@ -70,10 +70,12 @@ class Processes:
             self._restore_signals()
             raise
         heartbeat = float(self._hosts.heartbeat_seconds)
-        self._peers = Peers(self.number, roll, heartbeat, self._agreement, self._end, self._wake_main_thread)
+        peers = Peers(self.number, roll, heartbeat, self._agreement, self._end, self._wake_main_thread)
         if self._handlers:
-            self._peers.wake.setblocking(False)
-            self._previous_wakeup = signal.set_wakeup_fd(self._peers.wake.fileno(), warn_on_full_buffer=False)
+            # The listening thread sees a signal at once, also while the main thread is in a compiler.
+            peers.wake.setblocking(False)
+            self._previous_wakeup = signal.set_wakeup_fd(peers.wake.fileno(), warn_on_full_buffer=False)
+        self._peers = peers
         self._peers.start()
         try:
             if self.count > 1:
