@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -252,6 +252,8 @@ def evaluate_params(
     config: Config, content: TrainingData, params: Params, step: int
 ) -> tuple[dict[str, float], Baselines]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
+    # Who computed the attention when the run was trained may not be had here, and is no part of the model.
+    config = replace(config, model=replace(config.model, attention="auto"))
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
     with jax.set_mesh(job.mesh):
