@@ -15,6 +15,7 @@ from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import read_source, require_source
 from bertjax.input.training_data import TrainingData, open_training_data, sizes
 from bertjax.model.bert import Params
+from bertjax.parallel.compilation_cache import keep_compiled_programs
 from bertjax.text.progress import ProgressLine
 from bertjax.training.environment import environment
 from bertjax.training.job import Job, assemble, describe, preflight
@@ -28,7 +29,9 @@ COMPLETIONS = 5
 
 def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Run what is missing of the way from text to a trained model, then report and export it."""
-    config = preflight(configured(arguments, overrides))
+    config = configured(arguments, overrides)
+    keep_compiled_programs(config.compilation_cache)
+    config = preflight(config)
     if config.init_from:
         require_source(config.init_from)
     content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine())

@@ -165,7 +165,7 @@ def make_eval_step(
 
 def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
     """The compiler's settings, those that it knows where its devices can be asked."""
-    options = compiler_options(platform, deterministic=deterministic)
+    options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
 
 
