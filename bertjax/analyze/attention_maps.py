@@ -15,7 +15,7 @@ from flax import nnx
 
 from bertjax.analyze.token_rows import TokenRow, padded
 from bertjax.config import ModelConfig
-from bertjax.model.attention import visible
+from bertjax.model.attention_backends import visible
 from bertjax.model.bert import Bert, Params, abstract_bert, bind
 from bertjax.model.layers import Layer
 from bertjax.training.run_directory import TrainedModel
@@ -124,7 +124,7 @@ def nudged_loss(
 
     def body(x: jax.Array, layer_and_nudge: tuple[Layer, jax.Array]) -> tuple[jax.Array, None]:
         layer, nudge = layer_and_nudge
-        return layer(x, sequence_ids, None) + nudge, None
+        return layer(x, sequence_ids, None, True, "xla") + nudge, None
 
     encoder = bert.encoder
     x = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0]

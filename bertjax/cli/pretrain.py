@@ -14,6 +14,7 @@ from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import read_source, require_source
 from bertjax.input.training_data import TrainingData, open_training_data, sizes
 from bertjax.model.bert import Params
+from bertjax.parallel.compilation_cache import keep_compiled_programs
 from bertjax.parallel.processes import Processes, Stopped, join
 from bertjax.text.progress import ProgressLine, no_progress
 from bertjax.text.remote import Place, place_of
@@ -35,6 +36,7 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     Every process of the run does this; the first speaks, reports and exports for all.
     """
     config, shown = configured_unseen(arguments, overrides)
+    keep_compiled_programs(config.compilation_cache)
     try:
         with join(config.hosts) as processes:
             say = _say if processes.first else _say_nothing

@@ -12,11 +12,13 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
+from bertjax.model.attention_choice import AttentionChoice, choose_attention
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows
+from bertjax.parallel.xla_flags import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
@@ -81,7 +83,7 @@ class Job:
 def preflight(config: Config) -> Config:
     """Refuse at once what would otherwise be refused after hours of preparing text.
 
-    Raises ValueError like `stages_of`, `steps_to_profile`, `make_mesh` and `check_divisible`.
+    Raises ValueError like `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and `choose_attention`.
     """
     stages = stages_of(config)
     steps_to_profile(config.profile, config.training.steps)
@@ -90,7 +92,9 @@ def preflight(config: Config) -> Config:
         stage.schedule()
     keep_freed_memory()
     objectives.choose(config.training.objectives)
-    _check_divisible(config, make_mesh(config.mesh), stages)
+    mesh = make_mesh(config.mesh)
+    _check_divisible(config, mesh, stages)
+    _attention(config, mesh, stages)
     return config
 
 
@@ -132,7 +136,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
         blueprint=blueprint,
         optimizer=optimizer,
         objectives=chosen,
-        eval_step=make_eval_step(blueprint, chosen),
+        eval_step=make_eval_step(blueprint, chosen, deterministic=config.deterministic),
         stages=tuple(rows_of(stage) for stage in ([stage_at(stages, only_at)] if only_at is not None else stages)),
         tokenizer=tokenizer,
         metadata=checkpoint.run_metadata(
@@ -169,6 +173,8 @@ def describe(job: Job) -> str:
     lines = [
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
         f"model: {parameters - padding:,} parameters",
+        _describe_attention(_attention(config, mesh, tuple(rows.stage for rows in job.stages))),
+        *_describe_deterministic(config, mesh),
     ]
     lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
     return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
@@ -192,6 +198,27 @@ def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> li
         return []
     told = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
     return [f"source_{number}: {source}{told[number]}" for number, source in enumerate(sources)]
+
+
+def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[AttentionChoice]:
+    """The back end of each stage's attention."""
+    platform = mesh.devices.flat[0].platform
+    return [choose_attention(config.model, platform, s.data.sequence_length, s.data.pair_slots > 1) for s in stages]
+
+
+def _describe_attention(choices: list[AttentionChoice]) -> str:
+    """Who computes the attention and why, once if the stages agree."""
+    return "attention: " + ", then ".join(dict.fromkeys(map(str, choices)))
+
+
+def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
+    """What became of `deterministic`, if it was asked for."""
+    if not config.deterministic:
+        return []
+    platform = mesh.devices.flat[0].platform
+    names = [flag.name for flag in DETERMINISTIC.get(platform, ())]
+    how = f"by {', '.join(names)}" if names else f"as everything is on a {platform}; nothing is changed for it"
+    return [f"deterministic: {how}"]
 
 
 def _describe_rows(rows: Rows, shards: int) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -304,6 +304,8 @@ def evaluate_params(
     config: Config, content: TrainingData, params: Params, step: int
 ) -> tuple[dict[str, float], Baselines]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
+    # Who computed the attention when the run was trained may not be had here, and is no part of the model.
+    config = replace(config, model=replace(config.model, attention="auto"))
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
     with jax.set_mesh(job.mesh), settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage):
