@@ -65,7 +65,8 @@ def test_attention_is_the_one_that_the_layer_uses(model):
             x = jnp.asarray(inside.hidden[number])[None]
             value = jnp.einsum("BLD,DHK->BLHK", x, attention.value.kernel[...]) + attention.value.bias[...]
             mixed = attention.output(jnp.einsum("HLM,BMHK->BLHK", inside.attention[number], value))
-            np.testing.assert_allclose(mixed, attention(x, jnp.ones((1, len(row)), jnp.int32), None), atol=1e-5)
+            ids = jnp.ones((1, len(row)), jnp.int32)
+            np.testing.assert_allclose(mixed, attention(x, ids, None, True, "xla"), atol=1e-5)
 
 
 def test_a_causal_model_looks_back_only(tmp_path):
