@@ -79,7 +79,7 @@ def test_a_killed_process_has_all_of_them_start_again(with_stand_in: dict[str, s
 
 def test_an_error_that_comes_every_time_ends_the_job(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     environment = with_stand_in | {"STAND_IN": "1:always:1"}
-    ended, said = launched("local.py", tmp_path / "run", environment, *TWO, steps=400, every=1000)
+    ended, said = launched("local.py", tmp_path / "run", environment, *TWO, steps=4000, every=10_000)
     assert ended == 1 and said.count("[1] process 1 of 2") == 3, said
     assert "ended 3 times without a new checkpoint" in said
 
