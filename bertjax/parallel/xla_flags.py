@@ -69,9 +69,9 @@ def compiler_options(
 
     What the environment says is not among it.
     """
-    flags = (FLAGS.get(platform, ()) if devices > 1 else ()) + (
-        DETERMINISTIC.get(platform, ()) if deterministic else ()
-    )
+    flags = FLAGS.get(platform, ()) if devices > 1 else ()
+    if deterministic:
+        flags += DETERMINISTIC.get(platform, ())
     said = f"{environ.get('XLA_FLAGS', '')} {environ.get('LIBTPU_INIT_ARGS', '')}"
     return {flag.name: flag.value for flag in flags if not re.search(rf"--{flag.name}(=|\s|$)", said)}
 

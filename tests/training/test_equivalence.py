@@ -1,7 +1,7 @@
 """What makes a step smaller or faster leaves it the same step: accumulation, remat, unrolling, bfloat16.
 
 Tolerances, of the loss of each of ten updates: 1e-5 of the plain float32 step's in float32, and in bfloat16 0.5 % of
-it. Over 200 updates on real text the mean loss of any 20 in bfloat16 is within 1 % of float32's.
+it. Over 200 updates on real text (60 in the suite) the mean loss of every 20 in bfloat16 is within 1 % of float32's.
 """
 
 from __future__ import annotations
@@ -121,12 +121,13 @@ def curve(model: ModelConfig, batches: list[dict[str, np.ndarray]]) -> np.ndarra
         return np.asarray(jnp.stack(losses))
 
 
-def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("steps", [60, pytest.param(200, marks=LONG)])
+def test_the_loss_curve_in_bfloat16_is_float32s(steps: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("text")
     data = DataConfig(("docs:optax,flax",), root=str(root), workers=1, vocab_size=1000, sequence_length=48)
     store = TokenStore.open(prepare(data, lambda *_: None))
     made = PairBatches(store.split("train"), store.tokenizer(), data, seed=0)
-    batches = [made.batch(number, 16) for number in range(200)]
+    batches = [made.batch(number, 16) for number in range(steps)]
     model = ModelConfig(
         vocab_size=store.vocab_size,
         hidden_size=64,
@@ -138,8 +139,8 @@ def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_f
         mlm_chunk=128,
     )
     exact, rounded = (curve(replace(model, dtype=dtype), batches) for dtype in ("float32", "bfloat16"))
-    assert exact[-20:].mean() < exact[:20].mean() - 0.5, "nothing was learned: the curves say little"
-    means = [losses.reshape(10, 20).mean(axis=1) for losses in (rounded, exact)]
+    assert exact[-20:].mean() < exact[:20].mean() - 0.3, "nothing was learned: the curves say little"
+    means = [losses.reshape(-1, 20).mean(axis=1) for losses in (rounded, exact)]
     np.testing.assert_allclose(*means, rtol=0.01)
     worst = [np.abs(a / b - 1).max() for a, b in ((rounded, exact), means)]
     print(f"distance from float32: {worst[0]:.3%} of a step at most, {worst[1]:.3%} of the mean of twenty")
