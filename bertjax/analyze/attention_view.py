@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bertjax.analyze.attention_maps import NextSentence, look_inside, next_sentence, untrained_heads
-from bertjax.analyze.attention_patterns import (
-    PATTERNS,
-    PREDICTIVE,
-    PatternSums,
-    WordTable,
-    measure_patterns,
-)
+from bertjax.analyze.attention_patterns import PATTERNS, PREDICTIVE, PatternSums, WordTable, measure_patterns
 from bertjax.analyze.sample_text import SampleText
 from bertjax.analyze.token_rows import TokenRow, read_row
 from bertjax.text.progress import Progress
@@ -59,32 +53,36 @@ def view_attention(
     rows = sample.pairs(-(-count // 2), model.max_length)
     if not rows:
         raise ValueError(f"{sample.origin}: no two sentences in a row that are short enough; give another --text")
-    causal = model.config.model.causal
-    knows_masks = not causal and "MLM head" not in untrained_heads(model)
-    patterns = measure_patterns(model, rows, WordTable(model), knows_masks, progress)
-    missing = []
-    if not knows_masks:
-        why = "the model predicts the next token and knows no masks" if causal else "the model has no trained MLM head"
-        missing.append(f"“{PATTERNS[PREDICTIVE].name}” is not measured: {why}.")
-    for number, pattern in enumerate(PATTERNS):
-        if not patterns.tokens[number] and number != PREDICTIVE:
-            missing.append(f"“{pattern.name}” is not measured: no token may look at {pattern.looks_at}.")
-    if knows_masks and not patterns.tokens[PREDICTIVE]:
-        missing.append(f"“{PATTERNS[PREDICTIVE].name}” is not measured: no word predicts another.")
-    why_not = _no_next_sentence(model, len(sentences) == 2)
-    if why_not:
-        missing.append(f"The gradient of the next-sentence loss is not shown: {why_not}.")
+    no_masks, no_next_sentence = _no_masks(model), _no_next_sentence(model, len(sentences) == 2)
+    patterns = measure_patterns(model, rows, WordTable(model), not no_masks, progress)
     return AttentionView(
         model=name,
         sentences=tuple(sentences),
         row=row,
         attention=next(look_inside(model, [row])).attention,
-        next_sentence=None if why_not else next_sentence(model, row),
+        next_sentence=None if no_next_sentence else next_sentence(model, row),
         patterns=patterns,
         sample=sample.origin,
         pairs=len(rows),
-        missing=tuple(missing),
+        missing=tuple(_missing(patterns, no_masks, no_next_sentence)),
     )
+
+
+def _missing(patterns: PatternSums, no_masks: str, no_next_sentence: str) -> Iterator[str]:
+    """What could not be measured, and why, in sentences."""
+    for number, pattern in enumerate(PATTERNS):
+        if not patterns.tokens[number]:
+            none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
+            yield f"“{pattern.name}” is not measured: {(no_masks if number == PREDICTIVE else '') or none}."
+    if no_next_sentence:
+        yield f"The gradient of the next-sentence loss is not shown: {no_next_sentence}."
+
+
+def _no_masks(model: TrainedModel) -> str:
+    """Why the model cannot say what a hidden word is, if so."""
+    if model.config.model.causal:
+        return "the model predicts the next token and knows no masks"
+    return "the model has no trained MLM head" if "MLM head" in untrained_heads(model) else ""
 
 
 def _no_next_sentence(model: TrainedModel, is_pair: bool) -> str:

@@ -13,7 +13,7 @@ from bertjax.analyze.attention_view import EXAMPLE, AttentionView, view_attentio
 from bertjax.analyze.neighbors import Neighbors, find_neighbors
 from bertjax.analyze.sample_text import sample_text
 from bertjax.cli.page_path import page_path
-from bertjax.convert.sources import open_model
+from bertjax.convert.sources import open_source
 from bertjax.text.progress import ProgressLine
 from bertjax.training.files import replace_text
 
@@ -26,7 +26,7 @@ def attention(arguments: argparse.Namespace) -> int:
     sentences = _one_or_two(arguments.sentences) if arguments.sentences else EXAMPLE
     if arguments.sample < 2:
         raise ValueError(f"--sample {arguments.sample}: patterns are measured on pairs of sentences; give 2 or more")
-    model = open_model(arguments.run)
+    model, _ = open_source(arguments.run)
     sample = sample_text(model, arguments.text, ProgressLine())
     name = arguments.run.rstrip("/")
     view = view_attention(model, name, sentences, sample, arguments.sample, ProgressLine())
@@ -43,7 +43,7 @@ def attention(arguments: argparse.Namespace) -> int:
 
 def neighbors(arguments: argparse.Namespace) -> int:
     """Print what is near a word, in the table of word vectors and in its contexts."""
-    model = open_model(arguments.run)
+    model, _ = open_source(arguments.run)
     sample = sample_text(model, arguments.text, ProgressLine())
     found = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)
     pieces = f", the mean of {' '.join(found.pieces)}" if len(found.pieces) > 1 else ""

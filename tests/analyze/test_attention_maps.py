@@ -55,18 +55,22 @@ def test_attention_is_what_transformers_puts_out(model, tmp_path):
 
 
 def test_attention_is_the_one_that_the_layer_uses(model):
-    """The mean of the values under it, through the output projection, is what the layer's own attention returns."""
+    """The mean of the values under it, through the rest of the layer, is what the next layer gets."""
     (row,) = rows_of(model)[:1]
     (inside,) = look_inside(model, [row])
+
+    @jax.jit
+    def through(layer, x, weights):
+        value = jnp.einsum("BLD,DHK->BLHK", x, layer.attention.value.kernel[...]) + layer.attention.value.bias[...]
+        x = layer.attention_norm(x + layer.attention.output(jnp.einsum("HLM,BMHK->BLHK", weights, value)))
+        return layer.mlp_norm(x + layer.mlp(x))
+
+    layers = bind(exact_graphdef(model), model.params).encoder.layers
     with jax.default_matmul_precision("highest"):
-        encoder = bind(exact_graphdef(model), model.params).encoder
         for number in range(LAYERS):
-            attention = jax.tree.map(lambda x, n=number: x[n], encoder.layers).attention
-            x = jnp.asarray(inside.hidden[number])[None]
-            value = jnp.einsum("BLD,DHK->BLHK", x, attention.value.kernel[...]) + attention.value.bias[...]
-            mixed = attention.output(jnp.einsum("HLM,BMHK->BLHK", inside.attention[number], value))
-            ids = jnp.ones((1, len(row)), jnp.int32)
-            np.testing.assert_allclose(mixed, attention(x, ids, None, True, "xla"), atol=1e-5)
+            layer = jax.tree.map(lambda x, n=number: x[n], layers)
+            mixed = through(layer, inside.hidden[number][None], inside.attention[number])
+            np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
 
 
 def test_a_causal_model_looks_back_only(tmp_path):
