@@ -25,7 +25,7 @@ def make_mesh(
     the axes is not the number of devices, or slices cannot be laid along the axes as asked.
     """
     devices = jax.devices() if devices is None else list(devices)
-    shape = mesh_shape(config, len(devices), f"{devices[0].platform} devices that are here")
+    shape = mesh_shape(config, len(devices), f"{devices[0].platform} devices")
     numbers = slice_numbers(devices) if slices is None else slices
     parts = [[d for d, number in zip(devices, numbers, strict=True) if number == n] for n in sorted(set(numbers))]
     across = slice_shape(config, shape, len(parts))

@@ -9,8 +9,8 @@ from bertjax.config import Config
 from bertjax.plan.advice import Advice, advise
 from bertjax.plan.estimates import Plan, Say, make_plan
 from bertjax.plan.figures import about, as_text, headline, tables
-from bertjax.plan.suggest import Suggestion, suggest
-from bertjax.plan.topologies import open_topology
+from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
+from bertjax.plan.topologies import LOCAL, open_topology
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,7 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     topology = open_topology(arguments.topology, arguments.slices)
     plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None
+    if arguments.topology == LOCAL and suggestion is None and topology.capacity is not None:
+        suggestion = pick_microbatches(plan, say)
     advice = None if plan.fits or suggestion is not None else advise(plan, say)
     return Answer(plan, advice, suggestion)

@@ -117,7 +117,8 @@ def _nearest(name: str) -> str:
     known = [f"{kind}:{shape}" for kind, shapes in SHAPES.items() for shape in shapes]
     kind = name.partition(":")[0]
     near = [one for one in known if one.startswith(f"{kind}:")] if kind in CHIPS else []
-    near = difflib.get_close_matches(name, near or known, 4, 0.3) or near[:4]
+    near = difflib.get_close_matches(name, near or known, 4, 0.6 if not near else 0.3) or near[:4]
+    near.sort(key=lambda one: (not one.startswith(name), known.index(one) if one.startswith(name) else 0))
     kinds = ", ".join(f"{chip}:{shapes[-1]}" for chip, shapes in SHAPES.items())
     return f"nearest: {', '.join(near)}" if near else f"names are local, or like {kinds}"
 

@@ -16,6 +16,7 @@ from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
@@ -159,6 +160,9 @@ def describe(job: Job) -> str:
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
         f"model: {parameters - padding:,} parameters",
     ]
+    whole = replicated(job.blueprint.state.params, mesh)
+    if whole.is_much:
+        lines.append(f"WARNING: {whole}")
     lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
     return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
 
