@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from bertjax.training.flops import peak_flops
-
 GIB = 1 << 30
 _GPU_SHARE = 0.75  # of its memory is what jax takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
 
@@ -34,6 +32,8 @@ class Chip:
     @property
     def flops(self) -> float:
         """Dense bf16 FLOP/s."""
+        from bertjax.training.flops import peak_flops  # which imports jax: names are read before that may be
+
         peak = peak_flops(self.device_kind)
         assert peak is not None, f"flops.py has no peak for {self.device_kind}"
         return peak

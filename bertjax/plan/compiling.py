@@ -70,7 +70,6 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
     sizes = argument_sizes(config, stage, mesh)
     start = time.perf_counter()
     try:
-        # A figure from a cache would do, but not one of a cache that another machine filled.
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if not _TOO_LARGE.search(str(error)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -153,7 +154,7 @@ def headline(plan: Plan) -> str:
 
 
 def about(plan: Plan) -> str:
-    """The mesh and the microbatches."""
+    """The mesh."""
     mesh = plan.stages[0].mesh
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     slices = len(set(plan.topology.slices))
@@ -162,12 +163,17 @@ def about(plan: Plan) -> str:
 
 
 def label(stage: StagePlan) -> str:
-    """A stage by its number and rows."""
+    """A stage by its number, from 1."""
+    return f"stage {stage.stage.number + 1}"
+
+
+def described(stage: StagePlan) -> str:
+    """A stage's rows, and how they are shared out."""
     training = stage.stage.training
+    times = f", in {training.grad_accum_steps} microbatches" if training.grad_accum_steps > 1 else ""
     return (
-        f"stage {stage.stage.number + 1}: {training.global_batch_size:,} × {stage.stage.data.sequence_length}, "
-        f"{stage.rows_at_a_time} a device"
-        + (f" {training.grad_accum_steps} times" if training.grad_accum_steps > 1 else "")
+        f"{label(stage)}: {stage.steps:,} steps of {training.global_batch_size:,} rows of "
+        f"{stage.stage.data.sequence_length} tokens, {stage.rows_at_a_time} a device at a time{times}"
     )
 
 
@@ -211,4 +217,4 @@ def as_text(table: Table) -> str:
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([f"{table.title} ({table.note})", *(f"  {line}" for line in lines)])
+    return "\n".join([table.title, *textwrap.wrap(f"({table.note})", 118), *(f"  {line}" for line in lines)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import StagePlan
-from bertjax.plan.figures import Table, about, gib, headline, label, milliseconds, tables
+from bertjax.plan.figures import Table, about, described, gib, headline, label, milliseconds, tables
 from bertjax.plan.planning import Answer
 from bertjax.training.page import escaped, render_page
 
@@ -34,11 +34,12 @@ def render_plan(answer: Answer) -> str:
     body = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">{escaped(about(plan))}; planned by bertjax, compiled with the real compiler</p>',
+        *(f'<p class="about">{escaped(described(stage))}</p>' for stage in plan.stages),
         f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
         *(f'<div class="card" style="margin-top:18px"><pre>{escaped(text)}</pre></div>' for text in words),
         "<h2>Where the memory goes</h2>",
         _bars([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
-        "<h2>What a step waits for</h2>",
+        "<h2>What each part of a step takes</h2>",
         _bars([_time_bar(stage) for stage in plan.stages if stage.bound is not None]),
         _table(memory),
         *(_table(table) for table in others),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertjax.config import Config
 from bertjax.plan.advice import Advice, advise
 from bertjax.plan.estimates import Plan, Say, make_plan
-from bertjax.plan.figures import about, as_text, headline, tables
+from bertjax.plan.figures import about, as_text, described, headline, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
 
@@ -25,7 +25,8 @@ class Answer:
     def text(self) -> str:
         """For the terminal."""
         plan = self.plan
-        parts = [f"\n{about(plan)}", *(as_text(table) for table in tables(plan))]
+        stages = "\n".join(described(stage) for stage in plan.stages)
+        parts = [f"\n{about(plan)}\n{stages}", *(as_text(table) for table in tables(plan))]
         if plan.replicated.is_much:
             parts.append(f"WARNING: {plan.replicated}")
         parts += [f"{headline(plan)}."]
@@ -41,6 +42,8 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
 
     Raises ValueError like `open_topology` and `make_plan`.
     """
+    # A run takes the number of entries from its vocabulary; the recipe says how many that has.
+    config = replace(config, model=replace(config.model, vocab_size=config.data.vocab_size))
     topology = open_topology(arguments.topology, arguments.slices)
     plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None

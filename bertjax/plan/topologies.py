@@ -179,7 +179,7 @@ def _tpu_devices(name: Name) -> tuple[Any, ...]:
 
 
 def _gpu_devices(name: Name) -> tuple[Any, ...]:
-    if importlib.util.find_spec("jax_plugins.xla_cuda12") is None and not importlib.util.find_spec("jax_cuda12_plugin"):
+    if importlib.util.find_spec("jax_cuda12_plugin") is None:
         raise ModuleNotFoundError(
             f"planning for {name} needs jax's CUDA compiler, which runs without a GPU: pip install 'bertjax[cuda]' "
             "(5.5 GB)"

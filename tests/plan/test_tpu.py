@@ -17,9 +17,9 @@ from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, Tra
 def config():
     return Config(
         name="tiny",
-        model=ModelConfig(vocab_size=1000, hidden_size=256, num_hidden_layers=1, num_attention_heads=2,
+        model=ModelConfig(hidden_size=256, num_hidden_layers=1, num_attention_heads=2,
                           intermediate_size=256, max_position_embeddings=128, dtype="bfloat16"),
-        data=DataConfig(sequence_length=128, max_predictions=20),
+        data=DataConfig(vocab_size=1000, sequence_length=128, max_predictions=20),
         optimizer=OptimizerConfig(warmup_steps=10),
         training=TrainingConfig(steps=1000, global_batch_size=64, grad_accum_steps=2),
     )
@@ -44,7 +44,8 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     assert ended.stderr == "compiling stage 1 of 1 for v5e:2x2\n"  # and no noise of a TPU that is not here
     shown = ended.stdout
     assert "mesh data=2 fsdp=2 tensor=1 of TPU v5 lite (4 devices)" in shown
-    assert re.search(r"stage 1: 64 × 128, 8 a device 2 times .* 15\.75 +fits", shown)
+    assert "stage 1: 1,000 steps of 64 rows of 128 tokens, 8 a device at a time, in 2 microbatches" in shown
+    assert re.search(r"^  stage 1 .* 15\.75 +fits$", shown, re.M)
     assert "tiny fits v5e:2x2" in shown
     # In the table of what is sent: weights gathered and gradients scattered over fsdp, and summed over data.
     kinds = set(
