@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.sharding import Mesh
 
@@ -114,6 +114,8 @@ def make_plan(
         raise ValueError(f"--stage {stage}: the recipe has {len(stages)}; give a number from 1 to {len(stages)}")
     chosen = stages if stage is None else (stages[stage - 1],)
     mesh = mesh_on(config, topology)
+    # Changes are told against the sizes that the axes have, not against "whatever is left".
+    config = replace(config, mesh=replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1))
     planned = []
     for one in chosen:
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")

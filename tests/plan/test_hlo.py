@@ -89,8 +89,9 @@ def test_what_slices_send_each_other_is_found() -> None:
 
 
 def test_traffic_counts_main_memory_only() -> None:
-    # In each of three rounds the all-reduce reads on-chip memory and writes 512 bytes to main memory.
-    assert memory_traffic(parse(program("replica_groups={}"))) == 3 * 512
+    # In each of three rounds the all-reduce reads on-chip memory and writes 512 bytes to main memory, and the condition
+    # reads two numbers of 4 bytes and writes a byte.
+    assert memory_traffic(parse(program("replica_groups={}"))) == 3 * (512 + 4 + 4 + 1)
 
 
 def test_a_collective_in_a_loop_counts_as_often_as_it_runs() -> None:

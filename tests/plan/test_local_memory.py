@@ -17,7 +17,7 @@ def config():
         model=ModelConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512),
         data=DataConfig(sequence_length=128, max_predictions=20),
         optimizer=OptimizerConfig(warmup_steps=10),
-        training=TrainingConfig(steps=1000, global_batch_size=128),
+        training=TrainingConfig(steps=1000, global_batch_size=64),
     )
 """
 
