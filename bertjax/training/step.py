@@ -151,7 +151,7 @@ def make_eval_step(
     step = jax.shard_map(
         local,
         mesh=blueprint.mesh,
-        in_specs=(_manual_specs(blueprint), P(BATCH_AXES)),
+        in_specs=(_specs(blueprint, BATCH_AXES), P(BATCH_AXES)),
         out_specs=P(),
         axis_names=set(BATCH_AXES),
         check_vma=False,
@@ -190,7 +190,7 @@ def _sharded_gradient(
             grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
         return _reduce(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
 
-    specs = _manual_specs(blueprint)
+    specs = _specs(blueprint, BATCH_AXES)
     return jax.shard_map(
         local,
         mesh=blueprint.mesh,
@@ -212,10 +212,10 @@ def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.
     return jax.lax.scan(add, zero, parts)[0]
 
 
-def _manual_specs(blueprint: Blueprint) -> Any:
-    """Per parameter: the part of its sharding that runs over the batch axes."""
-    manual = lambda names: P(*[axis if axis in BATCH_AXES else None for axis in spec(names)])  # noqa: E731
-    return jax.tree.map(manual, blueprint.logical_axes, is_leaf=is_names)
+def _specs(blueprint: Blueprint, axes: tuple[str, ...]) -> Any:
+    """Per parameter: the part of its sharding that runs over these mesh axes."""
+    part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
+    return jax.tree.map(part, blueprint.logical_axes, is_leaf=is_names)
 
 
 def _gather(params: Params, blueprint: Blueprint) -> Params:
@@ -226,7 +226,7 @@ def _gather(params: Params, blueprint: Blueprint) -> Params:
     def gather(x: jax.Array, axes: P) -> jax.Array:
         return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
 
-    return jax.tree.map(gather, params, _manual_specs(blueprint))
+    return _per_tensor_shard(lambda x: jax.tree.map(gather, x, _specs(blueprint, BATCH_AXES)), params, blueprint)
 
 
 def _reduce(grads: Params, blueprint: Blueprint) -> Params:
@@ -241,7 +241,18 @@ def _reduce(grads: Params, blueprint: Blueprint) -> Params:
             summed = several - {"fsdp"}
         return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
 
-    return jax.tree.map(reduce, grads, _manual_specs(blueprint))
+    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, _specs(blueprint, BATCH_AXES)), grads, blueprint)
+
+
+def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, blueprint: Blueprint) -> Params:
+    """Gather or reduce over the batch axes what each device has of the parameters.
+
+    Left to automatic sharding, the compiler first gathers each array over `tensor`, and so sends it whole.
+    """
+    if blueprint.mesh.shape["tensor"] == 1 or blueprint.mesh.shape["fsdp"] == 1:
+        return exchange(tree)
+    specs = _specs(blueprint, ("tensor",))
+    return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
 
 
 def _apply(
