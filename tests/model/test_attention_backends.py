@@ -50,8 +50,12 @@ def assert_near(found, reference, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     ("length", "packed", "causal"),
-    [(256, False, False), (384, True, False), (384, True, True)],  # one block, and three of 128
-    ids=["padded", "packed", "packed, causal"],
+    [  # one block, and three of 128
+        pytest.param(256, False, False, id="padded"),
+        pytest.param(384, True, True, id="packed, causal"),
+        pytest.param(384, True, False, id="packed", marks=pytest.mark.long),
+        pytest.param(256, False, True, id="padded, causal", marks=pytest.mark.long),
+    ],
 )
 def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> None:
     sequence_ids = ids(length, packed)
@@ -149,6 +153,7 @@ def test_settings_of_dropout_do_not_reach_a_fused_back_end() -> None:
         )
 
 
+@pytest.mark.long
 def test_bfloat16_is_as_near_by_splash_as_by_xla() -> None:
     sequence_ids = ids(256, packed=True)
     exact = outputs_and_gradients("xla", sequence_ids, True, False)

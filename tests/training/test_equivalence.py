@@ -1,7 +1,7 @@
 """What makes a step smaller or faster leaves it the same step: accumulation, remat, unrolling, bfloat16.
 
 Tolerances, of the loss of each of ten updates: 1e-5 of the plain float32 step's in float32, and in bfloat16 0.5 % of
-it. Over 200 updates on real text (60 in the suite) the mean loss of every 20 in bfloat16 is within 1 % of float32's.
+it. Over 200 updates on real text (--long) the mean loss of every 20 in bfloat16 is within 1 % of float32's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bertjax.training.step import averages, batch_weights, make_train_step, obje
 
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
 TOLERANCES = {"float32": 1e-5, "bfloat16": 5e-3}
-# (accumulation, remat, layers per iteration, dtype); the suite has every value of each, --long every combination.
-SHORT = [(2, "dots", 1, "float32"), (4, "full", 3, "float32"), (1, "none", 1, "bfloat16"), (2, "full", 2, "bfloat16")]
+# (accumulation, remat, layers per iteration, dtype); --long has every combination.
+SHORT = [(2, "dots", 2, "float32"), (4, "full", 3, "bfloat16")]
 MATRIX = list(product((1, 2, 4), ("none", "dots", "full"), (1, 2, 3), ("float32", "bfloat16")))
 
 
@@ -50,8 +50,10 @@ def test_losses_are_those_of_the_plain_step(
     accumulate: int, remat: str, unroll: int, dtype: str, plain: np.ndarray
 ) -> None:
     model = replace(THREE_LAYERS, remat=remat, scan_unroll=unroll, dtype=dtype)
-    losses = Training(MeshConfig(1, 1, 1), model=model, accumulate=accumulate, dropout_seed=3).losses()
-    np.testing.assert_allclose(losses, plain, rtol=TOLERANCES[dtype])
+    training = Training(MeshConfig(1, 1, 1), model=model, accumulate=accumulate, dropout_seed=3)
+    np.testing.assert_allclose(training.losses(), plain, rtol=TOLERANCES[dtype])
+    kept = [x.dtype for x in jax.tree.leaves(training.state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert len(kept) > 50 and set(kept) == {jnp.dtype("float32")}, "parameters and moments"
 
 
 def operations(jaxpr: Any) -> Iterator[tuple[str, str]]:
@@ -91,13 +93,6 @@ def test_sums_exponentials_and_losses_stay_in_float32() -> None:
     assert [x.dtype for x in jax.eval_shape(logits, shapes)] == [jnp.float32, jnp.float32]
 
 
-def test_parameters_and_moments_stay_in_float32() -> None:
-    training = Training(MeshConfig(1, 1, 1), model=replace(MODEL, dtype="bfloat16"))
-    training.losses()
-    floats = [x.dtype for x in jax.tree.leaves(training.state) if jnp.issubdtype(x.dtype, jnp.floating)]
-    assert len(floats) > 50 and set(floats) == {jnp.dtype("float32")}
-
-
 def curve(model: ModelConfig, batches: list[dict[str, np.ndarray]]) -> np.ndarray:
     """Losses of an update for each batch."""
     settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=20)
@@ -121,13 +116,13 @@ def curve(model: ModelConfig, batches: list[dict[str, np.ndarray]]) -> np.ndarra
         return np.asarray(jnp.stack(losses))
 
 
-@pytest.mark.parametrize("steps", [60, pytest.param(200, marks=LONG)])
-def test_the_loss_curve_in_bfloat16_is_float32s(steps: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+@LONG
+def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("text")
     data = DataConfig(("docs:optax,flax",), root=str(root), workers=1, vocab_size=1000, sequence_length=48)
     store = TokenStore.open(prepare(data, lambda *_: None))
     made = PairBatches(store.split("train"), store.tokenizer(), data, seed=0)
-    batches = [made.batch(number, 16) for number in range(steps)]
+    batches = [made.batch(number, 16) for number in range(200)]
     model = ModelConfig(
         vocab_size=store.vocab_size,
         hidden_size=64,
@@ -139,7 +134,7 @@ def test_the_loss_curve_in_bfloat16_is_float32s(steps: int, tmp_path_factory: py
         mlm_chunk=128,
     )
     exact, rounded = (curve(replace(model, dtype=dtype), batches) for dtype in ("float32", "bfloat16"))
-    assert exact[-20:].mean() < exact[:20].mean() - 0.3, "nothing was learned: the curves say little"
+    assert exact[-20:].mean() < exact[:20].mean() - 0.5, "nothing was learned: the curves say little"
     means = [losses.reshape(-1, 20).mean(axis=1) for losses in (rounded, exact)]
     np.testing.assert_allclose(*means, rtol=0.01)
     worst = [np.abs(a / b - 1).max() for a, b in ((rounded, exact), means)]
