@@ -15,7 +15,6 @@ from bertjax.config import Config, MeshConfig
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.hlo import Module, parse
 from bertjax.training.lowering import batch_shapes, blueprint_on, lower_train_step
-from bertjax.training.metrics import STEPS_AHEAD
 from bertjax.training.stages import Stage
 
 _TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED")
@@ -35,14 +34,13 @@ class Memory:
     other: int  # the rest of the arguments: counters, and the padding of layouts
     results: int  # that do not take the place of an argument
     temporaries: int  # activations, gradients, copies of weights in the compute dtype
-    waiting: int  # on a CPU, the temporaries of the steps that are dispatched ahead: each has its own
     program: int
 
     @property
     def total(self) -> int:
         """All of it."""
         kept = self.parameters + self.optimizer + self.batch + self.other
-        return kept + self.results + self.temporaries + self.waiting + self.program
+        return kept + self.results + self.temporaries + self.program
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,6 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
         other=max(0, analysis.argument_size_in_bytes - sum(sizes)),
         results=max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
         temporaries=analysis.temp_size_in_bytes,
-        # An accelerator allocates in the order of its stream, so that steps there share one place.
-        waiting=STEPS_AHEAD * analysis.temp_size_in_bytes if platform == "cpu" else 0,
         program=analysis.generated_code_size_in_bytes,
     )
     return Program(memory, parse(compiled.as_text()), seconds)

@@ -42,7 +42,7 @@ def memory_table(plan: Plan) -> Table:
     for stage in plan.stages:
         if isinstance(stage.result, Program):
             m = stage.result.memory
-            parts = (m.parameters, m.optimizer, m.batch + m.other, m.results + m.temporaries + m.waiting, m.program)
+            parts = (m.parameters, m.optimizer, m.batch + m.other, m.results + m.temporaries, m.program)
             cells = tuple(gib(part) for part in parts)
         else:
             cells = (_NOT_KNOWN,) * 5

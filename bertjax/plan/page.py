@@ -54,7 +54,7 @@ def _memory_bar(stage: StagePlan) -> str:
         "parameters": m.parameters,
         "optimizer": m.optimizer,
         "batch": m.batch + m.other,
-        "activations": m.results + m.temporaries + m.waiting,
+        "activations": m.results + m.temporaries,
         "program": m.program,
     }
     whole = max(stage.capacity or 0, m.total)

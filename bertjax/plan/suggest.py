@@ -144,7 +144,7 @@ def fixed_bytes(planned: StagePlan) -> int:
     if isinstance(planned.result, TooLarge):
         return planned.result.arguments
     m = planned.result.memory
-    return m.total - m.temporaries - m.waiting
+    return m.total - m.temporaries
 
 
 def _cost(planned: StagePlan) -> tuple[float, int]:
