@@ -90,7 +90,7 @@ def said(views, browser, tmp_path_factory) -> dict[str, dict]:
         options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"]
         options += ["--window-size=1240,1600", "--virtual-time-budget=2000", "--dump-dom"]
         command = [browser, *options, (folder / f"{name}.html").as_uri()]
-        opened = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        opened = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         result = re.search(r'<pre id="said">(.*?)</pre>', opened.stdout, re.S)
         assert result, f"the page did not run to its end\n{opened.stderr[-2000:]}"
         found[name] = json.loads(html.unescape(result[1]))
