@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from bertjax.__main__ import VERBS
+from bertjax.analyze.along_checkpoints import along_checkpoints
+from bertjax.analyze.fill_mask import fill_mask
+from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
 
 sys.path.insert(0, str(Path(__file__).parent / "training"))
@@ -158,13 +161,12 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
     lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
     assert [int(line[0]) for line in lines] == [20, 30, 40]
     assert len({line[1:] for line in lines}) == 3, "a model that learns says other things"
-    newest = bertjax("checkpoints", str(run[1] / "checkpoints" / "40"), "the [MASK] ba .", "ba [MASK]")
-    assert newest.stdout.splitlines()[1:] == ended.stdout.splitlines()[-1:]
-    filled = bertjax("fill-mask", str(run[1]), "the [MASK] ba .", "--top", "3").stdout
-    alone = bertjax("checkpoints", str(run[1] / "checkpoints" / "40"), "the [MASK] ba .").stdout
-    assert filled.splitlines()[1].strip() == alone.splitlines()[1].split("40  ")[1]
-    refused = bertjax("checkpoints", str(run[1]), "the end")
-    assert refused.returncode == 1 and "there is nothing to ask about 'the end'" in refused.stderr
+    (newest,) = along_checkpoints(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
+    assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
+    (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
+    assert list(map(tuple, guesses)) == list(newest.guesses)
+    with pytest.raises(ValueError, match="there is nothing to ask about 'the end'"):
+        next(along_checkpoints(run[1], ["the end"], top=3))
 
 
 def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

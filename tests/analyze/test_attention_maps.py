@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analyze.attention_maps import exact_graphdef, look_inside, next_sentence, nudged_loss, untrained_heads
-from bertjax.analyze.token_rows import padded, read_row
+from bertjax.analyze.attention_maps import exact_graphdef, look_inside, next_sentence, untrained_heads
+from bertjax.analyze.token_rows import read_row
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.model.bert import abstract_bert, bind
 from bertjax.training.run_directory import TrainedModel
@@ -54,22 +54,25 @@ def test_attention_is_what_transformers_puts_out(model, tmp_path):
         np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
 
 
+def through(layer, x, weights):
+    """A layer by hand: from the attention of its heads, [H, L, L], and its input, [1, L, D], to its output."""
+    value = jnp.einsum("BLD,DHK->BLHK", x, layer.attention.value.kernel[...]) + layer.attention.value.bias[...]
+    x = layer.attention_norm(x + layer.attention.output(jnp.einsum("HLM,BMHK->BLHK", weights, value)))
+    return layer.mlp_norm(x + layer.mlp(x))
+
+
+def layer_of(bert, number):
+    return jax.tree.map(lambda x: x[number], bert.encoder.layers)
+
+
 def test_attention_is_the_one_that_the_layer_uses(model):
     """The mean of the values under it, through the rest of the layer, is what the next layer gets."""
     (row,) = rows_of(model)[:1]
     (inside,) = look_inside(model, [row])
-
-    @jax.jit
-    def through(layer, x, weights):
-        value = jnp.einsum("BLD,DHK->BLHK", x, layer.attention.value.kernel[...]) + layer.attention.value.bias[...]
-        x = layer.attention_norm(x + layer.attention.output(jnp.einsum("HLM,BMHK->BLHK", weights, value)))
-        return layer.mlp_norm(x + layer.mlp(x))
-
-    layers = bind(exact_graphdef(model), model.params).encoder.layers
+    bert, run = bind(exact_graphdef(model), model.params), jax.jit(through)
     with jax.default_matmul_precision("highest"):
         for number in range(LAYERS):
-            layer = jax.tree.map(lambda x, n=number: x[n], layers)
-            mixed = through(layer, inside.hidden[number][None], inside.attention[number])
+            mixed = run(layer_of(bert, number), inside.hidden[number][None], inside.attention[number])
             np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
 
 
@@ -82,31 +85,41 @@ def test_a_causal_model_looks_back_only(tmp_path):
 
 
 def test_gradients_are_what_finite_differences_say(model):
-    """Moving a token's vector a little changes the loss by the product of the way and the gradient."""
+    """A token's vector moved by a little, and the rest of the way by hand: so much does the loss change."""
     (row,) = rows_of(model)[:1]
-    bert, batch = bind(exact_graphdef(model), model.params), padded([row])
-    still = jnp.zeros((LAYERS + 1, 1, batch[0].shape[1], 32))
-    draw = np.random.default_rng(0)
+    (inside,) = look_inside(model, [row])
+    bert, draw = bind(exact_graphdef(model), model.params), np.random.default_rng(0)
 
-    @jax.jit
-    @functools.partial(jax.value_and_grad)
-    def loss(nudges, label):
+    @functools.partial(jax.jit, static_argnums=0)
+    def probabilities(first, x):
         with jax.default_matmul_precision("highest"):
-            return nudged_loss(nudges, bert, *batch, jnp.full((1, 1), label))[0]
+            for number in range(first, LAYERS):
+                layer = layer_of(bert, number)
+                x = through(layer, x, layer.attention.probabilities(x, jnp.ones(x.shape[:2], jnp.int32))[0])
+            return jax.nn.softmax(bert.nsp_head(bert.pooler(x[:, :1]))[0, 0])
+
+    def loss(first, x, follows):
+        return -np.log(np.float64(probabilities(first, x[None])[0 if follows else 1]))
 
     for follows in (True, False):
-        found, label = next_sentence(model, row, follows), 0 if follows else 1
-        assert found.loss == pytest.approx(-np.log(found.probability if follows else 1 - found.probability), rel=1e-4)
-        gradient = np.asarray(loss(still, label)[1])[:, 0, : len(row)]
-        np.testing.assert_allclose(found.gradient_norms, np.linalg.norm(gradient, axis=-1), rtol=1e-4, atol=1e-7)
-        for layer in range(LAYERS + 1):
+        found = next_sentence(model, row, follows)
+        assert found.loss == pytest.approx(loss(0, inside.hidden[0], follows), rel=1e-4)
+        assert found.probability == pytest.approx(float(probabilities(LAYERS, inside.hidden[-1][None])[0]), rel=1e-4)
+        for first in range(LAYERS + 1):
             for token in (0, 1, len(row) - 1):
-                own, length = gradient[layer, token], found.gradient_norms[layer, token]
-                way = draw.normal(size=32) + (8 * own / length if length else 0)
-                way /= np.linalg.norm(way)
-                step = 1e-2 * jnp.zeros_like(still).at[layer, 0, token].set(way)
-                difference = float(loss(step, label)[0] - loss(-step, label)[0]) / 2e-2
-                assert difference == pytest.approx(float(own @ way), rel=2e-2, abs=1e-4)
+                # Along 32 directions at right angles: the length of a gradient is that of all its products.
+                ways = np.linalg.qr(draw.normal(size=(32, 32)))[0].astype(np.float32)
+                moved = np.zeros((32, len(row), 32), np.float32)
+                moved[:, token] = 1e-2 * ways
+                products = [
+                    (
+                        loss(first, inside.hidden[first] + way, follows)
+                        - loss(first, inside.hidden[first] - way, follows)
+                    )
+                    / 2e-2
+                    for way in moved
+                ]
+                assert found.gradient_norms[first, token] == pytest.approx(np.linalg.norm(products), rel=1e-2, abs=1e-4)
         assert (found.gradient_norms[:-1] > 0).all()
         assert found.gradient_norms[-1, 0] > 0 and not found.gradient_norms[-1, 1:].any(), "[CLS] alone is read"
 
