@@ -90,7 +90,7 @@ def _print_contexts(found: Neighbors, origin: str) -> None:
     if count > 1:
         cosines = found.cosines[np.triu_indices(count, 1)]
         print(
-            f"cosines between its vectors: {cosines.min():.2f} to {cosines.max():.2f}, mean {cosines.mean():.2f}; "
+            f"cosines between its vectors: {cosines.min():.3f} to {cosines.max():.3f}, mean {cosines.mean():.3f}; "
             "in the table they are one vector, cosine 1.00"
         )
     for number, context in enumerate(found.contexts):
