@@ -22,8 +22,7 @@ _LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/
 class StepMetrics:
     """Collects what steps return and hands out means over the steps since the last look.
 
-    `add` waits for the step before the one before: an accelerator always has work queued, and the host never
-    runs far ahead.
+    `add` waits for the step before the one before: an accelerator always has work queued, the host is never far ahead.
     """
 
     def __init__(self, peak_flops: float, tokens_before: float = 0.0) -> None:
