@@ -145,7 +145,7 @@ def test_attention_writes_a_page_about_the_runs_own_text(run: tuple[Path, Path, 
 
 
 def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -> None:
-    words = Counter(word for word in (run[0] / "corpus.txt").read_text().split() if len(word) > 2)
+    words = Counter(word for word in (run[0] / "corpus.txt").read_text().split() if len(word) > 3)
     ((frequent, _),) = words.most_common(1)
     ended = bertjax("neighbors", str(run[1]), frequent, "--contexts", "3")
     assert ended.returncode == 0, ended.stderr
