@@ -25,7 +25,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 from generated_corpus import write_corpus
 from hosts_matrix import Matrix, Shape
-from several_processes import Zygote
 from tiny_runs import write_recipe
 
 LOSSES = [Shape(1, 8), Shape(2, 4), Shape(4, 2)]
@@ -39,7 +38,7 @@ def main() -> int:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
         recipe = write_recipe(folder)
         recipe.write_text(recipe.read_text().replace("num_attention_heads=2", "num_attention_heads=4"))
-        matrix = Matrix(Zygote(), folder, recipe, write_corpus(folder / "corpus.txt", 300))
+        matrix = Matrix(folder, recipe, write_corpus(folder / "corpus.txt", 300))
         return check(matrix)
 
 

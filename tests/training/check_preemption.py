@@ -30,7 +30,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from generated_corpus import write_corpus
-from several_processes import Group, Zygote
+from several_processes import Group
 from tiny_runs import checkpoints, command, digests, write_recipe
 
 PROCESSES = 3
@@ -68,10 +68,8 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
     # Every batch a multiple of three.
     few += ["--training.global-batch-size", "12"]
 
-    zygote = Zygote()
-
     def start(run_dir: Path) -> Group:
-        return Group(zygote, command(recipe, source, run_dir, *few), PROCESSES, run_dir.with_suffix(".log"))
+        return Group(command(recipe, source, run_dir, *few), PROCESSES, run_dir.with_suffix(".log"))
 
     with start(folder / "whole") as group:  # fills the cache
         group.finish()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from several_processes import Group, Zygote
+from several_processes import Group
 
 STEPS = 20
 
@@ -33,8 +33,8 @@ class Shape:
 class Matrix:
     """Runs of one tiny recipe on several shapes, below one folder."""
 
-    def __init__(self, zygote: Zygote, folder: Path, recipe: Path, source: Path) -> None:
-        self.zygote, self.folder, self.recipe = zygote, folder, recipe
+    def __init__(self, folder: Path, recipe: Path, source: Path) -> None:
+        self.folder, self.recipe = folder, recipe
         self.overrides = ["--data.sources", f"lines:{source}", "--data.root", str(folder / "data")]
         self.seen: dict[str, list[dict[str, Any]]] = {}
 
@@ -46,7 +46,7 @@ class Matrix:
         script = Path(__file__).with_name("steps_on_hosts.py")
         log = self.folder / f"{shape.name}.log"
         command = [sys.executable, str(script), str(job)]
-        with Group(self.zygote, command, shape.processes, log, devices=shape.devices) as group:
+        with Group(command, shape.processes, log, devices=shape.devices) as group:
             group.finish()
         self.seen[shape.name] = [json.loads(Path(f"{out}.{n}").read_text()) for n in range(shape.processes)]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import re
@@ -35,12 +37,15 @@ class Zygote:
         assert self._process.stdout.readline() == "ready\n"
         threading.Thread(target=self._read, daemon=True).start()
 
-    def start(self, command: Sequence[str], log: Path, environment: dict[str, str], folder: Path) -> int:
-        """The id of a new process, whose current directory is `folder`."""
+    def start(
+        self, command: Sequence[str], log: Path, environment: dict[str, str], folder: Path, append: bool = False
+    ) -> int:
+        """The id of a new process, whose current directory is `folder`, and which prints to `log`."""
         with self._changed:
             before = len(self._started)
             words = [str(word) for word in command]
             job = {"command": words, "log": str(log), "environment": environment, "folder": str(folder)}
+            job["append"] = append
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             assert self._changed.wait_for(lambda: len(self._started) > before, 60)
@@ -67,12 +72,26 @@ class Zygote:
                 self._changed.notify_all()
 
 
+@functools.cache
+def zygote() -> Zygote:
+    """The one of this test process."""
+    made = Zygote()
+    atexit.register(made.close)
+    return made
+
+
+def surroundings(devices: int) -> dict[str, str]:
+    """What a process is to have in its environment: what tests set, and so many fake devices."""
+    flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
+    names = ("JAX_", "TF_", "OMP_", "AWS_")
+    return {key: value for key, value in os.environ.items() if key.startswith(names)} | {"XLA_FLAGS": flags}
+
+
 class Group:
     """The processes of one run; kills what is left of them in the end. What each prints is in `logs`."""
 
     def __init__(
         self,
-        zygote: Zygote,
         command: Sequence[str],
         count: int,
         log: Path,
@@ -83,17 +102,15 @@ class Group:
         folders: Sequence[Path] | None = None,
     ) -> None:
         """Start `count` processes with as many fake devices each; `numbers` leaves some out, `folders` are theirs."""
-        flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
-        names = ("JAX_", "TF_", "OMP_")
-        environment = {key: value for key, value in os.environ.items() if key.startswith(names)} | {"XLA_FLAGS": flags}
+        environment = surroundings(devices)
         self.coordinator = f"127.0.0.1:{free_port()}"
         address = address or as_keys
-        self._zygote, self._paths, self.processes = zygote, [], []
+        self._zygote, self._paths, self.processes = zygote(), [], []
         for number in range(count) if numbers is None else numbers:
             self._paths.append(log.with_name(f"{log.name}.{number}"))
             words = address(number, count, self.coordinator) if count > 1 else []
             folder = folders[number] if folders else log.parent
-            self.processes.append(zygote.start([*command, *words], self._paths[-1], environment, folder))
+            self.processes.append(self._zygote.start([*command, *words], self._paths[-1], environment, folder))
 
     @property
     def logs(self) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -13,7 +12,7 @@ import pytest
 import steps_on_hosts
 from generated_corpus import write_corpus
 from hosts_matrix import STEPS, Matrix, Shape
-from several_processes import Group, Zygote
+from several_processes import Group
 from tiny_runs import checkpoints, command, digests, write_recipe
 
 from bertjax.config import load_recipe, override
@@ -32,22 +31,15 @@ SHORT = [
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Recipe and corpus."""
     folder = tmp_path_factory.mktemp("hosts")
     return write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
 
 
-def test_batches_losses_and_checkpoints_on_other_shapes(zygote: Zygote, files: tuple[Path, Path]) -> None:
+def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]) -> None:
     recipe, source = files
-    matrix = Matrix(zygote, recipe.parent, recipe, source)
+    matrix = Matrix(recipe.parent, recipe, source)
     job = matrix.job(HERE, steps=STEPS, save=True, restore=[])
     matrix.seen[HERE.name] = [
         json.loads(json.dumps(steps_on_hosts.run(override(load_recipe(recipe), job["overrides"], "here"), job)))
@@ -65,12 +57,12 @@ def test_batches_losses_and_checkpoints_on_other_shapes(zygote: Zygote, files: t
     assert len(jax.devices()) == 8 and back["restored"][0] > 0
 
 
-def test_stopped_killed_and_resumed_by_two_processes(zygote: Zygote, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
 
     def start(run_dir: Path) -> Group:
         more = [*SHORT, "--training.checkpoint-every", "10"]
-        return Group(zygote, command(recipe, source, run_dir, *more), 2, run_dir.with_suffix(".log"))
+        return Group(command(recipe, source, run_dir, *more), 2, run_dir.with_suffix(".log"))
 
     with start(tmp_path / "whole") as group:
         group.finish()
@@ -103,25 +95,25 @@ def test_stopped_killed_and_resumed_by_two_processes(zygote: Zygote, files: tupl
     assert digests(run_dir) == digests(tmp_path / "whole")
 
 
-def test_a_directory_that_is_not_shared(zygote: Zygote, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_directory_that_is_not_shared(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     arguments = command(recipe, source, Path("run"), *SHORT)  # relative, and each is somewhere else
     folders = [tmp_path / "a", tmp_path / "b"]
-    with Group(zygote, arguments, 2, tmp_path / "apart.log", folders=folders) as group:
+    with Group(arguments, 2, tmp_path / "apart.log", folders=folders) as group:
         assert group.wait(120) == [1, 1]
         for log in group.logs:
             assert "run_dir=run: process 1 (" in log and "cannot read what process 0 (" in log, group.told()
 
 
-def test_hosts_that_do_not_come_or_differ(zygote: Zygote, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_hosts_that_do_not_come_or_differ(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
     arguments = command(recipe, source, tmp_path / "run", *SHORT, "--hosts.join-seconds", "2")
     with (
-        Group(zygote, arguments, 3, tmp_path / "first.log", numbers=[0]) as first,
-        Group(zygote, arguments, 3, tmp_path / "lonely.log", numbers=[2]) as lonely,
-        Group(zygote, [*arguments, "--hosts.devices", "3", "--hosts.join-seconds", "60"], 2, tmp_path / "few") as few,
+        Group(arguments, 3, tmp_path / "first.log", numbers=[0]) as first,
+        Group(arguments, 3, tmp_path / "lonely.log", numbers=[2]) as lonely,
+        Group([*arguments, "--hosts.devices", "3", "--hosts.join-seconds", "60"], 2, tmp_path / "few") as few,
     ):
         assert first.wait(60) == [1] and lonely.wait(60) == [1]
         assert f"of 3 processes 1, 2 did not come to {first.coordinator} within 2 s" in first.logs[0]

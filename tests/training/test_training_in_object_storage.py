@@ -6,7 +6,7 @@ import time
 
 import pytest
 from generated_corpus import write_corpus
-from several_processes import Group, Zygote, as_keys
+from several_processes import Group, as_keys
 from tiny_runs import command, digests, write_recipe
 
 from bertjax.__main__ import main
@@ -25,15 +25,7 @@ OVERRIDES = [
 
 
 @pytest.fixture(scope="module")
-def zygote(server):
-    """Its processes talk to the server, too."""
-    made = Zygote()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def trained(server, zygote, tmp_path_factory):
+def trained(server, tmp_path_factory):
     """A run in a bucket whose two processes were killed, and one of one process on the disk that was not."""
     folder, bucket = tmp_path_factory.mktemp("bucket"), server.bucket()
     recipe, text = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
@@ -44,7 +36,7 @@ def trained(server, zygote, tmp_path_factory):
             return [*as_keys(number, count, coordinator), "--data.cache-dir", str(folder / f"host-{number}")]
 
         arguments = command(recipe, text, run, *OVERRIDES, *more)
-        return Group(zygote, arguments, count, folder / name, devices=2 // count, address=address)
+        return Group(arguments, count, folder / name, devices=2 // count, address=address)
 
     with start(1, folder / "undisturbed", "undisturbed.log") as group:
         group.finish()

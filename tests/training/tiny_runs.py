@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from several_processes import surroundings, zygote
+
 from bertjax.training.checkpoint import DIRECTORY, read_metadata
 
 RECIPE = """
@@ -39,16 +41,42 @@ def command(recipe: Path, source: Path, run_dir: Path, *overrides: str) -> list[
     return [sys.executable, "-m", "bertjax", "pretrain", str(recipe), *fixed, *overrides]
 
 
-def start(arguments: list[str], log: Path) -> subprocess.Popen:
+class Run:
+    """A command that runs in a process of its own, spoken of as subprocess.Popen is."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        log.touch()
+        self._number = zygote().start(arguments, log, surroundings(devices=1), Path.cwd(), append=True)
+
+    def poll(self) -> int | None:
+        return zygote().codes.get(self._number)
+
+    def wait(self, timeout: float = 600) -> int:
+        code = zygote().wait(self._number, timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("bertjax", timeout)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self._number, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(arguments: list[str], log: Path) -> Run:
     """Start a run on one CPU device; what it prints is appended to `log`."""
-    environment = os.environ | {"XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")}
-    with log.open("a") as file:
-        return subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env=environment)
+    return Run(arguments, log)
 
 
 def finish(arguments: list[str], log: Path, timeout: float = 300) -> None:
     """Run to the end; raises with what it printed if it fails."""
-    code = start(arguments, log).wait(timeout)
+    run = start(arguments, log)
+    try:
+        code = run.wait(timeout)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        raise
     assert code == 0, f"exit code {code}:\n{log.read_text()[-3000:]}"
 
 

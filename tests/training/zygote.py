@@ -46,7 +46,7 @@ def reap(*_: object) -> None:
 def become(job: dict) -> None:
     """Run a command line of bertjax, or a script's `main`, as if it had just been started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | (os.O_APPEND if job["append"] else os.O_TRUNC))
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(job["environment"])
