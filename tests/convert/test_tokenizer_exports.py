@@ -5,7 +5,7 @@ import json
 import pytest
 from exported_models import trained_model, wordpiece
 
-from bertjax.analyze.fill_mask import _encode, fill_mask, held_out_completions
+from bertjax.analyze.fill_mask import encode_with_masks, fill_mask, held_out_completions
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_import import read_huggingface
@@ -97,6 +97,6 @@ def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
     store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [usual]}, model.tokenizer))
     for completion in held_out_completions(model, store.split("held_out"), 3, seed=0):
         assert completion.text.count("[MASK]") == 1 and "<mask>" not in completion.text
-    encoded = _encode(model.tokenizer, "a [MASK] b")
+    encoded = encode_with_masks(model.tokenizer, "a [MASK] b")
     first, last = model.tokenizer.encode_sentences(["a", "b"])
     assert encoded == [*first, model.tokenizer.mask_id, *last]

@@ -160,7 +160,7 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
     ("length", "whole_words"),
     [
         (128, False),
-        (512, True),
+        pytest.param(512, True, marks=pytest.mark.long),
         pytest.param(128, True, marks=pytest.mark.long),
         pytest.param(512, False, marks=pytest.mark.long),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -122,8 +123,9 @@ class Group:
         return [self._zygote.codes.get(process) for process in self.processes]
 
     def send(self, which: int, number: signal.Signals) -> None:
-        """Send one of them a signal."""
-        os.kill(self.processes[which], number)
+        """Send one of them a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.processes[which], number)
 
     def wait_for(self, text: str, which: int = 0, seconds: float = 300) -> None:
         """Until one of them has printed something."""
@@ -156,7 +158,8 @@ class Group:
     def __exit__(self, *error: object) -> None:
         for process, code in zip(self.processes, self.ended(), strict=True):
             if code is None:
-                os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
                 self._zygote.wait(process, 60)
 
 

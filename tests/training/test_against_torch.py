@@ -153,7 +153,7 @@ class Torchs:
     ("name", "make", "peak"),
     [
         ("bert_adamw", ByHand, 1e-3),
-        ("adamw", Torchs, 1e-3),
+        pytest.param("adamw", Torchs, 1e-3, marks=pytest.mark.long),
         pytest.param("lamb", ByHand, 1e-2, marks=pytest.mark.long),
         pytest.param("lamb_uncorrected", ByHand, 1e-2, marks=pytest.mark.long),
     ],

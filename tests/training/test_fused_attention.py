@@ -12,7 +12,7 @@ from random_batches import random_batches
 
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.input.batches import batch_spec
-from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.mesh import make_abstract_mesh, make_mesh
 from bertjax.parallel.sharding import batch_sharding, to_global
 from bertjax.training import step as step_module
 from bertjax.training.lowering import lower_train_step
@@ -136,6 +136,6 @@ def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeyp
 
 def test_a_step_for_another_platform_has_that_platforms_attention() -> None:
     config = run(MeshConfig(4, 1, 1), "none", "auto")
-    stage = stages_of(config)[0]
-    assert "tpu_custom_call" in lower_train_step(config, stage, 4, "tpu").as_text()
-    assert "tpu_custom_call" not in lower_train_step(config, stage, 4, "cpu").as_text()
+    stage, mesh = stages_of(config)[0], make_abstract_mesh(config.mesh, 4)
+    assert "tpu_custom_call" in lower_train_step(config, stage, mesh, "tpu").as_text()
+    assert "tpu_custom_call" not in lower_train_step(config, stage, mesh, "cpu").as_text()

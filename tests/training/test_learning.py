@@ -21,6 +21,9 @@ MLM_LOSS = {150: 4.11, 300: 3.67, 450: 3.23, 600: 3.12}
 MARGIN = 0.15
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("learning")

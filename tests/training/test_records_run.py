@@ -49,6 +49,7 @@ def evaluations(run_dir: Path) -> list[dict[str, float]]:
     return [record for record in read_metrics(run_dir / "metrics.jsonl") if "eval/mlm_loss" in record]
 
 
+@pytest.mark.long
 def test_killed_and_resumed_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     arguments, log = command(whole, tmp_path / "killed"), tmp_path / "killed.log"
     assert stop_after(arguments, log, 1.5, signal.SIGKILL) is not None, "it ended before it could be killed"

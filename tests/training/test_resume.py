@@ -63,7 +63,7 @@ def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Pat
     run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"
     # So long between checkpoints that whatever is there was saved because of the signal.
     arguments = command(recipe, source, run_dir, "--training.checkpoint-every", "1000")
-    assert stop_after(arguments, log, 1.0, signal.SIGTERM) == 75
+    assert stop_after(arguments, log, 0.0, signal.SIGTERM, said="pretraining  20 /") == 75
     assert len(checkpoints(run_dir)) == 1
     assert "stopped by a signal" in log.read_text()
     assert "run the same command again" in log.read_text()

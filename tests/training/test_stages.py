@@ -178,6 +178,7 @@ def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path])
     )
 
 
+@pytest.mark.long
 def test_killed_around_its_boundaries_a_staged_run_ends_with_the_same_bits(
     staged: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

@@ -80,13 +80,15 @@ def finish(arguments: list[str], log: Path, timeout: float = 300) -> None:
     assert code == 0, f"exit code {code}:\n{log.read_text()[-3000:]}"
 
 
-def stop_after(arguments: list[str], log: Path, seconds: float, number: signal.Signals) -> int | None:
-    """Start a run and send it a signal `seconds` after it began to train; its exit code, None if it ended before."""
-    begun = log.read_text().count("batches come through") if log.exists() else 0
+def stop_after(
+    arguments: list[str], log: Path, seconds: float, number: signal.Signals, said: str = "batches come through"
+) -> int | None:
+    """Start a run and send it a signal `seconds` after it `said` so; its exit code, None if it ended before."""
+    before = log.read_text().count(said) if log.exists() else 0
     process = start(arguments, log)
-    while log.read_text().count("batches come through") == begun:
+    while log.read_text().count(said) == before:
         if process.poll() is not None:
-            raise AssertionError(f"ended with {process.returncode} before it trained:\n{log.read_text()[-3000:]}")
+            raise AssertionError(f"ended with {process.poll()} before it said {said!r}:\n{log.read_text()[-3000:]}")
         time.sleep(0.02)
     try:
         process.wait(seconds)
