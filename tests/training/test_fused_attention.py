@@ -59,6 +59,7 @@ def losses(mesh: MeshConfig, devices: int) -> list[float]:
     return found
 
 
+@pytest.mark.long
 def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = losses(MeshConfig(1, 1, 1), 1)
     monkeypatch.setattr(step_module, "_attention", lambda *_: "splash_interpreted")
