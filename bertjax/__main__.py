@@ -56,6 +56,11 @@ VERBS = {
         "let a run's model fill each [MASK] of a text",
         "bertjax fill-mask runs/quickstart 'This function returns the [MASK] of the array.'",
     ),
+    "embed": Verb(
+        "embed:embed",
+        "turn texts into vectors, or each text into a vector per token",
+        "bertjax embed runs/quickstart texts.txt --output vectors.npy --normalize",
+    ),
     "export": Verb(
         "use:export",
         "write a run's model in another framework's format",
@@ -147,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
+    _add_embedding(made["embed"])
     made["export"].add_argument(
         "--to", choices=("huggingface", "tf1"), default="huggingface", help="format (%(default)s)"
     )
@@ -158,6 +164,48 @@ def _parser() -> argparse.ArgumentParser:
     )
     made["import"].add_argument("--output", metavar="RUN", help="the run to make; by default runs/<name of DIR>")
     return parser
+
+
+def _add_embedding(parser: argparse.ArgumentParser) -> None:
+    """What `embed` takes; the choices and defaults are those of bertjax.embed.encoder.Encoding."""
+    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        default=["-"],
+        metavar="FILE",
+        help="a text a line, .jsonl or .parquet, compressed or not; - is standard input (the default)",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
+    parser.add_argument(
+        "--field", help="of a .jsonl or .parquet, where the text is (text); standard input is then .jsonl"
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=("mean", "cls", "pooler", "max", "none"),
+        default="mean",
+        help="how the tokens' vectors become one; none: they do not, a text is a matrix (%(default)s)",
+    )
+    parser.add_argument(
+        "--layer",
+        type=_number_or_name,
+        default="last",
+        help="last, a number (0 is the embeddings), or the last four: sum4, concat4 (%(default)s)",
+    )
+    parser.add_argument("--normalize", action="store_true", help="scale every vector to length 1")
+    parser.add_argument(
+        "--long",
+        choices=("truncate", "split"),
+        default="truncate",
+        help="of texts longer than a row take the beginning, or all in parts (%(default)s)",
+    )
+    parser.add_argument("--max-length", type=int, metavar="N", help="tokens of a row; by default as it was trained")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=8192, metavar="N", help="on a device at once (%(default)s)")
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
 
 
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:

@@ -36,12 +36,23 @@ def read_source(source: str) -> ForeignModel:
     kind, _, place = source.partition(":")
     if kind in KINDS:
         return KINDS[kind](place)
-    path = Path(source)
-    if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
-        raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
-    run = load_run(path)
+    _require_ours(source)
+    run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
     return ForeignModel(source, run.config.model, run.tokenizer, params, (), ())
+
+
+def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
+    """A model to use as it is, and the modules that its source lacks, which are random.
+
+    `source` is a run's directory or one of its checkpoints, `hf:DIR` or `tf1:DIR`. Raises ValueError as `read_source`.
+    """
+    kind, _, place = source.partition(":")
+    if kind in KINDS:
+        model = read_source(source)
+        return _trained(model, Path(place)), model.drawn
+    _require_ours(source)
+    return load_run(source), ()
 
 
 def as_run(model: ForeignModel, directory: str | Path) -> TrainedModel:
@@ -49,6 +60,17 @@ def as_run(model: ForeignModel, directory: str | Path) -> TrainedModel:
     directory = Path(directory)
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
+    return _trained(model, directory)
+
+
+def _require_ours(source: str) -> None:
+    path = Path(source)
+    if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
+        raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
+
+
+def _trained(model: ForeignModel, directory: Path) -> TrainedModel:
+    """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     config = Config(
         name=directory.resolve().name,
