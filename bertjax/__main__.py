@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIGURED = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
+POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.pooling, which takes long to import
 _FAILED = 1
 
 
@@ -154,8 +155,17 @@ def _parser() -> argparse.ArgumentParser:
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
     _add_embedding(made["embed"])
     made["export"].add_argument(
-        "--to", choices=("huggingface", "tf1"), default="huggingface", help="format (%(default)s)"
+        "--to",
+        choices=("huggingface", "tf1", "sentence-transformers", "onnx"),
+        default="huggingface",
+        help="format (%(default)s)",
     )
+    made["export"].add_argument(
+        "--pooling",
+        choices=POOLINGS,
+        help="to sentence-transformers (mean) and onnx (none): how the tokens' vectors become a text's",
+    )
+    made["export"].add_argument("--normalize", action="store_true", help="and scale it to length 1")
     made["export"].add_argument("--output", metavar="DIR", help="where to; by default RUN/<format>")
     made["import"].add_argument(
         "source",
@@ -182,7 +192,7 @@ def _add_embedding(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pooling",
-        choices=("mean", "cls", "pooler", "max", "none"),
+        choices=POOLINGS,
         default="mean",
         help="how the tokens' vectors become one; none: they do not, a text is a matrix (%(default)s)",
     )
