@@ -22,9 +22,9 @@ from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the difference's norm, beside the reference's
 TEXTS = [text for pair in PAIRS[:3] for text in pair] + ["", "a", "the museum of drawings. " * 3]
-LAYERS = ("last", 0, 2, -2, "sum4", "concat4")
+LAYERS = ("last", 0, -4, "sum4", "concat4")
 # Every pooling of the last layer, and of others as many as their widths differ; every layer of every token.
-POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), 2: ("none", "mean"), "concat4": ("none", "max")}
+POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), -4: ("none", "mean"), "concat4": ("none", "max")}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,8 @@ def their_tokens(states: list[np.ndarray], layer: int | str) -> np.ndarray:
 
 
 def ours(model: TrainedModel, texts: list[str], **options) -> list[np.ndarray]:
-    encoding = Encoding(**{"batch_tokens": max(512, model.max_length)} | options)
+    """On one device, few texts in one batch, so that little is compiled."""
+    encoding = Encoding(**{"batch_tokens": 1024} | options)
     return [embedding.vectors for embedding in TextEncoder(model, encoding, jax.devices()[:1]).encode(texts)]
 
 
@@ -111,7 +112,7 @@ def test_normalized_vectors_have_length_one(tiny: tuple[TrainedModel, Path]) -> 
 
 
 def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedModel, Path]) -> None:
-    texts = [" ".join(["the museum"] * (number % 29)) + f" {number}" for number in range(150)]
+    texts = [" ".join(["the museum"] * (number % 12)) + f" {number}" for number in range(150)]
     alone = np.concatenate([ours(tiny[0], [text]) for text in texts[:12]])
     spread = TextEncoder(tiny[0], Encoding(batch_tokens=256), jax.devices())
     vectors = np.stack([embedding.vectors for embedding in spread.encode(iter(texts))])
@@ -156,7 +157,6 @@ def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path])
     wanted = {
         "mean": np.concatenate(rows).mean(axis=0),
         "max": np.concatenate(rows).max(axis=0),
-        "cls": np.mean([part[0] for part in rows], axis=0),
         "pooler": np.mean(pooled, axis=0),
     }
     for pooling, vector in wanted.items():
@@ -200,7 +200,7 @@ def test_a_vector_that_is_not_finite_is_refused(tiny: tuple[TrainedModel, Path])
     word = params["encoder"]["embeddings"]["word"]
     (ids,) = tiny[0].tokenizer.encode_sentences(["museum"])
     params["encoder"]["embeddings"]["word"] = word.at[int(ids[0])].set(np.nan)
-    broken = TextEncoder(replace(tiny[0], params=params), Encoding(), jax.devices()[:1])
+    broken = TextEncoder(replace(tiny[0], params=params), Encoding(batch_tokens=1024), jax.devices()[:1])
     with pytest.raises(ValueError, match="text 3: its vector is not finite"):
         list(broken.encode(["a", "b", "museum", "c"]))
 
