@@ -34,9 +34,8 @@ def embed(arguments: argparse.Namespace) -> int:
     read, started = ReadCounts(), time.monotonic()
     write = open_output(output, encoder.width, encoding.pooling == "none", model.tokenizer.tokens)
     with write as add, Progress(total, "embed", unit="text") as progress:
-        for embedding in encoder.encode(read_texts(arguments.texts, arguments.field, read)):
+        for embedding in encoder.encode(read_texts(arguments.texts, arguments.field, read), progress.update):
             add(embedding)
-            progress.update()
     _report(encoder, read, output, time.monotonic() - started)
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypedDict
 
@@ -25,7 +25,7 @@ from bertjax.training.run_directory import TrainedModel
 SHORTEST_PART = 8  # tokens, special ones included
 _BUCKETS = (16, 32, 64, 128, 192, 256, 384)  # lengths that rows are padded to, and the longest
 _TOKENIZED_AT_ONCE = 256  # texts
-_WINDOW_BATCHES = 32  # that are sorted by length together; more waste less padding, and hold more
+_WINDOW_BATCHES = 16  # that are sorted by length together; more waste less padding, and hold more
 _WINDOW_BYTES = 256 << 20  # of results that wait for their turn
 _TINY = 1e-12  # the shortest vector that is scaled to length 1, as torch's normalize has it
 
@@ -74,20 +74,21 @@ class TextEncoder:
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
         self.width = vector_width(model.config.model, encoding.layer)
 
-    def encode(self, texts: Iterable[str]) -> Iterator[Embedding]:
+    def encode(self, texts: Iterable[str], done: Callable[[int], object] = lambda more: None) -> Iterator[Embedding]:
         """The embedding of each text, in order, as soon as a window of texts is through.
 
-        Memory is bounded by the window and the longest text. Raises ValueError for a text with a lone surrogate, or
-        one whose vector is not finite, naming its number from 1.
+        `done` is told after each batch how many more texts were computed. Memory is bounded by the window and the
+        longest text. Raises ValueError for a text with a lone surrogate, or one whose vector is not finite, naming its
+        number from 1.
         """
         first = self.counts.texts + 1
         for window in self._windows(texts):
             rows = [row for parts in window for row in parts]
-            vectors = iter(self._vectors(rows))
+            begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the rows that are a text's first
+            vectors = iter(self._vectors(rows, lambda some, begins=begins: done(int(np.isin(some, begins).sum()))))
             for number, parts in enumerate(window, first):
                 found = [next(vectors) for _ in parts]
-                ids = joined_rows(parts)
-                embedding = Embedding(self._finished(_joined(found, parts, self.encoding.pooling)), ids)
+                embedding = Embedding(self._finished(_joined(found, parts, self.encoding.pooling)), joined_rows(parts))
                 if not np.isfinite(embedding.vectors).all():
                     raise ValueError(f"text {number}: its vector is not finite; are the model's weights damaged?")
                 yield embedding
@@ -112,18 +113,19 @@ class TextEncoder:
         if window:
             yield window
 
-    def _vectors(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """What each row becomes; while a batch is fetched the next one is computed."""
+    def _vectors(self, rows: Sequence[np.ndarray], done: Callable[[list[int]], object]) -> list[np.ndarray]:
+        """What each row becomes; while a batch is fetched the next one is computed. `done` is told of its rows."""
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
 
-        def fetch(numbers: Sequence[int], out: jax.Array) -> None:
+        def fetch(numbers: list[int], out: jax.Array) -> None:
             values = np.asarray(out)
             for place, number in enumerate(numbers):
                 whole = self.encoding.pooling != "none"
                 # A copy: a view would keep the whole batch.
                 found[number] = (values[place] if whole else values[place, : len(rows[number])]).copy()
+            done(numbers)
 
-        waiting: tuple[Sequence[int], jax.Array] | None = None
+        waiting: tuple[list[int], jax.Array] | None = None
         for numbers, length, height in self._batches([len(row) for row in rows]):
             out = self._compute([rows[number] for number in numbers], length, height)
             if waiting is not None:
