@@ -69,10 +69,12 @@ class TextEncoder:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not have."""
         self.encoding, self.counts, self._tokenizer = encoding, LengthCounts(), model.tokenizer
         self.max_length = _checked_length(model, encoding)
-        self._graphdef = abstract_bert(replace(model.config.model, dtype=encoding.dtype))[0]
+        net, self._graphdef = model.config.model, model.graphdef
+        if net.dtype != encoding.dtype:
+            self._graphdef = abstract_bert(replace(net, dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
-        self.width = vector_width(model.config.model, encoding.layer)
+        self.width = vector_width(net, encoding.layer)
 
     def encode(self, texts: Iterable[str], done: Callable[[int], object] = lambda more: None) -> Iterator[Embedding]:
         """The embedding of each text, in order, as soon as a window of texts is through.

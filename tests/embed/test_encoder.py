@@ -113,11 +113,13 @@ def test_normalized_vectors_have_length_one(tiny: tuple[TrainedModel, Path]) -> 
 
 def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedModel, Path]) -> None:
     texts = [" ".join(["the museum"] * (number % 12)) + f" {number}" for number in range(150)]
-    alone = np.concatenate([ours(tiny[0], [text]) for text in texts[:12]])
+    one = TextEncoder(tiny[0], Encoding(batch_tokens=64), jax.devices()[:1])
+    alone = np.stack([next(one.encode([text])).vectors for text in texts[:12]])
     spread = TextEncoder(tiny[0], Encoding(batch_tokens=256), jax.devices())
     vectors = np.stack([embedding.vectors for embedding in spread.encode(iter(texts))])
     assert_close(vectors[:12], alone)
-    assert_close(np.stack(ours(tiny[0], texts[::-1]))[::-1], vectors)
+    assert_close(np.stack([embedding.vectors for embedding in spread.encode(texts[::-1])])[::-1], vectors)
+    assert spread.counts.texts == 300
     assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
 
 
