@@ -15,15 +15,17 @@ from dataclasses import dataclass
 CONFIGURED = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.pooling, which takes long to import
 _FAILED = 1
+_OF_A_RECIPE = ("pretrain", "bench", "plan", "vocab", "prepare")  # the verbs that take a recipe and its keys
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A job: where its function is, what it does in one line, and one example."""
+    """A job: where its function is, what it does in one line, one example, and what comes after an interruption."""
 
     function: str  # module:function below bertjax.cli
     does: str
     example: str
+    interrupted: str = "the same command goes on from what is finished"
 
 
 VERBS = {
@@ -31,6 +33,11 @@ VERBS = {
         "pretrain:pretrain",
         "pretrain a BERT; makes what is missing (vocabulary, token store), resumes where the run stopped",
         "bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
+    ),
+    "bench": Verb(
+        "bench:run_bench",
+        "measure how fast this machine trains a recipe, against its matmuls, and whether its input keeps up",
+        "bertjax bench configs/bert_one_gpu.py",
     ),
     "vocab": Verb(
         "prepare:vocab",
@@ -47,6 +54,11 @@ VERBS = {
         "show what a token store holds: counts, lengths, rows and packing, duplicates, overlap with evaluation text",
         "bertjax inspect configs/quickstart.py --html inspect.html --against my_test_set.tsv",
     ),
+    "plan": Verb(
+        "plan:plan",
+        "compile a recipe for a machine that need not be here: does it fit, how fast can it be, what will it cost",
+        "bertjax plan configs/bert_large.py --topology v5e:16x16 --price 1.2",
+    ),
     "evaluate": Verb(
         "use:evaluate",
         "measure a run's newest checkpoint on what is held out of its sources",
@@ -61,6 +73,22 @@ VERBS = {
         "embed:embed",
         "turn texts into vectors, or each text into a vector per token",
         "bertjax embed runs/quickstart texts.txt --output vectors.npy --normalize",
+        interrupted="nothing was written; the same command starts over",
+    ),
+    "attention": Verb(
+        "look:attention",
+        "show what each head of a model looks at in one sentence or two, as a page",
+        "bertjax attention runs/quickstart 'I went to the store.' 'At the store, I bought fresh strawberries.'",
+    ),
+    "neighbors": Verb(
+        "look:neighbors",
+        "show what is near a word, in the table of word vectors and in each of its contexts",
+        "bertjax neighbors runs/quickstart array",
+    ),
+    "checkpoints": Verb(
+        "look:checkpoints",
+        "ask every checkpoint of a run for the [MASK]s of a text, and whether a second sentence follows the first",
+        "bertjax checkpoints runs/quickstart 'Return the [MASK] of the array.' 'The array must not be empty.'",
     ),
     "export": Verb(
         "use:export",
@@ -93,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bertjax {parsed.verb}: {error}", file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
-        print(f"\nbertjax {parsed.verb}: interrupted; the same command goes on from what is finished", file=sys.stderr)
+        print(f"\nbertjax {parsed.verb}: interrupted; {VERBS[parsed.verb].interrupted}", file=sys.stderr)
         return 130
 
 
@@ -113,8 +141,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     made = {name: _add_verb(verbs, name) for name in VERBS}
-    for name in ("pretrain", "vocab", "prepare"):
+    for name in _OF_A_RECIPE:
         made[name].add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {CONFIGURED}")
+    made["bench"].add_argument(
+        "--seconds", type=float, default=20, help="to step in each stage, after compiling (%(default)s)"
+    )
+    made["bench"].add_argument(
+        "--made-up", action="store_true", help="random tokens, as where the recipe's text is not there"
+    )
+    made["bench"].add_argument("--json", metavar="FILE", help="also write the figures there")
     made["vocab"].add_argument(
         "--extend", nargs="+", metavar="SOURCE", help="add words of these sources to the vocabulary of --data.vocab"
     )
@@ -149,11 +184,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="evaluation texts to look for in the training text: plain text, TSV or JSON Lines, a text a line",
     )
+    _add_plan_options(made["plan"])
     for name in ("evaluate", "fill-mask", "export"):
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
     _add_embedding(made["embed"])
+    _add_looking(made)
     made["export"].add_argument(
         "--to",
         choices=("huggingface", "tf1", "sentence-transformers", "onnx"),
@@ -218,10 +255,60 @@ def _number_or_name(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
+def _add_looking(made: dict[str, argparse.ArgumentParser]) -> None:
+    """The arguments of the verbs that look inside a model."""
+    for name in ("attention", "neighbors"):
+        made[name].add_argument(
+            "run", metavar="RUN", help="a run's directory, one of its checkpoints/<step>, or hf:DIR of another model"
+        )
+    made["attention"].add_argument(
+        "sentences", nargs="*", metavar="SENTENCE", help="one or two; by default a pair about a store"
+    )
+    made["attention"].add_argument(
+        "--html", default="attention.html", metavar="FILE", help="the page to write (%(default)s)"
+    )
+    made["attention"].add_argument(
+        "--sample", type=int, default=200, metavar="N", help="sentences that patterns are measured on (%(default)s)"
+    )
+    made["neighbors"].add_argument("word", metavar="WORD", help="a word")
+    made["neighbors"].add_argument(
+        "--layer", type=int, metavar="N", help="whose vectors stand for the contexts (the last one)"
+    )
+    made["neighbors"].add_argument("--contexts", type=int, default=8, help="sentences shown at most (%(default)s)")
+    for name in ("attention", "neighbors"):
+        made[name].add_argument(
+            "--text",
+            metavar="FILE",
+            help="plain text to measure on, instead of the run's held-out text or the sentences that are built in",
+        )
+    made["checkpoints"].add_argument("run", metavar="RUN", help="a run's directory")
+    made["checkpoints"].add_argument("sentences", nargs="+", metavar="SENTENCE", help="one or two")
+    made["checkpoints"].add_argument("--top", type=int, default=3, help="guesses per [MASK] (%(default)s)")
+
+
+def _add_plan_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--topology",
+        metavar="NAME",
+        required=True,
+        help="v4:8x8x8, v5e:16x16, v5p:8x8x8, v6e:16x16, tpu7x:4x4x4; GPUs h100:8 or h100:8x8 (hosts x GPUs of each), "
+        "h200:…, b200:…; or local, the devices of this machine",
+    )
+    verb.add_argument("--slices", type=int, default=1, help="TPU slices of that shape (%(default)s)")
+    verb.add_argument("--price", type=float, metavar="P", help="of one chip for one hour, in any currency")
+    verb.add_argument("--stage", type=int, metavar="N", help="plan this stage only, from 1")
+    verb.add_argument(
+        "--suggest",
+        action="store_true",
+        help="search meshes, rematerialisation and microbatches for the best that fits",
+    )
+    verb.add_argument("--html", metavar="FILE", help="also write it as one self-contained page")
+
+
 def _add_verb(verbs: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
     verb = VERBS[name]
     # Where a recipe is named, --help belongs to the recipe's keys.
-    configured = name in ("pretrain", "vocab", "prepare", "inspect") and any(".py" in word for word in sys.argv[1:])
+    configured = name in (*_OF_A_RECIPE, "inspect") and any(".py" in word for word in sys.argv[1:])
     return verbs.add_parser(
         name,
         help=verb.does,

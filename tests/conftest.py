@@ -1,9 +1,12 @@
 """Eight fake CPU devices for every test, so that each mesh is a real one. Must run before jax is imported."""
 
+import itertools
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import object_storage
 import pytest
 
 # Tests compile far more than they compute: the compiler's costly passes are left out, and what one test has compiled
@@ -23,6 +26,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+_BUCKETS = itertools.count()
 REPOSITORY = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("BERTJAX_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
 
@@ -56,3 +60,28 @@ def real_data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip(f"needs the real data, not found at {REAL_DATA}; set BERTJAX_TEST_DATA")
     return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object_storage.Server]:
+    """A server that speaks S3, which every client finds by the environment."""
+    if object_storage.MISSING:
+        pytest.skip(f"needs {', '.join(object_storage.MISSING)}: pip install s3fs 'moto[server]'")
+    server = object_storage.Server(tmp_path_factory.mktemp("server") / "log")
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in server.environment().items():
+            environment.setenv(name, value)
+        yield server
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "s3"])
+def bucket(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty bucket, in fsspec's storage in memory and on the server."""
+    return request.getfixturevalue("server").bucket() if request.param == "s3" else f"memory://bucket-{next(_BUCKETS)}"
+
+
+@pytest.fixture
+def s3(server: object_storage.Server) -> str:
+    """The URL of an empty bucket on the server."""
+    return server.bucket()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from bertjax.__main__ import VERBS
+from bertjax.analyze.along_checkpoints import along_checkpoints
+from bertjax.analyze.fill_mask import fill_mask
+from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
 
 sys.path.insert(0, str(Path(__file__).parent / "training"))
@@ -50,11 +56,14 @@ def test_help_of_a_recipe_lists_its_keys(tmp_path: Path) -> None:
         (["pretrain", "nowhere.py"], "recipe nowhere.py: no such file"),
         (["evaluate", "nowhere"], "nowhere: no checkpoint there"),
         (["fill-mask", "nowhere", "a [MASK]"], "no checkpoint there"),
+        (["attention", "nowhere", "--html", "nowhere/page.html"], "there is no directory nowhere"),
         (["pretrain", "RECIPE", "--data.sources", "txt:a"], "text"),
         (["pretrain", "RECIPE", "--data.sources", "text:/nowhere/*.txt"], "/nowhere/*.txt"),
         (["pretrain", "RECIPE", "--training.global-batch-size", "9", "--mesh.data", "1"], "mesh data=1"),
         (["pretrain", "RECIPE", "--training.global-batch-size", "9"], "training.global_batch_size=9"),
         (["pretrain", "RECIPE", "--data.sequence-length", "64"], "beyond the position table"),
+        (["pretrain", "RECIPE", "--profile", "10-13"], "profile='10-13': write it as FIRST:LAST"),
+        (["bench", "RECIPE", "--seconds", "0"], "--seconds 0"),
     ],
 )
 def test_an_error_is_one_message_and_no_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]
     prepared = bertjax("prepare", *fixed)
     assert prepared.returncode == 0, prepared.stderr
     assert "held_out: " in prepared.stdout
-    arguments = command(recipe, source, folder / "run", "--training.steps", "40")
+    arguments = command(recipe, source, folder / "run", "--training.steps", "40", "--profile", "10:13")
     finish(arguments, folder / "log")
     assert str(re.search(r"token store: (\S+)", prepared.stdout)[1]) in (folder / "log").read_text()
     return folder, folder / "run", arguments
@@ -92,6 +101,18 @@ def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -
     said = (run[0] / "log").read_text()
     for line in ("held-out text, after 40 steps", "unigram", "majority", "report.html", "what to try next", "ETA"):
         assert line in said, said
+
+
+def test_pretrain_traces_the_steps_it_is_told_to(run: tuple[Path, Path, list[str]]) -> None:
+    (folder,) = (run[1] / "profile" / "plugins" / "profile").iterdir()
+    assert folder.name == "steps_10_to_12"
+    trace = next(folder.glob("process_0.*.trace.json.gz"))
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    numbers = [event["args"]["step_num"] for event in events if event.get("name") == "train"]
+    assert numbers == ["10", "11", "12"]
+    ran = [event for event in events if event.get("args", {}).get("hlo_module") == "jit_train_step"]
+    assert len({event["args"]["run_id"] for event in ran}) == 3
+    assert f"xprof --logdir {run[1] / 'profile'}" in (run[0] / "log").read_text()
 
 
 def test_evaluate_repeats_the_figures_of_the_run(run: tuple[Path, Path, list[str]]) -> None:
@@ -110,6 +131,42 @@ def test_fill_mask_fills_each_mask(run: tuple[Path, Path, list[str]]) -> None:
     refused = bertjax("fill-mask", str(run[1]), "the end")
     assert refused.returncode == 1
     assert "[MASK]" in refused.stderr
+
+
+def test_attention_writes_a_page_about_the_runs_own_text(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    ended = bertjax("attention", str(run[1]), "the ba .", "ba the .", "--html", str(page), "--sample", "8")
+    assert ended.returncode == 0, ended.stderr
+    assert "4 pairs of sentences: the run's held-out text" in ended.stdout
+    assert re.search(r"previous word +(layer [12], head [12]: \d+% of|no head shows it)", ended.stdout)
+    assert re.search(r"B follows A with \d+\.\d%", ended.stdout)
+    text = page.read_text()
+    assert "2 layers of 2 heads" in text and "What the next-sentence loss depends on" in text
+
+
+def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -> None:
+    words = Counter(word for word in (run[0] / "corpus.txt").read_text().split() if len(word) > 3)
+    ((frequent, _),) = words.most_common(1)
+    ended = bertjax("neighbors", str(run[1]), frequent, "--contexts", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert f"'{frequent}': one vector in the table of words" in ended.stdout
+    assert "of the run's held-out text; vectors after layer 2" in ended.stdout
+    shown = re.search(r"cosines between its vectors: (\S+) to (\S+), mean \S+; in the table", ended.stdout)
+    assert float(shown[1]) < 1 and float(shown[1]) <= float(shown[2])
+
+
+def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple[Path, Path, list[str]]) -> None:
+    ended = bertjax("checkpoints", str(run[1]), "the [MASK] ba .", "ba [MASK]")
+    assert ended.returncode == 0, ended.stderr
+    lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
+    assert [int(line[0]) for line in lines] == [20, 30, 40]
+    assert len({line[1:] for line in lines}) == 3, "a model that learns says other things"
+    (newest,) = along_checkpoints(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
+    assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
+    (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
+    assert list(map(tuple, guesses)) == list(newest.guesses)
+    with pytest.raises(ValueError, match="there is nothing to ask about 'the end'"):
+        next(along_checkpoints(run[1], ["the end"], top=3))
 
 
 def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FENCES = re.findall(r"^```\n(.*?)^```", README, re.M | re.S)
 OUTSIDE = re.sub(r"^```\n.*?^```", "", README, flags=re.M | re.S)
-NO_KEYS_OF_A_RUN = ("--long", "--to", "--output", "--shard", "--pooling")
+NO_KEYS_OF_A_RUN = ["--long", "--to", "--output", "--shard", "--text", "--pooling", "--topology", "--slices", "--html"]
 
 
 def commands() -> list[str]:

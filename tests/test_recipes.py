@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
+from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.training.lowering import lower_train_step
 from bertjax.training.stages import stages_of
 
@@ -92,7 +93,7 @@ def sizes_to_lower() -> list[str]:
 def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
     config = recipe(name)
     for stage in stages_of(config):
-        lowered = lower_train_step(config, stage, 16, "tpu")
+        lowered = lower_train_step(config, stage, make_abstract_mesh(config.mesh, 16), "tpu")
         rows, length = stage.training.global_batch_size, stage.data.sequence_length
         assert f"tensor<{rows}x{length}xi32>" in lowered.as_text()
 

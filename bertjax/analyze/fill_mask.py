@@ -88,7 +88,7 @@ def held_out_completions(
 def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     """Token ids of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
     tokenizer, limit = model.tokenizer, model.max_length
-    segments = [_encode(tokenizer, part) for part in ([text] if isinstance(text, str) else text)]
+    segments = [encode_with_masks(tokenizer, part) for part in ([text] if isinstance(text, str) else text)]
     ids = [tokenizer.cls_id]
     types = [0]
     for number, segment in enumerate(segments):
@@ -106,7 +106,7 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     return _Prompt(np.array(ids), np.array(types), masks)
 
 
-def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text, [MASK] in it being the mask token."""
     *before, last = text.split(MASK)
     parts = [*(part.rstrip() for part in before), last]  # the space before a mask is of the hidden word

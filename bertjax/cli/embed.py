@@ -16,8 +16,7 @@ from bertjax.training.progress import Progress, duration
 
 def embed(arguments: argparse.Namespace) -> int:
     """Write the vectors of all texts, and say how many there were and what became of the long ones."""
-    output = Path(arguments.output)
-    require_output(output)
+    output = require_output(arguments.output)
     total = count_texts(arguments.texts, arguments.field)
     encoding = Encoding(
         pooling=arguments.pooling,

@@ -12,6 +12,7 @@ from bertjax.analyze.inspect_page import render_inspection
 from bertjax.analyze.inspect_text import render_text
 from bertjax.analyze.inspection import inspect_store
 from bertjax.analyze.row_figures import RowKind
+from bertjax.cli.page_path import page_path
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, DataConfig, validate
 from bertjax.text.local_copy import open_near, open_store
@@ -26,7 +27,7 @@ SHORTEST, LONGEST = 8, 1 << 16
 
 def inspect(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Print what is in a store and, if asked for, write it as a page."""
-    page = _page_path(arguments.html)
+    page = None if arguments.html is None else page_path(arguments.html)
     lengths = [_checked_length(length) for length in arguments.length]
     store, kinds = _store_and_rows(arguments, overrides, lengths)
     tokenizer = store.tokenizer()
@@ -87,18 +88,6 @@ def _checked_length(length: int) -> int:
     if not SHORTEST <= length <= LONGEST:
         raise ValueError(f"--length {length}: rows have {SHORTEST} to {LONGEST:,} tokens; give another length")
     return length
-
-
-def _page_path(name: str | None) -> Path | None:
-    """Where the page goes, looked at before the long work."""
-    if name is None:
-        return None
-    path = Path(name)
-    if path.is_dir():
-        raise ValueError(f"--html {name}: that is a directory; name a file in it")
-    if not path.parent.is_dir():
-        raise ValueError(f"--html {name}: there is no directory {path.parent}; make it, or name another file")
-    return path
 
 
 def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:

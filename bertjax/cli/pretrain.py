@@ -3,55 +3,112 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-
-import jax
+import hashlib
+import json
 
 from bertjax.analyze.fill_mask import held_out_completions
-from bertjax.cli.recipe import configured
-from bertjax.config import Config, to_dict
+from bertjax.cli.recipe import configured_unseen
+from bertjax.config import Config, flatten, to_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import read_source, require_source
 from bertjax.input.training_data import TrainingData, open_training_data, sizes
 from bertjax.model.bert import Params
-from bertjax.text.progress import ProgressLine
+from bertjax.parallel.compilation_cache import keep_compiled_programs
+from bertjax.parallel.processes import Processes, Stopped, join
+from bertjax.text.progress import ProgressLine, no_progress
+from bertjax.text.remote import Place, place_of
 from bertjax.training.environment import environment
-from bertjax.training.job import Job, assemble, describe, preflight
+from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.report import Completion, Summary, write_report
 from bertjax.training.run_directory import load_run
 from bertjax.training.stages import stages_of
-from bertjax.training.trainer import Outcome, train
+from bertjax.training.trainer import Outcome, Say, train
 
 COMPLETIONS = 5
+# Where things lie on a host, and which one it is.
+_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
 
 
 def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    """Run what is missing of the way from text to a trained model, then report and export it."""
-    config = preflight(configured(arguments, overrides))
+    """Run what is missing of the way from text to a trained model, then report and export it.
+
+    Every process of the run does this; the first speaks, reports and exports for all.
+    """
+    config, shown = configured_unseen(arguments, overrides)
+    keep_compiled_programs(config.compilation_cache)
+    try:
+        with join(config.hosts) as processes:
+            say = _say if processes.first else _say_nothing
+            say(shown)
+            return _pretrain(config, processes, say)
+    except Stopped as stopped:
+        _say(f"\n{stopped}")
+        return stopped.exit_code
+
+
+def _pretrain(config: Config, processes: Processes, say: Say) -> int:
+    _require_same_config(config, processes)
+    config = preflight(config)
     if config.init_from:
         require_source(config.init_from)
-    content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine())
-    print(f"{content.name}\n{sizes(content)}", flush=True)
+    content = _open_together(config, processes)
+    say(f"{content.name}\n{sizes(content)}")
     job = assemble(config, content)
-    print(describe(job), flush=True)
-    outcome = train(job, _say, (lambda: initial_params(job)) if config.init_from else None)
+    say(describe(job))
+    if processes.count > 1:
+        _say(describe_process(job))
+    outcome = train(job, say, (lambda: initial_params(job, say)) if config.init_from else None, processes)
     if outcome.exit_code:
-        print(
+        say(
             f"\nstopped by a signal after step {outcome.step:,}; saved in {job.config.directory}.\n"
-            "To go on, run the same command again.",
-            flush=True,
+            "To go on, run the same command again."
         )
-    elif jax.process_index() == 0:
+        return outcome.exit_code
+    processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
+    if processes.first:
         finish(job.config, content, outcome)
-    return outcome.exit_code
+    return 0
 
 
-def initial_params(job: Job) -> Params:
+def _open_together(config: Config, processes: Processes) -> TrainingData:
+    """The run's data. The first process makes what is missing, then the others find it, or copy or make their own.
+
+    Not all at once: object storage has no locks, and those of a network disk may be for one host alone.
+    """
+    stages = [stage.data for stage in stages_of(config)]
+    content = open_training_data(stages, ProgressLine()) if processes.first else None
+    processes.gather("text is prepared")
+    content = content or open_training_data(stages, no_progress)
+    processes.require_same(
+        "training text",
+        content.fingerprint,
+        "give every host the same data.sources and data.vocab, or a data.root that they share",
+    )
+    return content
+
+
+def _require_same_config(config: Config, processes: Processes) -> None:
+    """Raises ValueError naming the keys on which processes of one run differ, but for those that are a host's own."""
+    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
+    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
+    if len(set(processes.gather("digest of the config", digest))) == 1:
+        return
+    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
+    for number, other in enumerate(others, 1):
+        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
+        if differing:
+            raise ValueError(
+                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
+                "start all processes with the same recipe and overrides"
+            )
+
+
+def initial_params(job: Job, say: Say) -> Params:
     """The weights that `init_from` names, fitted to the job's model and vocabulary."""
     source = job.config.init_from
     params, notes = adapt(read_source(source), job.config.model, job.tokenizer)
-    _say("\n  ".join([f"starting from the weights of {source}", *notes]))
+    say("\n  ".join([f"starting from the weights of {source}", *notes]))
     return params
 
 
@@ -59,12 +116,16 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+def _say_nothing(line: str) -> None:
+    pass
+
+
 def finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     """Completions, report and export of a finished run, and the last words on the terminal."""
     model = load_run(config.directory)
     completions = held_out_completions(model, content.held_out_text(), COMPLETIONS, config.training.seed)
     summary = summarise(config, content, outcome, completions)
-    report = write_report(config.directory, summary, to_dict(config), environment())
+    report = write_report(model.directory, summary, to_dict(config), environment())
     exported = export_huggingface(model, model.directory / "huggingface")
     print(last_words(config, summary, report, exported), flush=True)
 
@@ -91,7 +152,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     )
 
 
-def last_words(config: Config, summary: Summary, report: Path, exported: Path) -> str:
+def last_words(config: Config, summary: Summary, report: Place, exported: Place) -> str:
     """What the run reached, where everything is, and what to do next."""
     held_out = [
         f"  MLM loss      {summary.mlm_loss:6.3f}    unigram {summary.unigram_loss:.3f}"
@@ -105,7 +166,7 @@ def last_words(config: Config, summary: Summary, report: Path, exported: Path) -
         f"   (was: {completion.answer})"
         for completion in summary.completions
     ]
-    run = config.directory
+    run = place_of(config.directory)
     return "\n".join(
         [
             f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",

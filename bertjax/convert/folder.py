@@ -1,22 +1,36 @@
-"""A folder of an export: on the disk whole, or not there."""
+"""A folder of an export: on the disk whole, or not there; in object storage finished when it has its last file."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
+from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.text.store_writer import sync
 
 
+def folder_of(directory: str | Place) -> Place:
+    """The place of a folder's path or URL; of a path, from the root on and without links."""
+    place = place_of(str(directory))
+    return place.resolve() if isinstance(place, Path) else place
+
+
 @contextlib.contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
+def written_whole(target: Place, last: str) -> Iterator[Path]:
     """An empty folder beside `target` to write files into, which takes the place of `target` at the end.
 
-    What was there makes way only then, and comes back if that fails. After an error inside, nothing has changed.
+    What was there makes way only then, and comes back if that fails. After an error inside, nothing has changed. Of a
+    `target` in object storage the file `last` is removed first and uploaded last, so that what has it is whole.
     """
+    if isinstance(target, RemotePath):
+        with tempfile.TemporaryDirectory() as made:
+            yield Path(made)
+            _upload(Path(made), target, last)
+        return
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -29,25 +43,35 @@ def written_whole(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def refuse_to_lose(target: Path, known: Collection[str], weights: str) -> None:
+def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
     """Raise ValueError unless `target` is free, empty, or an export whose weights are those that its card speaks of.
 
-    `known` are the files of such an export, as paths within it, and `weights` is one of them.
+    `known` are the files of such an export, as paths within it, and `weights` is one of them. In object storage files
+    of an export without a card are an upload that was cut short, which may be lost.
     """
     if not target.exists():
         return
     advice = "choose another folder (--output), or move it away"
     if not target.is_dir():
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
-    found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir())
+    found = _names(target)
     foreign = [name for name in found if name not in known]
     if foreign:
         raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
     if not found:
         return
     card, file = target / CARD_FILE, target / weights
+    if isinstance(target, RemotePath) and not card.is_file():
+        return
     if not (card.is_file() and file.is_file()) or digest_in_card(card, weights) != sha256_of_file(file):
         raise ValueError(f"export to {target}: {weights} there is not the one its {CARD_FILE} speaks of; {advice}")
+
+
+def _names(folder: Place) -> list[str]:
+    """The files in a folder and below, as paths within it, in order."""
+    if isinstance(folder, RemotePath):
+        return sorted(folder.sizes())
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -64,3 +88,23 @@ def _put_in_place(partial: Path, target: Path) -> None:
         raise
     sync(target.parent)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _upload(folder: Path, target: RemotePath, last: str) -> None:
+    names = set(_names(folder))
+    (target / last).unlink(missing_ok=True)
+    for name in target.sizes().keys() - names:
+        (target / name).unlink()
+    target.upload_all(folder, sorted(names - {last}))
+    (target / last).upload(folder / last)
+
+
+@contextlib.contextmanager
+def near(folder: Place) -> Iterator[Path]:
+    """The folder, or a copy on this machine if it is in object storage."""
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        folder.download_all(Path(copy), folder.sizes())
+        yield Path(copy)

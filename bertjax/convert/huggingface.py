@@ -14,9 +14,10 @@ from typing import Any
 from safetensors.numpy import save_file
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import refuse_to_lose, written_whole
+from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
+from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -44,17 +45,18 @@ CONFIG_FIELDS = (
 )
 
 
-def export_huggingface(model: TrainedModel, directory: str | Path) -> Path:
+def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
     """Write the model into `directory` as `BertForPreTraining`, and return it; the same model gives the same bytes.
 
-    The folder appears whole or not at all: it is made beside its place and then renamed. An earlier export there is
-    replaced. Raises ValueError if anything else is there, or an export that was changed since.
+    The folder appears whole or not at all: it is made beside its place and then renamed. In object storage its model
+    card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError if anything else
+    is there, or an export that was changed since.
     """
-    target = Path(directory).resolve()
+    target = folder_of(directory)
     refuse_to_lose(target, (*FILES, *VOCABULARY_FILES, MERGES_FILE), WEIGHTS_FILE)
-    with written_whole(target) as partial:
+    with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial)
-    return Path(directory)
+    return place_of(str(directory))
 
 
 def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:

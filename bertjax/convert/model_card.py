@@ -10,6 +10,7 @@ from typing import Any
 
 import bertjax
 from bertjax.config import Config, to_dict
+from bertjax.text.remote import Place, open_bytes
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -103,7 +104,7 @@ def encoder_card(model: TrainedModel, library: str, use: str, weights: Path) -> 
     return "\n\n".join(sections) + "\n"
 
 
-def digest_in_card(path: Path, weights: str = "model.safetensors") -> str | None:
+def digest_in_card(path: Place, weights: str = "model.safetensors") -> str | None:
     """The digest of a file of weights that a card was written for; None if it tells none."""
     label = _DIGEST_LABEL.format(weights)
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -112,9 +113,9 @@ def digest_in_card(path: Path, weights: str = "model.safetensors") -> str | None
     return None
 
 
-def sha256_of_file(path: Path) -> str:
+def sha256_of_file(path: Place) -> str:
     """SHA-256 of a file's bytes, hex."""
-    with path.open("rb") as file:
+    with open_bytes(str(path)) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

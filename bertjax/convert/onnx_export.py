@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import bertjax
-from bertjax.convert.folder import refuse_to_lose, written_whole
+from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface import as_json, tokenizer_texts, write_texts
 from bertjax.convert.model_card import CARD_FILE, encoder_card
 from bertjax.convert.sentence_transformers import encoder_config, encoder_tensors
 from bertjax.model.pooling import Pooling, check_vectors
+from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.training.run_directory import TrainedModel
@@ -39,20 +40,22 @@ session = onnxruntime.InferenceSession("path/to/this/folder/model.onnx")
 Batch and length may be any. `last_hidden_state` has a vector per token{pooled}."""
 
 
-def export_onnx(model: TrainedModel, directory: str | Path, pooling: Pooling = "none", normalize: bool = False) -> Path:
+def export_onnx(
+    model: TrainedModel, directory: str | Place, pooling: Pooling = "none", normalize: bool = False
+) -> Place:
     """Write the encoder, with a pooling unless that is none, and return the folder; the same model, the same bytes.
 
     The outputs are `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch, D], float32. The
-    folder appears whole or not at all; an earlier export there is replaced. Raises ValueError if anything else is
-    there, and ModuleNotFoundError where onnx is not installed.
+    folder appears whole or not at all (in object storage: it is whole if it has its card); an earlier export there is
+    replaced. Raises ValueError if anything else is there, and ModuleNotFoundError where onnx is not installed.
     """
     check_vectors(model.config.model, pooling, "last")
     if normalize and pooling == "none":
         raise ValueError("--normalize scales a text's vector; choose one with --pooling")
-    target = Path(directory).resolve()
+    target = folder_of(directory)
     weights = DATA_FILE if (target / DATA_FILE).exists() else MODEL_FILE
     refuse_to_lose(target, (*_TEXTS, MODEL_FILE, DATA_FILE), weights)
-    with written_whole(target) as partial:
+    with written_whole(target, last=CARD_FILE) as partial:
         weights = _write_model(model, partial, pooling, normalize)
         write_texts(
             partial,
@@ -62,7 +65,7 @@ def export_onnx(model: TrainedModel, directory: str | Path, pooling: Pooling = "
                 CARD_FILE: encoder_card(model, "onnx", _use(model, pooling, normalize), weights),
             },
         )
-    return Path(directory)
+    return place_of(str(directory))
 
 
 def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> Path:

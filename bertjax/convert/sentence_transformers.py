@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from bertjax.convert.folder import refuse_to_lose, written_whole
+from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, encoder_card
 from bertjax.model.pooling import Pooling, check_vectors
+from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.training.run_directory import TrainedModel
@@ -65,21 +66,21 @@ A vector has {width} numbers: pooling {pooling}{scaled}. bertjax computes the sa
 
 
 def export_sentence_transformers(
-    model: TrainedModel, directory: str | Path, pooling: Pooling = "mean", normalize: bool = False
-) -> Path:
+    model: TrainedModel, directory: str | Place, pooling: Pooling = "mean", normalize: bool = False
+) -> Place:
     """Write the encoder and a pooling into `directory`, and return it; the same model gives the same bytes.
 
-    The folder appears whole or not at all; an earlier export there is replaced. Raises ValueError if anything else is
-    there, and for pooling none.
+    The folder appears whole or not at all (in object storage: it is whole if it has its card); an earlier export there
+    is replaced. Raises ValueError if anything else is there, and for pooling none.
     """
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
         raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
-    target = Path(directory).resolve()
+    target = folder_of(directory)
     refuse_to_lose(target, _FILES, WEIGHTS_FILE)
-    with written_whole(target) as partial:
+    with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial, pooling, normalize)
-    return Path(directory)
+    return place_of(str(directory))
 
 
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:

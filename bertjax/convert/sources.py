@@ -10,11 +10,13 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, DataConfig, to_dict
+from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.tensorflow_checkpoint import read_tensorflow
 from bertjax.model.bert import abstract_bert
 from bertjax.parallel.mesh import make_mesh
+from bertjax.text.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 
@@ -24,7 +26,8 @@ KINDS: dict[str, Callable[[str], ForeignModel]] = {"hf": read_huggingface, "tf1"
 def require_source(source: str) -> None:
     """Raise ValueError at once if a source is plainly not there, long before it is read."""
     kind, _, place = source.partition(":")
-    if not Path(place if kind in KINDS else source).is_dir():
+    folder = Path(place) if kind in KINDS else place_of(source)
+    if not folder.is_dir():
         raise ValueError(f"{source}: no such directory; give a run, hf:DIR or tf1:DIR")
 
 
@@ -55,25 +58,25 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     return load_run(source), ()
 
 
-def as_run(model: ForeignModel, directory: str | Path) -> TrainedModel:
+def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
     """The model as a run at step 0, whose directory is yet to be written. Raises ValueError if that holds anything."""
-    directory = Path(directory)
+    directory = place_of(str(directory))
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
     return _trained(model, directory)
 
 
 def _require_ours(source: str) -> None:
-    path = Path(source)
+    path = place_of(source)
     if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
         raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
 
 
-def _trained(model: ForeignModel, directory: Path) -> TrainedModel:
+def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     config = Config(
-        name=directory.resolve().name,
+        name=folder_of(directory).name,
         run_dir=str(directory),
         init_from=model.origin,
         model=model.config,
@@ -89,7 +92,7 @@ def _trained(model: ForeignModel, directory: Path) -> TrainedModel:
     return TrainedModel(directory, 0, config, model.tokenizer, abstract_bert(model.config)[0], params)
 
 
-def write_run(model: TrainedModel) -> Path:
+def write_run(model: TrainedModel) -> Place:
     """Write its config, its vocabulary, and the weights as checkpoint 0, without moments; returns its directory.
 
     `fill-mask`, `export` and `--init-from` take it as any run; `evaluate` needs text, which it does not have.
@@ -100,7 +103,8 @@ def write_run(model: TrainedModel) -> Path:
         data_fingerprint=f"imported from {model.config.init_from.partition(':')[0]}",
         mesh=make_mesh(model.config.mesh, jax.devices()[:1]),
     )
-    with own_directory(model.directory), Checkpoints(model.directory / DIRECTORY, keep_last=1) as saved:
-        describe_run(model.config, model.tokenizer)
-        saved.save(0, {"params": model.params}, metadata)
+    with own_directory(model.directory) as desk:
+        describe_run(model.config, model.tokenizer, desk)
+        with Checkpoints(model.directory / DIRECTORY, keep_last=1, desk=desk) as saved:
+            saved.save(0, {"params": model.params}, metadata)
     return model.directory

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import written_whole
+from bertjax.convert.folder import folder_of, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
 from bertjax.convert.huggingface import huggingface_config
 from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.convert.tensorflow_names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.bert import Params
+from bertjax.text.remote import Place, place_of
 from bertjax.text.tensorflow import import_tensorflow
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
@@ -104,13 +105,13 @@ def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
     return _read_arrays(_prefix(Path(directory)))
 
 
-def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
+def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
     """Write a run's model for google-research/bert: its weights bit for bit, without moments; returns the folder.
 
     The folder appears whole or not at all, and is read back before it does. Raises ValueError if it exists, and
     ModuleNotFoundError where TensorFlow is not installed.
     """
-    target = Path(directory).resolve()
+    target = folder_of(directory)
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
     if not isinstance(model.tokenizer, WordPiece):
@@ -123,13 +124,13 @@ def export_tensorflow(model: TrainedModel, directory: str | Path) -> Path:
     arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
-    with written_whole(target) as partial:
+    with written_whole(target, last=CONFIG_FILE) as partial:
         _write_arrays(partial / PREFIX, arrays)
         (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
         (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
-    return Path(directory)
+    return place_of(str(directory))
 
 
 def _config(model: TrainedModel) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from bertjax.embed.encoder import Embedding
+from bertjax.text.remote import is_remote
 from bertjax.training.files import replacing
 
 if TYPE_CHECKING:
@@ -25,14 +26,18 @@ _ROW_GROUP_BYTES = 16 << 20
 Add = Callable[[Embedding], None]
 
 
-def require_output(path: Path) -> None:
-    """Raise ValueError or ModuleNotFoundError at once if vectors cannot be written to a path of this name."""
+def require_output(name: str) -> Path:
+    """The path of this name. Raises ValueError or ModuleNotFoundError at once if vectors cannot be written there."""
+    if is_remote(name):
+        raise ValueError(f"--output {name}: vectors are written to a file of this machine; name one, and upload that")
+    path = Path(name)
     if path.suffix not in _WRITERS:
         raise ValueError(f"--output {path}: its suffix says what it is to be: {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
         raise ValueError(f"--output {path}: there is no directory {path.parent}; make it, or write elsewhere")
     if path.suffix == ".parquet":
         _pyarrow()
+    return path
 
 
 def open_output(path: Path, width: int, matrices: bool, tokens: list[str]) -> AbstractContextManager[Add]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.dropout import ATTENTION_PROBS, dropout
+from bertjax.model.attention_backends import Backend, attend, attention_probabilities, visible
 from bertjax.model.parameters import weight, zeros
 from bertjax.parallel.sharding import constrain
 
@@ -60,34 +60,26 @@ class SelfAttention(nnx.Module):
         self.dropout_rate = config.attention_probs_dropout_prob
         self.causal = config.causal
 
-    def __call__(self, x_BLD: jax.Array, sequence_ids: jax.Array, dropout_keys: jax.Array | None) -> jax.Array:
-        q, k, v = project(x_BLD, self.query, self.key, self.value)
-        seen = visible(sequence_ids, self.causal)
-        return self.output(attend(q, k, v, seen, dropout_keys, self.dropout_rate))
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_keys: jax.Array | None,
+        packed: bool,
+        backend: Backend,
+    ) -> jax.Array:
+        attended = attend(
+            backend,
+            *project(x_BLD, self.query, self.key, self.value),
+            sequence_ids,
+            packed=packed,
+            causal=self.causal,
+            dropout_keys=dropout_keys,
+            dropout_rate=self.dropout_rate,
+        )
+        return self.output(attended)
 
-
-def visible(sequence_ids: jax.Array, causal: bool) -> jax.Array:
-    """Which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
-
-    Padding (id 0) sees padding, so that no row of the softmax is empty.
-    """
-    same = sequence_ids[:, :, None] == sequence_ids[:, None, :]
-    return same & jnp.tri(same.shape[-1], dtype=bool) if causal else same
-
-
-def attend(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    seen: jax.Array,
-    dropout_keys: jax.Array | None,
-    dropout_rate: float,
-) -> jax.Array:
-    """softmax(q k / sqrt(K)) v over the tokens that are seen; q, k, v and result [B, L, H, K], seen bool [B, L, L].
-
-    The softmax is computed in float32 whatever the dtype of q.
-    """
-    scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
-    probs = jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
-    probs = dropout(probs.astype(q.dtype), dropout_keys, ATTENTION_PROBS, dropout_rate)
-    return jnp.einsum("BHLM,BMHK->BLHK", probs, v)
+    def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """What each token looks at, without dropout: float32 [B, H, L, L], looking x looked at."""
+        q, k = project(x_BLD, self.query, self.key)
+        return attention_probabilities(q, k, visible(sequence_ids, self.causal))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention_backends import Backend
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Layer, LayerNorm
 from bertjax.model.parameters import weight
@@ -98,29 +99,38 @@ class Encoder(nnx.Module):
         dropout_keys: jax.Array | None = None,
         *,
         packed: bool = True,
+        attention: Backend = "xla",
     ) -> jax.Array:
         """Hidden states of the last layer, [B, L, D] in the compute dtype.
 
         The three inputs are int32 [B, L]; dropout_keys is uint32 [B], or None to run without dropout. `packed=False`
-        says that every row is one sequence from position 0, which spares a gather of the position table.
+        says that every row is one sequence from position 0, which spares a gather of the position table. `attention` is
+        what `attention_choice` says of these rows; the reference, if nobody asked it.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
-        return self._through_layers(x, sequence_ids, dropout_keys)[0]
+        return self._through_layers(x, sequence_ids, dropout_keys, packed, attention)[0]
 
     def hidden_states(self, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """The embeddings and what each layer makes of them, without dropout: [layers + 1, B, L, D]."""
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, None, True)
-        return jnp.concatenate([x[None], self._through_layers(x, sequence_ids, None, keep=True)[1]])
+        return jnp.concatenate([x[None], self._through_layers(x, sequence_ids, None, True, "xla", keep=True)[1]])
 
     def _through_layers(
-        self, x: jax.Array, sequence_ids: jax.Array, dropout_keys: jax.Array | None, *, keep: bool = False
+        self,
+        x: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_keys: jax.Array | None,
+        packed: bool,
+        attention: Backend,
+        *,
+        keep: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
         """What the last layer makes of x, and with `keep` what each does, stacked."""
 
         def body(x: jax.Array, layer_and_number: tuple[Layer, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
             layer, number = layer_and_number
             keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-            x = layer(x, sequence_ids, keys)
+            x = layer(x, sequence_ids, keys, packed, attention)
             return x, x if keep else None
 
         if self.remat != "none":

@@ -10,6 +10,7 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention import SelfAttention
+from bertjax.model.attention_backends import Backend
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.parameters import ones, weight, zeros
 from bertjax.parallel.sharding import constrain
@@ -76,8 +77,10 @@ class Layer(nnx.Module):
         self.mlp_norm = LayerNorm(config)
         self.dropout_rate = config.hidden_dropout_prob
 
-    def __call__(self, x_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None) -> jax.Array:
-        attended = self.attention(x_BLD, sequence_ids, keys)
+    def __call__(
+        self, x_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None, packed: bool, attention: Backend
+    ) -> jax.Array:
+        attended = self.attention(x_BLD, sequence_ids, keys, packed, attention)
         x_BLD = self.attention_norm(x_BLD + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
         x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from bertjax.config import MeshConfig
@@ -14,15 +16,52 @@ AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")  # the axes that split a batch; the step is written per shard of these
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Lay the devices out along `data`, `fsdp` and `tensor`.
+def make_mesh(
+    config: MeshConfig, devices: Sequence[jax.Device] | None = None, slices: Sequence[int] | None = None
+) -> Mesh:
+    """Lay the devices out along `data`, `fsdp` and `tensor`, so that only `dcn` factors run between slices.
 
-    Raises ValueError if the product of the axes is not the number of devices.
+    `slices` says which slice each device is of; by default the devices are asked. Raises ValueError if the product of
+    the axes is not the number of devices, or slices cannot be laid along the axes as asked.
     """
     devices = jax.devices() if devices is None else list(devices)
-    shape = mesh_shape(config, len(devices), f"{devices[0].platform} devices that are here")
-    # Auto axes: make_mesh defaults to Explicit, under which fused attention kernels lose their sharding.
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    shape = mesh_shape(config, len(devices), f"{devices[0].platform} devices")
+    numbers = slice_numbers(devices) if slices is None else slices
+    parts = [[d for d, number in zip(devices, numbers, strict=True) if number == n] for n in sorted(set(numbers))]
+    across = slice_shape(config, shape, len(parts))
+    within = tuple(size // factor for size, factor in zip(shape, across, strict=True))
+    # What lies within a slice follows its wires; between slices the order does not matter.
+    blocks = np.empty(len(parts), object)
+    for number, part in enumerate(parts):
+        blocks[number] = mesh_utils.create_device_mesh(within, part, allow_split_physical_axes=True)
+    # Auto axes: Explicit ones, jax's default, make fused attention kernels lose their sharding.
+    return Mesh(np.block(blocks.reshape(across).tolist()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def slice_numbers(devices: Sequence[jax.Device]) -> tuple[int, ...]:
+    """Per device, the TPU slice, or of GPUs the domain of fast links, that it is of."""
+    return tuple(getattr(device, "slice_index", None) or 0 for device in devices)
+
+
+def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tuple[int, ...]:
+    """The factor of each axis that runs between slices.
+
+    Raises ValueError naming the keys if their product is not the number of slices, or one does not divide its axis.
+    """
+    asked = f"mesh.dcn_data={config.dcn_data} mesh.dcn_fsdp={config.dcn_fsdp}"
+    if config.dcn_fsdp < 1 or slices % config.dcn_fsdp:
+        raise ValueError(f"{asked}: mesh.dcn_fsdp is a divisor of the number of slices, which is {slices}")
+    data = slices // config.dcn_fsdp if config.dcn_data == -1 else config.dcn_data
+    if data * config.dcn_fsdp != slices:
+        raise ValueError(f"{asked} does not make the {slices} slice(s) that there are; leave mesh.dcn_data at -1")
+    factors = (data, config.dcn_fsdp, 1)
+    for axis, size, factor in zip(AXES, shape, factors, strict=True):
+        if size % factor:
+            raise ValueError(
+                f"mesh.{axis}={size} cannot be laid over {factor} of the {slices} slices ({asked}); "
+                f"make it a multiple of {factor}, or give the slices to another axis (mesh.dcn_fsdp)"
+            )
+    return factors
 
 
 def make_abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:

@@ -85,6 +85,16 @@ def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray], global_batch_size:
     }
 
 
+def place(tree: Any, shardings: Any) -> Any:
+    """Arrays that every process has whole -> the same, laid out over the mesh: each device takes its part."""
+
+    def put(array: Any, sharding: NamedSharding) -> jax.Array:
+        whole = np.asarray(array)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return jax.tree.map(put, tree, shardings)
+
+
 def check_divisible(mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int) -> None:
     """Refuse a mesh that cannot hold the batch or the weights evenly.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,11 @@ class RemotePath:
         return self.url.rstrip("/").rpartition("/")[2]
 
     @property
+    def suffix(self) -> str:
+        """The end of the name from its last dot on."""
+        return Path(self.name).suffix
+
+    @property
     def parent(self) -> RemotePath:
         """The place that this one is in."""
         return RemotePath(self.url.rstrip("/").rpartition("/")[0])
@@ -56,17 +61,44 @@ class RemotePath:
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
         """Do nothing: folders are only what names begin with."""
 
+    def exists(self) -> bool:
+        """Whether there is an object of this name, or one below it."""
+        with _told(self.url, "looked up"):
+            storage, path = _storage(self.url)
+            return storage.exists(path)
+
     def is_file(self) -> bool:
         """Whether there is an object of this name."""
         with _told(self.url, "looked up"):
             storage, path = _storage(self.url)
             return storage.isfile(path)
 
+    def is_dir(self) -> bool:
+        """Whether there is an object below this name."""
+        with _told(self.url, "looked up"):
+            storage, path = _storage(self.url)
+            return storage.isdir(path)
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """What lies directly below, in order; nothing if there is nothing."""
+        with _told(self.url, "listed"):
+            storage, path = _storage(self.url)
+            try:
+                found = storage.ls(path, detail=False)
+            except FileNotFoundError:
+                found = []
+        names = {name.rstrip("/").rpartition("/")[2] for name in found if name.rstrip("/") != path.rstrip("/")}
+        yield from (self / name for name in sorted(names))
+
     def read_bytes(self) -> bytes:
         """All of the object. Raises FileNotFoundError if there is none."""
         with _told(self.url, "read"):
             storage, path = _storage(self.url)
             return storage.cat_file(path)
+
+    def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """All of the object as text. Raises FileNotFoundError if there is none."""
+        return self.read_bytes().decode(encoding, errors)
 
     def write_bytes(self, content: bytes) -> None:
         """Put an object there, over one that may be there."""
@@ -79,6 +111,44 @@ class RemotePath:
         with _told(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
             storage.put_file(str(file), path)
+
+    def upload_all(self, folder: Path, names: Iterable[str]) -> None:
+        """Put files of a folder of this machine below this place, under the same names, several at a time."""
+        names = list(names)
+        with _told(self.url, "written", missing=RemoteError):
+            storage, path = _storage(self.url)
+            if names:
+                storage.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
+
+    def download_all(self, folder: Path, names: Iterable[str]) -> None:
+        """Copy objects below this place into a folder of this machine, under the same names, several at a time."""
+        names = list(names)
+        with _told(self.url, "read"):
+            storage, path = _storage(self.url)
+            if names:
+                storage.get([f"{path}/{name}" for name in names], [str(folder / name) for name in names])
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every object below, by its name from here on."""
+        with _told(self.url, "listed"):
+            storage, path = _storage(self.url)
+            found = storage.find(path, detail=True)
+            return {name.removeprefix(path).lstrip("/"): info["size"] for name, info in found.items()}
+
+    def copy_to(self, target: RemotePath) -> None:
+        """Copy every object below, within the storage."""
+        with _told(self.url, "copied"):
+            storage, path = _storage(self.url)
+            _, there = _storage(target.url)
+            for name in storage.find(path):
+                storage.cp_file(name, there + name.removeprefix(path))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object; some storages are content if there is none, whatever `missing_ok` says."""
+        with _told(self.url, "removed"):
+            storage, path = _storage(self.url)
+            if not missing_ok or storage.isfile(path):
+                storage.rm_file(path)
 
     def glob(self, pattern: str) -> list[RemotePath]:
         """The places below this one whose names match, in order."""

@@ -10,6 +10,7 @@ What a process killed at any moment leaves behind:
 3. While an old checkpoint is deleted, after that rename: the new one whole, the old one perhaps in part. The old one is
    never the newest, and it is refused like any other damage.
 4. After power loss, files that had not reached the disk: a checkpoint that is refused by name.
+Where the directory is a URL, `remote_checkpoint` says how it is written; 1, 3 and the digests hold there too.
 A damaged checkpoint is never used, overwritten or deleted without a word: `restore` stops and names it, and only when
 told `previous` goes on from an older one and renames the damaged one to `<step>.damaged`.
 """
@@ -28,17 +29,21 @@ from typing import Any, Literal
 
 import jax
 import jaxlib
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, SingleDeviceSharding
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 import bertjax
+from bertjax.text.remote import Place, RemotePath, place_of
+from bertjax.training import remote_checkpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
+from bertjax.training.remote_run import Desk
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
-_STATE, _METADATA = "state", "metadata"  # the items of a checkpoint
+_STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
 _PARAMS = "params"  # the part of the state that --init-from takes
 _SHOWN = 5  # array names in a message
 
@@ -80,14 +85,15 @@ class Checkpoints:
     """The checkpoints of one run, by step.
 
     The `keep_last` newest stay, and for good those whose step is a multiple of `keep_every` (0 = none). A state is any
-    pytree of jax arrays; every process calls every method.
+    pytree of jax arrays; every process calls every method. Of a directory that is a URL, `desk` is needed to save.
     """
 
-    def __init__(self, directory: str | Path, *, keep_last: int, keep_every: int = 0) -> None:
-        self.directory = Path(directory).absolute()
-        self._policies = [preservation_policy.LatestN(keep_last)]
-        if keep_every:
-            self._policies.append(preservation_policy.EveryNSteps(keep_every))
+    def __init__(
+        self, directory: str | Place, *, keep_last: int, keep_every: int = 0, desk: Desk | None = None
+    ) -> None:
+        self.directory = _located(directory)
+        self._keep_last, self._keep_every = keep_last, keep_every
+        self._desk = desk
         self._last_save: int | None = None
 
     def __enter__(self) -> Checkpoints:
@@ -108,15 +114,18 @@ class Checkpoints:
         older checkpoints stay), and OSError if the save before this one failed.
         """
         self.wait()
-        if step in self.steps():
+        if step in _agreed(self.steps()):
             return False
         arrays = named_arrays(state)
         document = self._document(step, arrays, metadata)
         self._require_space(step, sum(array.nbytes for array in arrays.values()))
-        items = {_STATE: ocp.args.StandardSave(_nested(arrays)), _METADATA: ocp.args.JsonSave(document)}
         self._last_save = step
         with self._failures_named():
-            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+            if isinstance(self.directory, RemotePath):
+                self._manager.save(step, _nested(arrays), document)
+            else:
+                items = {_STATE: ocp.args.StandardSave(_nested(arrays)), _METADATA: ocp.args.JsonSave(document)}
+                self._manager.save(step, args=ocp.args.Composite(**items), force=True)
         return True
 
     def restore(
@@ -130,11 +139,12 @@ class Checkpoints:
         again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
-        for step in reversed(self.steps()):
+        for step in reversed(_agreed(self.steps())):
             try:
                 saved = read_metadata(self.directory / str(step))
                 notices = check_compatible(saved, dict(metadata))
-                arrays = _restore_arrays(self.directory / str(step), saved, named_arrays(abstract_state))
+                wanted = named_arrays(abstract_state)
+                arrays = _restore_arrays(self.directory / str(step), saved, wanted, self._desk and self._desk.folder)
             except DamagedCheckpoint as error:
                 damaged[step] = error
                 if which == "newest":
@@ -160,12 +170,20 @@ class Checkpoints:
                 self._manager.close()
 
     @functools.cached_property
-    def _manager(self) -> ocp.CheckpointManager:
+    def _manager(self) -> ocp.CheckpointManager | remote_checkpoint.RemoteCheckpoints:
         """Made by the first save, so that nothing here is touched before `restore` has had its say."""
+        if isinstance(self.directory, RemotePath):
+            assert self._desk is not None, "a run in object storage is written by way of a desk"
+            return remote_checkpoint.RemoteCheckpoints(
+                self.directory, self._desk, keep_last=self._keep_last, keep_every=self._keep_every
+            )
+        policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(self._keep_last)]
+        if self._keep_every:
+            policies.append(preservation_policy.EveryNSteps(self._keep_every))
         return ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=preservation_policy.AnyPreservationPolicy(self._policies),
+                preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
                 cleanup_tmp_directories=True,
                 # Metadata of the steps that are there is ours to judge, and damage in it must not stop a save.
                 lightweight_initialize=True,
@@ -190,12 +208,18 @@ class Checkpoints:
         content = {**metadata, "step": step, "arrays": described}
         return {"content": content, "sha256": _sha256(content)}
 
+    @property
+    def _disk(self) -> Path:
+        """The folder of this machine that a save writes to."""
+        return self.directory if isinstance(self.directory, Path) else self._desk.folder
+
     def _require_space(self, step: int, needed: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.directory).free
+        free = shutil.disk_usage(self._disk).free
         if needed > free:
+            where = "the disk" if self._disk == self.directory else f"{self._disk}, where it is made,"
             raise OSError(
-                f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and the disk has {free:,} free; "
+                f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and {where} has {free:,} free; "
                 "nothing was written. Make room (see training.keep_last, keep_every) and run the same command again"
             )
 
@@ -204,13 +228,13 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            free = shutil.disk_usage(self.directory).free
+            free = shutil.disk_usage(self._disk).free
             raise OSError(
                 f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
-                f"are free). Written before it: {_some(self.steps())}; the same command goes on from there"
+                f"are free on the disk). Written before it: {_some(self.steps())}; the same command goes on from there"
             ) from error
 
-    def _set_aside(self, step: int) -> Path:
+    def _set_aside(self, step: int) -> Place:
         """Rename a damaged checkpoint, so that training can save that step again; returns its new place."""
         source, number = self.directory / str(step), 1
         target = source.with_name(f"{step}.damaged")
@@ -219,7 +243,10 @@ class Checkpoints:
             target = source.with_name(f"{step}.damaged.{number}")
         multihost_utils.sync_global_devices(f"checkpoint {step} has been read by every process")
         if jax.process_index() == 0:
-            source.rename(target)
+            if isinstance(source, RemotePath):
+                remote_checkpoint.set_aside(source, target)
+            else:
+                source.rename(target)
         multihost_utils.sync_global_devices(f"checkpoint {step} has been set aside")
         return target
 
@@ -234,13 +261,13 @@ class Checkpoints:
         return DamagedCheckpoint("\n".join(str(error) for error in damaged.values()) + f"\n{advice}")
 
 
-def read_metadata(path: str | Path) -> dict[str, Any]:
+def read_metadata(path: str | Place) -> dict[str, Any]:
     """The metadata of a checkpoint, or of the newest one of a run.
 
     They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if
     there is no checkpoint, DamagedCheckpoint if its metadata are missing or not what was written.
     """
-    directory = _checkpoint_directory(Path(path).absolute())
+    directory = _checkpoint_directory(_located(path))
     file = directory / _METADATA / "metadata"
     try:
         document = json.loads(file.read_bytes())
@@ -258,7 +285,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def read_config(run_dir: str | Path) -> dict[str, Any]:
+def read_config(run_dir: str | Place) -> dict[str, Any]:
     """The config (as `config.to_dict` made it) that the newest checkpoint of a run was trained under.
 
     Raises like `read_metadata`.
@@ -266,12 +293,12 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     return read_metadata(run_dir)["config"]
 
 
-def restore_params(path: str | Path, abstract_params: Any) -> Any:
+def restore_params(path: str | Place, abstract_params: Any) -> Any:
     """The parameters alone, verified, from a checkpoint or the newest one of a run, on `abstract_params`' shardings.
 
     Raises DamagedCheckpoint, and ValueError if an array is missing, left over, or of another shape or dtype.
     """
-    directory = _checkpoint_directory(Path(path).absolute())
+    directory = _checkpoint_directory(_located(path))
     saved = read_metadata(directory)
     within = f"{_PARAMS}/"
     saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name.startswith(within)}
@@ -301,19 +328,23 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _restore_arrays(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+def _restore_arrays(
+    directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any], desk: Path | None = None
+) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
     _check_shapes(directory, saved["arrays"], wanted)
-    try:
-        arrays = _read(directory, wanted)
-    except (MemoryError, jax.errors.JaxRuntimeError):
-        raise
-    except Exception as error:
-        bad = [name for name, x in wanted.items() if not _readable(directory, name, x)]
-        where = _STATE if len(bad) == len(wanted) else _some(bad)
-        raise DamagedCheckpoint(
-            f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
-        ) from error
+    own = isinstance(directory, RemotePath)
+    with remote_checkpoint.near(directory / _STATE, wanted, desk) as state:
+        try:
+            arrays = _read(state, wanted, own)
+        except (MemoryError, jax.errors.JaxRuntimeError):
+            raise
+        except Exception as error:
+            bad = [name for name, x in wanted.items() if not _readable(state, name, x, own)]
+            where = _STATE if len(bad) == len(wanted) else _some(bad)
+            raise DamagedCheckpoint(
+                f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
+            ) from error
     digests = digest_arrays(arrays)
     bad = [name for name in wanted if digests[name].hex != saved["arrays"][name]["digest"]]
     if bad:
@@ -321,17 +352,21 @@ def _restore_arrays(directory: Path, saved: Mapping[str, Any], wanted: Mapping[s
     return arrays
 
 
-def _read(directory: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The wanted arrays as Orbax gives them back. Raises whatever it raises, and ValueError for an array not found."""
-    first = SingleDeviceSharding(jax.devices()[0])
+def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Array]:
+    """The wanted arrays as Orbax gives them back. Raises whatever it raises, and ValueError for an array not found.
+
+    `own`: the folder is this process's alone.
+    """
+    first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
         {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in wanted.items()}
     )
     request = ocp.args.PyTreeRestore(
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        found = named_arrays(reader.restore(directory / _STATE, args=request))
+    alone = own or all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))
+    with _reader(alone=alone) as reader:
+        found = named_arrays(reader.restore(state.absolute(), args=request))
     # For an array that it does not find, Orbax hands back the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
     if absent:
@@ -339,16 +374,36 @@ def _read(directory: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
     return {name: found[name] for name in wanted}
 
 
-def _readable(directory: Path, name: str, wanted: Any) -> bool:
+def _reader(*, alone: bool) -> ocp.Checkpointer:
+    """What reads arrays: all processes together, or this one without waiting for the others."""
+    if not alone or jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    options = remote_checkpoint.alone()
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+    )
+
+
+def _agreed(steps: list[int]) -> list[int]:
+    """What process 0 sees: a network disk may show another process an older state, and all must do the same."""
+    if jax.process_count() == 1:
+        return steps
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+    padded = np.zeros(count, np.int32)
+    padded[: min(count, len(steps))] = steps[:count]
+    return multihost_utils.broadcast_one_to_all(padded).tolist() if count else []
+
+
+def _readable(state: Path, name: str, wanted: Any, own: bool) -> bool:
     """Whether one array can be read by itself: Orbax, reading all, does not always say which one it failed at."""
     try:
-        _read(directory, {name: wanted})
+        _read(state, {name: wanted}, own)
     except Exception:
         return False
     return True
 
 
-def _check_shapes(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_shapes(directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises ValueError naming arrays that the checkpoint and the model do not have alike; nothing is ever cast."""
     has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
     wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in wanted.items()}
@@ -364,7 +419,13 @@ def _check_shapes(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str
         )
 
 
-def _checkpoint_directory(path: Path) -> Path:
+def _located(path: str | Place) -> Place:
+    """The place of a path or URL; of a path, from the root on."""
+    place = place_of(str(path))
+    return place.absolute() if isinstance(place, Path) else place
+
+
+def _checkpoint_directory(path: Place) -> Place:
     """A checkpoint's own directory, from itself, the directory of all checkpoints, or the run's."""
     if path.name.isdecimal() and path.is_dir():
         return path
@@ -374,7 +435,14 @@ def _checkpoint_directory(path: Path) -> Path:
     raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")
 
 
-def _steps(directory: Path) -> list[int]:
+def saved_steps(run_dir: str | Place) -> list[int]:
+    """The steps that a run has checkpoints of, in order."""
+    return _steps(place_of(str(run_dir)) / DIRECTORY)
+
+
+def _steps(directory: Place) -> list[int]:
+    if isinstance(directory, RemotePath):
+        return remote_checkpoint.steps(directory)
     if not directory.is_dir():
         return []
     return sorted(int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal() and entry.is_dir())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +44,21 @@ class HeldOut:
         self.count, self.global_batch_size = count, global_batch_size
         self._rows = local_rows(mesh, global_batch_size)
 
-    def evaluate(self, step: EvalStep, params: Params, objectives: tuple[Objective, ...]) -> dict[str, float]:
-        """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part."""
+    def evaluate(
+        self,
+        step: EvalStep,
+        params: Params,
+        objectives: tuple[Objective, ...],
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> dict[str, float]:
+        """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part.
+
+        `go_on` is asked before every batch; after a no there are no figures.
+        """
         total: Any = None
         for batch in self:
+            if not go_on():
+                return {}
             sums = step(params, batch)
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
         figures = jax.device_get(averages(total, total, objectives))

@@ -8,14 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from bertjax.text.remote import Place, RemotePath
 
-def replace_text(path: Path, text: str) -> None:
+
+def replace_text(path: Place, text: str) -> None:
     """Write `text` as UTF-8 to `path` as `replace_bytes` does."""
     replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path` as `replacing` does."""
+def replace_bytes(path: Place, content: bytes) -> None:
+    """Write `content` to `path` as `replacing` does; an object in object storage is replaced whole by nature."""
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
     with replacing(path) as file:
         file.write(content)
 

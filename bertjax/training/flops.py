@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from bertjax.config import ModelConfig
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the makers' data sheets; the first pattern that is found
-# in `device_kind` counts. Of TPU v2 and v3 a jax device is one of the chip's two cores.
+# in `device_kind` counts. Of TPU v2, v3 and TPU7x a jax device is one of the chip's two halves.
 _PEAKS_TFLOPS = (
+    (r"TPU ?v?7", 1153.5),
     (r"TPU v6", 918.0),
     (r"TPU v5p|TPU v5$", 459.0),
     (r"TPU v5 ?(e|lite)", 197.0),
@@ -27,6 +28,9 @@ _PEAKS_TFLOPS = (
     (r"\bL40S\b", 362.0),
     (r"\bL4\b", 121.0),
     (r"\bA10\b", 125.0),
+    # Of the gaming cards, with accumulation in float32.
+    (r"\bRTX 4090\b(?! D)", 165.2),
+    (r"\bRTX 3090\b(?! Ti)", 71.0),
     (r"\bT4\b", 65.0),
     (r"\bV100\b", 125.0),
 )
@@ -81,13 +85,13 @@ def peak_flops(device_kind: str) -> float | None:
     return None
 
 
-def measured_peak_flops(size: int = 1024, seconds: float = 0.3) -> float:
-    """FLOP/s of the fastest float32 product of two `size` × `size` matrices on the default device.
+def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "float32") -> float:
+    """FLOP/s of the fastest product of two `size` × `size` matrices on the default device.
 
     Takes `seconds` plus one compilation. What else the machine does meanwhile makes it lower, never higher.
     """
     product = jax.jit(jnp.matmul)
-    x = jnp.full((size, size), 0.5, jnp.float32)
+    x = jnp.full((size, size), 0.5, dtype)
     product(x, x).block_until_ready()
     fastest = float("inf")
     end = time.perf_counter() + seconds
@@ -96,6 +100,13 @@ def measured_peak_flops(size: int = 1024, seconds: float = 0.3) -> float:
         product(x, x).block_until_ready()
         fastest = min(fastest, time.perf_counter() - start)
     return 2 * size**3 / fastest
+
+
+def matmul_peak(device: jax.Device, seconds: float = 2.0) -> Peak:
+    """The fastest matmul measured here and now: in float32 on a CPU, in bfloat16 elsewhere."""
+    dtype, size = ("float32", 2048) if device.platform == "cpu" else ("bfloat16", 8192)
+    kind = f"fastest {dtype} matmul measured on this {device.device_kind}"
+    return Peak(measured_peak_flops(size, seconds, dtype), kind)
 
 
 def device_peak(device: jax.Device) -> Peak:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import jax
@@ -12,16 +12,20 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
+from bertjax.model.attention_choice import AttentionChoice, choose_attention
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import check_divisible
+from bertjax.parallel.replication import replicated
+from bertjax.parallel.sharding import check_divisible, local_rows
+from bertjax.parallel.xla_flags import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.optimizer import make_optimizer
+from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
@@ -43,12 +47,21 @@ class Rows:
     flops_per_token: float
 
     def evaluate(
-        self, step: EvalStep, params: Params, objectives: tuple[objectives.Objective, ...]
+        self,
+        step: EvalStep,
+        params: Params,
+        objectives: tuple[objectives.Objective, ...],
+        go_on: Callable[[], bool] = lambda: True,
     ) -> dict[str, float]:
-        """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`."""
+        """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`.
+
+        `go_on` is asked before every batch; after a no there are no figures.
+        """
         figures: dict[str, float] = {}
         for held_out in (self.held_out, *self.held_out_by_source):
-            figures |= held_out.evaluate(step, params, objectives)
+            if not (found := held_out.evaluate(step, params, objectives, go_on)):
+                return {}
+            figures |= found
         return figures
 
 
@@ -71,15 +84,18 @@ class Job:
 def preflight(config: Config) -> Config:
     """Refuse at once what would otherwise be refused after hours of preparing text.
 
-    Raises ValueError like `stages_of`, `make_mesh` and `check_divisible`.
+    Raises ValueError like `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and `choose_attention`.
     """
     stages = stages_of(config)
+    steps_to_profile(config.profile, config.training.steps)
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()
     keep_freed_memory()
     objectives.choose(config.training.objectives)
-    _check_divisible(config, make_mesh(config.mesh), stages)
+    mesh = make_mesh(config.mesh)
+    _check_divisible(config, mesh, stages)
+    _attention(config, mesh, stages)
     return config
 
 
@@ -121,7 +137,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
         blueprint=blueprint,
         optimizer=optimizer,
         objectives=chosen,
-        eval_step=make_eval_step(blueprint, chosen),
+        eval_step=make_eval_step(blueprint, chosen, deterministic=config.deterministic),
         stages=tuple(rows_of(stage) for stage in ([stage_at(stages, only_at)] if only_at is not None else stages)),
         tokenizer=tokenizer,
         metadata=checkpoint.run_metadata(
@@ -158,9 +174,26 @@ def describe(job: Job) -> str:
     lines = [
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
         f"model: {parameters - padding:,} parameters",
+        _describe_attention(_attention(config, mesh, tuple(rows.stage for rows in job.stages))),
+        *_describe_deterministic(config, mesh),
     ]
+    whole = replicated(job.blueprint.state.params, mesh)
+    if whole.is_much:
+        lines.append(f"WARNING: {whole}")
     lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
     return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
+
+
+def describe_process(job: Job) -> str:
+    """What this process, one of several, has of the run, in a line for the log."""
+    mesh, training = job.mesh, job.stages[0].stage.training
+    rows = local_rows(mesh, training.global_batch_size)
+    stretches = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+    ranges = ", ".join(f"{stretch[0]}-{stretch[-1]}" for stretch in stretches)
+    return (
+        f"process {jax.process_index()}/{jax.process_count()}, {len(mesh.local_devices)}/{mesh.devices.size} devices, "
+        f"reads rows {ranges} of each {training.global_batch_size}"
+    )
 
 
 def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:
@@ -169,6 +202,27 @@ def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> li
         return []
     told = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
     return [f"source_{number}: {source}{told[number]}" for number, source in enumerate(sources)]
+
+
+def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[AttentionChoice]:
+    """The back end of each stage's attention."""
+    platform = mesh.devices.flat[0].platform
+    return [choose_attention(config.model, platform, s.data.sequence_length, s.data.pair_slots > 1) for s in stages]
+
+
+def _describe_attention(choices: list[AttentionChoice]) -> str:
+    """Who computes the attention and why, once if the stages agree."""
+    return "attention: " + ", then ".join(dict.fromkeys(map(str, choices)))
+
+
+def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
+    """What became of `deterministic`, if it was asked for."""
+    if not config.deterministic:
+        return []
+    platform = mesh.devices.flat[0].platform
+    names = [flag.name for flag in DETERMINISTIC.get(platform, ())]
+    how = f"by {', '.join(names)}" if names else f"as everything is on a {platform}; nothing is changed for it"
+    return [f"deterministic: {how}"]
 
 
 def _describe_rows(rows: Rows, shards: int) -> str:

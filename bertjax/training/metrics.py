@@ -10,7 +10,9 @@ import numpy as np
 from bertjax.training.flops import mfu
 
 TOKENS_SEEN = "train/tokens_seen"  # real tokens since step 0, over all processes that the run has had
-_IN_FLIGHT = 2  # steps the host may run ahead of the device
+# Steps the host may run ahead of the device. A CPU is the host itself: there each step that waits would only hold
+# temporaries of its own, one or two more times what a step needs.
+_STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 
 # The step's name of a figure -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
@@ -20,12 +22,13 @@ _LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/
 class StepMetrics:
     """Collects what steps return and hands out means over the steps since the last look.
 
-    `add` waits for the step before the one before: the device always has work queued, the host never runs far ahead.
+    `add` waits for the step before the one before: an accelerator always has work queued, the host is never far ahead.
     """
 
     def __init__(self, peak_flops: float, tokens_before: float = 0.0) -> None:
         """`peak_flops` of all devices, in FLOP/s; `tokens_before` were seen by processes of the run that ended."""
         self._flops_per_token, self._peak = 0.0, peak_flops
+        self._ahead = _STEPS_AHEAD_ON_CPU if jax.default_backend() == "cpu" else _STEPS_AHEAD
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
         self.tokens = tokens_before  # real tokens in all steps of the run that finished
@@ -39,7 +42,7 @@ class StepMetrics:
     def add(self, metrics: dict[str, jax.Array]) -> None:
         """Take the figures of a step that was just dispatched."""
         self._in_flight.append(metrics)
-        while len(self._in_flight) > _IN_FLIGHT:
+        while len(self._in_flight) > self._ahead:
             self._finished.append(jax.block_until_ready(self._in_flight.popleft()))
 
     def drain(self) -> None:

@@ -116,17 +116,23 @@ for (const chart of document.querySelectorAll('.chart')) {
 """
 
 
-def render_page(title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False) -> str:
-    """A whole page of HTML parts, empty ones left out, which forbids itself the network; `style` is CSS of its own."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'" + ("; script-src 'unsafe-inline'" if reads_charts else "")
-    script = f"<script>{_SCRIPT}</script>\n" if reads_charts else ""
+def render_page(
+    title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False, script: str = ""
+) -> str:
+    """A whole page of HTML parts, empty ones left out, which forbids itself the network.
+
+    `style` and `script` are CSS and JavaScript of its own.
+    """
+    scripts = [text for text in (_SCRIPT if reads_charts else "", script) if text]
+    policy = "default-src 'none'; style-src 'unsafe-inline'" + ("; script-src 'unsafe-inline'" if scripts else "")
+    run = "".join(f"<script>{text}</script>\n" for text in scripts)
     body = "\n".join(part for part in parts if part)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escaped(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n{script}</body>\n</html>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{run}</body>\n</html>\n"
     )
 
 

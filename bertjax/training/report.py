@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from bertjax.text.remote import Place
 from bertjax.training.charts import Level, Line, line_chart, stacked_chart, write
 from bertjax.training.files import replace_text
 from bertjax.training.page import escaped, render_page
@@ -55,7 +55,7 @@ class Summary:
     completions: tuple[Completion, ...] = ()
 
 
-def write_report(run_dir: Path, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> Path:
+def write_report(run_dir: Place, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> Place:
     """Write `report.html` into the run's directory, atomically, from its `metrics.jsonl` and what is given; its path.
 
     `config` is nested as `bertjax.config.to_dict` makes it; `versions` names what the run ran on. All text is escaped,

@@ -10,6 +10,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import secrets
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +22,27 @@ from flax import nnx
 
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
+from bertjax.parallel.processes import Processes
+from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.files import replace_bytes, replace_text
+from bertjax.training.remote_run import Desk, desk_for
 from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
+_TOGETHER_FILE = ".together"  # while several processes start
+_REMEMBERED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class TrainedModel:
     """A model read from a run: verified float32 weights on the first device, and all that is needed to use them."""
 
-    directory: Path
+    directory: Place
     step: int
     config: Config
     tokenizer: Tokenizer
@@ -48,11 +56,19 @@ class TrainedModel:
 
 
 @contextlib.contextmanager
-def own_directory(directory: Path) -> Iterator[None]:
+def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> Iterator[Desk | None]:
     """Make a run's directory and hold it against a second trainer for as long as this one is inside.
 
+    `process` 0 does that for all of a run. Where the directory is a URL every process gets a desk below `cache_dir`.
     Raises ValueError while another process on this machine trains in it.
     """
+    if isinstance(directory, RemotePath):
+        with desk_for(directory, cache_dir, process) as desk:
+            yield desk
+        return
+    if process:
+        yield None
+        return
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK_FILE).open("w") as lock:
         try:
@@ -61,28 +77,70 @@ def own_directory(directory: Path) -> Iterator[None]:
             raise ValueError(
                 f"run_dir={directory}: another process is training there; wait for it, or use another --run-dir"
             ) from None
-        yield
+        yield None
 
 
-def describe_run(config: Config, tokenizer: Tokenizer) -> None:
-    """Write the resolved config and the vocabulary into the run's directory, which this process must own."""
-    replace_text(config.directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
+def require_shared(directory: Place, processes: Processes) -> None:
+    """Make sure that all processes have the same run's directory: process 0 writes a word there that all must read.
+
+    Raises ValueError, in all of them, naming those that cannot.
+    """
+    if processes.count == 1:
+        return
+    place = directory / _TOGETHER_FILE
+    word = secrets.token_hex(8)
+    if processes.first:
+        replace_text(place, word)
+    word = processes.gather("word in the run's directory", word)[0]
+    found = processes.gather("word found", "yes" if _can_read(place, word) else "")
+    if processes.first:
+        place.unlink(missing_ok=True)
+    strangers = [number for number, answer in enumerate(found) if not answer]
+    if strangers:
+        raise ValueError(
+            f"run_dir={directory}: {processes.called(strangers)} cannot read what {processes.called([0])} writes "
+            "there, and checkpoints need a directory that all hosts share; mount one under the same name everywhere, "
+            "or use object storage, and name it with --run-dir"
+        )
+
+
+def _can_read(place: Place, word: str) -> bool:
+    """Whether a file has that content, now or in the seconds for which a network disk may remember otherwise."""
+    deadline = time.monotonic() + _REMEMBERED_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            if place.read_text() == word:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+
+
+def describe_run(config: Config, tokenizer: Tokenizer, desk: Desk | None = None) -> str | None:
+    """Write the resolved config and the vocabulary into the run's directory, which this process must own.
+
+    In object storage it becomes this job's before that; if it may have been another's, a line to print comes back.
+    """
+    notice = desk.claim.take() if desk is not None and desk.claim is not None else None
+    directory = place_of(config.directory)
+    replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
     for name in {*VOCABULARY_FILES, MERGES_FILE} - tokenizer.files.keys():
-        (config.directory / name).unlink(missing_ok=True)  # of a run of another kind that never saved
+        (directory / name).unlink(missing_ok=True)  # of a run of another kind that never saved
     for name, content in tokenizer.files.items():
-        replace_bytes(config.directory / name, content)
+        replace_bytes(directory / name, content)
+    return notice
 
 
-def load_run(path: str | Path) -> TrainedModel:
+def load_run(path: str | Place) -> TrainedModel:
     """Read the newest checkpoint of a run, or a given one (`<run>/checkpoints/<step>`), verified.
 
     Raises ValueError if there is none, if it is damaged, or if the run's vocabulary is not the one it was trained with.
     """
-    path = Path(path)
+    path = place_of(str(path))
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
-    tokenizer = load_tokenizer(directory, TextRules.of(config.data))
+    tokenizer = _tokenizer_of(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         raise ValueError(
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
@@ -91,3 +149,14 @@ def load_run(path: str | Path) -> TrainedModel:
     graphdef, shapes, _ = abstract_bert(config.model)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
+
+
+def _tokenizer_of(directory: Place, rules: TextRules) -> Tokenizer:
+    """The tokenizer in a run's directory."""
+    if isinstance(directory, Path):
+        return load_tokenizer(directory, rules)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (*VOCABULARY_FILES, MERGES_FILE):
+            if (directory / name).is_file():
+                (Path(folder) / name).write_bytes((directory / name).read_bytes())
+        return load_tokenizer(folder, rules)

@@ -80,6 +80,7 @@ def stage_step(
         grad_accum_steps=stage.training.grad_accum_steps,
         dropout_seed=config.training.seed,
         platform=platform,
+        deterministic=config.deterministic,
     )
 
 

@@ -33,6 +33,7 @@ class TrainState:
 class Blueprint:
     """What is known of a state before any array exists: the model's graph, and shapes with their shardings."""
 
+    model: ModelConfig
     graphdef: nnx.GraphDef
     logical_axes: dict[str, Any]
     mesh: Mesh
@@ -59,7 +60,7 @@ def draw_blueprint(model: ModelConfig, optimizer: optax.GradientTransformation, 
         transform_non_params=lambda leaf: _placed(leaf, replicated),
     )
     scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
-    return Blueprint(graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar))
+    return Blueprint(model, graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar))
 
 
 def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -14,12 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
+from bertjax.model.attention_backends import Backend
+from bertjax.model.attention_choice import choose_attention
 from bertjax.model.bert import Bert, Params, bind
 from bertjax.model.dropout import row_keys
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
+from bertjax.parallel.xla_flags import Options, compiler_options, known_options
 from bertjax.training.objectives import Batch, Objective
 from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
@@ -30,7 +34,11 @@ EvalStep = Callable[[Params, Batch], Metrics]
 
 
 def objective_sums(
-    model: Bert, batch: Batch, dropout_keys: jax.Array | None, objectives: tuple[Objective, ...]
+    model: Bert,
+    batch: Batch,
+    dropout_keys: jax.Array | None,
+    objectives: tuple[Objective, ...],
+    attention: Backend = "xla",
 ) -> Metrics:
     """`<objective>_loss` and `<objective>_accuracy` summed over this batch's weighted predictions."""
     hidden = model.encoder(
@@ -38,7 +46,8 @@ def objective_sums(
         batch["token_type_ids"],
         batch["sequence_ids"],
         dropout_keys,
-        packed=batch["cls_positions"].shape[1] > 1,
+        packed=_is_packed(batch),
+        attention=attention,
     )
     sums = {o.name: o.sums(model, hidden, batch) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
@@ -60,6 +69,15 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
     return figures | {"loss": sum(figures[f"{o.name}_loss"] for o in objectives)}
 
 
+def _is_packed(batch: Batch) -> bool:
+    return batch["cls_positions"].shape[1] > 1
+
+
+def _attention(blueprint: Blueprint, batch: Batch, platform: str) -> Backend:
+    """The back end that computes the attention over such rows."""
+    return choose_attention(blueprint.model, platform, batch["input_ids"].shape[1], _is_packed(batch)).backend
+
+
 def split_microbatches(batch: Any, count: int) -> Any:
     """[B, ...] -> [count, B / count, ...]; microbatch i holds rows i, i + count, ...
 
@@ -78,14 +96,16 @@ def make_train_step(
     grad_accum_steps: int,
     dropout_seed: int | None,
     platform: str | None = None,
+    deterministic: bool = False,
 ) -> TrainStep:
     """The jitted `(state, batch) -> (state, metrics)`; the state is donated.
 
-    dropout_seed None trains without dropout; `platform` is what it is compiled for, by default the mesh's own. Metrics
-    are float32 scalars over the global batch, still on the device. Call it under `jax.set_mesh(blueprint.mesh)`.
+    dropout_seed None trains without dropout; `platform` is what it is compiled for, by default the mesh's own;
+    `deterministic` asks for the same bits in every process, where that costs something. Metrics are float32 scalars
+    over the global batch, still on the device. Call it under `jax.set_mesh(blueprint.mesh)`.
     """
-    gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps)
-    on_cpu = (platform or blueprint.mesh.devices.flat[0].platform) == "cpu"
+    platform = platform or blueprint.mesh.devices.flat[0].platform
+    gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, platform)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
@@ -93,7 +113,7 @@ def make_train_step(
         keys = None if dropout_seed is None else row_keys(dropout_seed, state.step, rows)
         grads, sums = gradient(state.params, batch, keys, weights)
         learning_rate = schedule(state.step)
-        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, on_cpu)
+        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, platform == "cpu")
         metrics = averages(sums, weights, objectives) | {
             "grad_norm": grad_norm,
             "learning_rate": learning_rate,
@@ -108,38 +128,58 @@ def make_train_step(
         in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
+        compiler_options=_options(blueprint, platform, deterministic),
     )
 
 
-def make_eval_step(blueprint: Blueprint, objectives: tuple[Objective, ...]) -> EvalStep:
+def make_eval_step(
+    blueprint: Blueprint,
+    objectives: tuple[Objective, ...],
+    *,
+    platform: str | None = None,
+    deterministic: bool = False,
+) -> EvalStep:
     """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
+    platform = platform or blueprint.mesh.devices.flat[0].platform
 
     def local(params: Params, batch: Batch) -> Metrics:
         model = bind(blueprint.graphdef, _gather(params, blueprint))
-        figures = objective_sums(model, batch, None, objectives) | batch_weights(batch, objectives)
+        attention = _attention(blueprint, batch, platform)
+        figures = objective_sums(model, batch, None, objectives, attention) | batch_weights(batch, objectives)
         return jax.lax.psum(figures, BATCH_AXES)
 
     step = jax.shard_map(
         local,
         mesh=blueprint.mesh,
-        in_specs=(_manual_specs(blueprint), P(BATCH_AXES)),
+        in_specs=(_specs(blueprint, BATCH_AXES), P(BATCH_AXES)),
         out_specs=P(),
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )
-    return jax.jit(step, in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh)))
+    return jax.jit(
+        step,
+        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh)),
+        compiler_options=_options(blueprint, platform, deterministic),
+    )
+
+
+def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
+    """The compiler's settings, those that it knows where its devices can be asked."""
+    options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
+    return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
 
 
 def _sharded_gradient(
-    blueprint: Blueprint, objectives: tuple[Objective, ...], grad_accum_steps: int
+    blueprint: Blueprint, objectives: tuple[Objective, ...], grad_accum_steps: int, platform: str
 ) -> Callable[..., tuple[Params, Metrics]]:
     """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
 
     def local(params: Params, batch: Batch, keys: jax.Array | None, weights: Metrics) -> tuple[Params, Metrics]:
         whole = _gather(params, blueprint)
+        attention = _attention(blueprint, batch, platform)
 
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-            sums = objective_sums(bind(blueprint.graphdef, params), batch, keys, objectives)
+            sums = objective_sums(bind(blueprint.graphdef, params), batch, keys, objectives, attention)
             # Divided by the weights of the global batch: gradients of the parts then simply add up.
             return averages(sums, weights, objectives)["loss"], sums
 
@@ -150,7 +190,7 @@ def _sharded_gradient(
             grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
         return _reduce(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
 
-    specs = _manual_specs(blueprint)
+    specs = _specs(blueprint, BATCH_AXES)
     return jax.shard_map(
         local,
         mesh=blueprint.mesh,
@@ -172,10 +212,10 @@ def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.
     return jax.lax.scan(add, zero, parts)[0]
 
 
-def _manual_specs(blueprint: Blueprint) -> Any:
-    """Per parameter: the part of its sharding that runs over the batch axes."""
-    manual = lambda names: P(*[axis if axis in BATCH_AXES else None for axis in spec(names)])  # noqa: E731
-    return jax.tree.map(manual, blueprint.logical_axes, is_leaf=is_names)
+def _specs(blueprint: Blueprint, axes: tuple[str, ...]) -> Any:
+    """Per parameter: the part of its sharding that runs over these mesh axes."""
+    part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
+    return jax.tree.map(part, blueprint.logical_axes, is_leaf=is_names)
 
 
 def _gather(params: Params, blueprint: Blueprint) -> Params:
@@ -186,7 +226,7 @@ def _gather(params: Params, blueprint: Blueprint) -> Params:
     def gather(x: jax.Array, axes: P) -> jax.Array:
         return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
 
-    return jax.tree.map(gather, params, _manual_specs(blueprint))
+    return _per_tensor_shard(lambda x: jax.tree.map(gather, x, _specs(blueprint, BATCH_AXES)), params, blueprint)
 
 
 def _reduce(grads: Params, blueprint: Blueprint) -> Params:
@@ -201,7 +241,18 @@ def _reduce(grads: Params, blueprint: Blueprint) -> Params:
             summed = several - {"fsdp"}
         return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
 
-    return jax.tree.map(reduce, grads, _manual_specs(blueprint))
+    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, _specs(blueprint, BATCH_AXES)), grads, blueprint)
+
+
+def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, blueprint: Blueprint) -> Params:
+    """Gather or reduce over the batch axes what each device has of the parameters.
+
+    Left to automatic sharding, the compiler first gathers each array over `tensor`, and so sends it whole.
+    """
+    if blueprint.mesh.shape["tensor"] == 1 or blueprint.mesh.shape["fsdp"] == 1:
+        return exchange(tree)
+    specs = _specs(blueprint, ("tensor",))
+    return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
 
 
 def _apply(

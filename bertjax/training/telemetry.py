@@ -14,7 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from bertjax.text.lean_import import without
+from bertjax.text.remote import Place, RemotePath
 from bertjax.training.files import replace_text
+from bertjax.training.mirror import Mirror
+from bertjax.training.remote_run import Desk
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"
@@ -28,6 +32,9 @@ class Writer(Protocol):
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step."""
+
+    def flush(self) -> None:
+        """Bring what was written so far to where others can read it."""
 
     def close(self) -> None:
         """Bring everything written to disk."""
@@ -52,6 +59,9 @@ class JsonlWriter:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._file.write(_line({"step": int(step), "time": now} | {k: _plain(v) for k, v in metrics.items()}))
 
+    def flush(self) -> None:
+        """Do nothing: every line has left already."""
+
     def close(self) -> None:
         """Bring the file to disk."""
         if not self._file.closed:
@@ -63,8 +73,8 @@ class TensorBoardWriter:
     """Writes scalars for TensorBoard, which from a restart on hides what a dead process wrote after `resume_step`."""
 
     def __init__(self, directory: Path, resume_step: int) -> None:
-        # Imported here because it imports torch where torch is installed, which takes seconds.
-        from tensorboardX import SummaryWriter
+        with without("torch"):
+            from tensorboardX import SummaryWriter
 
         # Event files are named by second and host: the suffix keeps a quick restart off its predecessor's file.
         self._writer = SummaryWriter(
@@ -76,27 +86,49 @@ class TensorBoardWriter:
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), int(step))
 
+    def flush(self) -> None:
+        """Bring the event file up to date."""
+        self._writer.flush()
+
     def close(self) -> None:
         """Bring the event file to disk."""
         self._writer.close()
 
 
 class Telemetry:
-    """Hands metrics to several writers; a context manager that closes them."""
+    """Hands metrics to several writers; a context manager that closes them.
 
-    def __init__(self, writers: Sequence[Writer]) -> None:
-        self._writers = tuple(writers)
+    With a mirror, what they write reaches object storage by and by.
+    """
+
+    def __init__(self, writers: Sequence[Writer], mirror: Mirror | None = None) -> None:
+        self._writers, self._mirror = tuple(writers), mirror
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step everywhere."""
         for writer in self._writers:
             writer.write(step, metrics)
+        if self._mirror is not None and self._mirror.is_due:
+            self._flush()
+            self._mirror.publish_beside()
+
+    def publish(self) -> None:
+        """Bring what was written so far to where the run lies; a checkpoint is not written before that is done."""
+        self._flush()
+        if self._mirror is not None:
+            self._mirror.publish()
 
     def close(self) -> None:
         """Close every writer, also when one of them fails."""
         with contextlib.ExitStack() as stack:
+            if self._mirror is not None:
+                stack.callback(self._mirror.publish)
             for writer in self._writers:
                 stack.callback(writer.close)
+
+    def _flush(self) -> None:
+        for writer in self._writers:
+            writer.flush()
 
     def __enter__(self) -> Telemetry:
         return self
@@ -106,16 +138,32 @@ class Telemetry:
 
 
 def open_telemetry(
-    run_dir: Path, resume_step: int, *, tensorboard: bool = True, hooks: Iterable[Writer] = ()
+    run_dir: Place,
+    resume_step: int,
+    *,
+    tensorboard: bool = True,
+    hooks: Iterable[Writer] = (),
+    desk: Desk | None = None,
 ) -> Telemetry:
-    """The writers of a run that starts (`resume_step` 0) or goes on from the checkpoint of `resume_step`."""
-    writers: list[Writer] = [JsonlWriter(run_dir / METRICS_FILE, resume_step)]
+    """The writers of a run that starts (`resume_step` 0) or goes on from the checkpoint of `resume_step`.
+
+    If its directory is a URL they write on the desk, and from there whole objects are sent.
+    """
+    folder, mirror = run_dir, None
+    if isinstance(run_dir, RemotePath):
+        assert desk is not None and desk.claim is not None, "a run in object storage is written by way of a desk"
+        folder = desk.folder / "logs"
+        folder.mkdir()
+        if (run_dir / METRICS_FILE).is_file():
+            run_dir.download_all(folder, [METRICS_FILE])
+        mirror = Mirror(folder, run_dir, desk.claim)
+    writers: list[Writer] = [JsonlWriter(folder / METRICS_FILE, resume_step)]
     if tensorboard:
-        writers.append(TensorBoardWriter(run_dir / TENSORBOARD_DIRECTORY, resume_step))
-    return Telemetry([*writers, *hooks])
+        writers.append(TensorBoardWriter(folder / TENSORBOARD_DIRECTORY, resume_step))
+    return Telemetry([*writers, *hooks], mirror)
 
 
-def read_metrics(path: Path) -> list[Record]:
+def read_metrics(path: Place) -> list[Record]:
     """The lines of a JSONL file of metrics, without a last one that a killed process left torn.
 
     Raises ValueError naming the line if any other is not a record.

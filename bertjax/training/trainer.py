@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -13,15 +15,19 @@ from bertjax.config import Config
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
-from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.parallel.processes import Processes, alone
+from bertjax.parallel.sharding import local_rows, place, to_global
+from bertjax.text.remote import Place, place_of
 from bertjax.training import checkpoint
 from bertjax.training.evaluate import Baselines
 from bertjax.training.flops import Peak
-from bertjax.training.interrupt import Interrupt
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.profile import DIRECTORY as PROFILE
+from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
-from bertjax.training.run_directory import describe_run, own_directory
+from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timesplit import TimeSplit
@@ -46,28 +52,42 @@ class Outcome:
     exit_code: int
 
 
-def train(job: Job, say: Say, initial: Initial | None = None) -> Outcome:
+def train(job: Job, say: Say, initial: Initial | None = None, processes: Processes | None = None) -> Outcome:
     """Train from where the run stands to its last step, and evaluate; or until a signal asks to stop.
 
     `initial` makes the weights to start with if there is no checkpoint to go on from, and is called only then.
-    Raises ValueError if a checkpoint cannot be used, RuntimeError when too many updates in a row were not finite.
+    `processes`: all those of the run, entered; without them this one trains alone. Raises ValueError if a checkpoint
+    cannot be used, RuntimeError when too many updates in a row were not finite, Stopped by a signal that came when
+    nothing had been trained.
     """
+    if processes is None:
+        with alone() as processes:
+            return train(job, say, initial, processes)
     training = job.config.training
-    directory = job.config.directory
-    with own_directory(directory), Interrupt() as interrupt, jax.set_mesh(job.mesh):
+    directory = place_of(job.config.directory)
+    with own_directory(directory, job.config.data.cache_dir, processes.number) as desk, jax.set_mesh(job.mesh):
+        require_shared(directory, processes)
         saved = checkpoint.Checkpoints(
-            directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
+            directory / checkpoint.DIRECTORY,
+            keep_last=training.keep_last,
+            keep_every=training.keep_every,
+            desk=desk,
         )
-        with saved:
-            state = starting_state(job, saved, say, initial)
+        with saved, contextlib.ExitStack() as log:
+            with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
+                state = starting_state(job, saved, say, initial)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
-            if jax.process_index() == 0:
-                describe_run(job.config, job.tokenizer)
+            if processes.first and (notice := describe_run(job.config, job.tokenizer, desk)):
+                say(notice)
             start = int(state.step)
-            telemetry = open_telemetry(directory, start) if jax.process_index() == 0 else Telemetry([])
-            progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every)
-            with telemetry, progress:
-                return Loop(job, saved, telemetry, progress, interrupt, tokens_seen(directory)).run(state)
+            telemetry = open_telemetry(directory, start, desk=desk) if processes.first else Telemetry([])
+            stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
+            progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every, stream=stream)
+            traced = steps_to_profile(job.config.profile, training.steps)
+            profile = Profile(traced, start, directory / PROFILE, progress.note)
+            with telemetry, progress, profile:
+                seen = tokens_seen(directory, start) if processes.first else 0.0
+                return Loop(job, saved, telemetry, progress, profile, processes, seen).run(state)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -85,17 +105,17 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
         say(f"resuming {config.directory} at step {restored.step:,}")
         return restored.state
     if initial is not None:
-        params = jax.device_put(initial(), blueprint.shardings.params)
+        params = place(initial(), blueprint.shardings.params)
         make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
         return make(params)
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 
 
-def tokens_seen(directory: Path) -> float:
+def tokens_seen(directory: Place, start: int) -> float:
     """Real tokens that the run's earlier processes had trained on, up to the step where this one begins."""
     path = directory / METRICS_FILE
     records = read_metrics(path) if path.exists() else []
-    return max((record.get(TOKENS_SEEN, 0.0) for record in records), default=0.0)
+    return max((record.get(TOKENS_SEEN, 0.0) for record in records if record["step"] <= start), default=0.0)
 
 
 class Loop:
@@ -107,11 +127,12 @@ class Loop:
         saved: checkpoint.Checkpoints,
         telemetry: Telemetry,
         progress: Progress,
-        interrupt: Interrupt,
+        profile: Profile,
+        processes: Processes,
         tokens_before: float,
     ) -> None:
         self.job, self.saved, self.telemetry = job, saved, telemetry
-        self.progress, self.interrupt = progress, interrupt
+        self.progress, self.profile, self.processes = progress, profile, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.window_start = time.perf_counter()
@@ -120,17 +141,19 @@ class Loop:
         """Stage after stage, until the end or a signal."""
         evaluation: dict[str, float] = {}
         for rows in self.job.stages:
-            if int(state.step) < rows.stage.stop and self.interrupt.received is None:
-                state, evaluation = self.run_stage(rows, state)
+            if int(state.step) < rows.stage.stop and not self.processes.stopped:
+                with self.memory_told(f"training on {_rows_of(rows)}", rows):
+                    state, evaluation = self.run_stage(rows, state)
         last = self.job.stages[-1]
         step = int(state.step)
-        if self.interrupt.received is not None:
+        if not evaluation and not self.processes.stopped:  # nothing was left to train
+            evaluation = self.evaluate(last, step, state)
+        if self.processes.stopped:
             evaluation = {}
             self.log(step, settle=True)
             self.save(step, state)
-        elif not evaluation:  # nothing was left to train
-            evaluation = self.evaluate(last, step, state)
-        self.saved.wait()
+        with self.processes.taking_time():
+            self.saved.wait()
         return self.outcome(step, evaluation, last.baselines)
 
     def run_stage(self, rows: Rows, state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -149,6 +172,7 @@ class Loop:
             self.progress.note(
                 f"from step {int(state.step):,}: rows of {length} tokens; batches come through {feed.engine}"
             )
+            self.rest(int(state.step))
             return self.step_through(rows, state, feed)
 
     def step_through(self, rows: Rows, state: TrainState, feed: Feed) -> tuple[TrainState, dict[str, float]]:
@@ -160,13 +184,15 @@ class Loop:
         def due(period: int) -> bool:
             return step % period == 0 or step == stage.stop
 
-        while step < stage.stop and self.interrupt.received is None:
-            with self.times.measure("input_wait"):
-                local = next(feed)
-            with self.times.measure("step"):
-                batch = to_global(self.job.mesh, local, training.global_batch_size)
-                state, metrics = rows.train_step(state, batch)
-                self.metrics.add(metrics)
+        while step < stage.stop and self.processes.go_on(first=step == first):
+            with self.profile.step(step, self.metrics.drain):
+                with self.times.measure("input_wait"), self.processes.taking_time("input"):
+                    local = next(feed)
+                with self.times.measure("step"):
+                    batch = to_global(self.job.mesh, local, training.global_batch_size)
+                    state, metrics = rows.train_step(state, batch)
+                    self.processes.begun()
+                    self.metrics.add(metrics)
             step += 1
             if step == first + 1:
                 self.log(step, settle=True)
@@ -181,6 +207,12 @@ class Loop:
             if due(training.checkpoint_every):
                 self.save(step, state)
         return state, evaluation
+
+    def rest(self, step: int) -> None:
+        """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
+        self.saved.wait()
+        where = f"at step {step:,}, which is saved" if step else "before the first step; nothing was saved"
+        self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
     def log(self, step: int, *, settle: bool) -> None:
         """Write the means over the steps finished since the last call; `settle` waits for all that were dispatched.
@@ -206,9 +238,11 @@ class Loop:
             )
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
-        """Evaluate on the held-out batches and log it."""
-        with self.times.measure("eval"):
-            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives)
+        """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
+        with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
+            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, self.processes.go_on)
+        if self.processes.stopped:
+            return {}
         self.telemetry.write(step, figures | rows.baselines.metrics())
         self.progress.note(f"step {step:,}  held out  {_brief(figures)}")
         self.window_start = time.perf_counter()
@@ -216,9 +250,19 @@ class Loop:
 
     def save(self, step: int, state: TrainState) -> None:
         """Start to write a checkpoint; the files are written while training goes on."""
-        with self.times.measure("checkpoint"):
+        with self.times.measure("checkpoint"), self.processes.taking_time():
+            self.telemetry.publish()
             self.saved.save(step, state, self.job.metadata)
         self.window_start = time.perf_counter()
+
+    def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
+        """Where memory runs out inside, the settings to change are named."""
+        return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.steps_saved)
+
+    def steps_saved(self) -> list[int]:
+        """Steps that have a checkpoint, the one that is being written among them."""
+        self.saved.wait()
+        return self.saved.steps()
 
     def outcome(self, step: int, evaluation: dict[str, float], baselines: Baselines) -> Outcome:
         """The run's figures for whoever called."""
@@ -232,8 +276,16 @@ class Loop:
             tokens_per_second=self.metrics.rate,
             mfu=self.metrics.mfu,
             peak=self.job.peak,
-            exit_code=self.interrupt.exit_code,
+            exit_code=self.processes.exit_code,
         )
+
+
+def _rows_of(rows: Rows) -> str:
+    training = rows.stage.training
+    return (
+        f"{training.global_batch_size:,} rows of {rows.stage.data.sequence_length} tokens a step in "
+        f"{training.grad_accum_steps} microbatch(es)"
+    )
 
 
 def _brief(figures: dict[str, float]) -> str:
@@ -252,8 +304,10 @@ def evaluate_params(
     config: Config, content: TrainingData, params: Params, step: int
 ) -> tuple[dict[str, float], Baselines]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
+    # Who computed the attention when the run was trained may not be had here, and is no part of the model.
+    config = replace(config, model=replace(config.model, attention="auto"))
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
-    with jax.set_mesh(job.mesh):
-        placed = jax.device_put(params, job.blueprint.shardings.params)
+    with jax.set_mesh(job.mesh), settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage):
+        placed = place(params, job.blueprint.shardings.params)
         return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines

@@ -14,56 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import open_feed
+from bertjax.input.made_up_text import MadeUpSplit, MadeUpVocabulary
 from bertjax.input.plan import build_plan
 from bertjax.text.store import TokenStore
-
-FIRST_TOKEN = 1000
-VOCAB_SIZE = 30_522
-
-
-@dataclass
-class MadeUpSplit:
-    """Documents like Wikipedia's: geometric numbers of sentences of log-normal lengths, of random tokens."""
-
-    tells_words = False
-
-    sentences: int
-    giant: int = 0  # of them, in one document
-
-    def __post_init__(self) -> None:
-        generator = np.random.default_rng(0)
-        lengths = np.maximum(generator.lognormal(np.log(20), 0.6, self.sentences), 1).astype(np.int64)
-        sizes = generator.geometric(1 / 25, self.sentences // 20)
-        ends = np.cumsum(sizes)
-        ends = np.append(ends[ends < self.sentences], self.sentences)
-        ends = ends[(ends <= (self.sentences - self.giant) // 2) | (ends > (self.sentences + self.giant) // 2)]
-        self.document_offsets = np.concatenate([[0], ends])
-        self.sentence_offsets = np.concatenate([[0], np.cumsum(lengths)])
-        self._flat = generator.integers(FIRST_TOKEN, VOCAB_SIZE, int(self.sentence_offsets[-1]), dtype=np.uint16)
-
-    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        return self._flat.take(shift + np.arange(len(shift)))
-
-
-@dataclass
-class MadeUpVocabulary:
-    vocab_size: int = VOCAB_SIZE
-    pad_id: int = 0
-    cls_id: int = 101
-    sep_id: int = 102
-    mask_id: int = 103
-
-    @property
-    def is_continuation(self) -> np.ndarray:
-        return np.arange(self.vocab_size) % 5 == 0
 
 
 def measure_plan(split, length: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from exported_models import trained_model
 
 import bertjax
 from bertjax.__main__ import main
+from bertjax.cli import embed as embed_verb
 from bertjax.convert.sources import write_run
 from bertjax.embed.outputs import open_output
 
@@ -83,7 +86,7 @@ def test_json_lines_and_parquet_hold_the_same_numbers(run, vectors, tmp_path):
     assert np.array_equal(np.array(table["vector"].to_pylist(), np.float32), vectors)
 
 
-def test_matrices_with_their_tokens(run, tmp_path):
+def test_matrices_with_their_tokens(run, tmp_path, capsys):
     parquet = pytest.importorskip("pyarrow.parquet")
     model = bertjax.load(run)
     wanted = model.encode(TEXTS, pooling="none", layer=1, long="split", max_length=16)
@@ -95,6 +98,7 @@ def test_matrices_with_their_tokens(run, tmp_path):
     texts = written(tmp_path, "texts.txt")
     for suffix in ("npy", "jsonl", "parquet"):
         assert embed(run, texts, "--output", tmp_path / f"out.{suffix}", *options) == 0
+        assert "1 of 5 texts were longer than 16 tokens and were taken in " in capsys.readouterr().out
     rows, offsets = np.load(tmp_path / "out.npy"), np.load(tmp_path / "out.offsets.npy")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
@@ -106,24 +110,37 @@ def test_matrices_with_their_tokens(run, tmp_path):
             assert np.array_equal(np.array(line["matrix"], np.float32), matrix)
 
 
+@pytest.fixture
+def piped() -> Iterator[Callable[[bytes], None]]:
+    """Puts bytes into a pipe that is this process's standard input."""
+    before, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+
+    def put(content: bytes) -> None:
+        os.write(write, content)
+        os.close(write)
+
+    yield put
+    os.dup2(before, 0)
+    os.close(read), os.close(before)
+
+
 @pytest.mark.parametrize("field", [None, "abstract"])
-def test_standard_input(run, vectors, tmp_path, field):
-    given = written(tmp_path, "texts.jsonl" if field else "texts.txt").read_bytes()
-    arguments = ["embed", str(run), "--output", str(tmp_path / "out.npy"), *(["--field", field] if field else [])]
+def test_standard_input(run, vectors, tmp_path, capsys, piped, field):
+    piped(written(tmp_path, "texts.jsonl" if field else "texts.txt").read_bytes())
+    assert embed(run, "--output", tmp_path / "out.npy", *(["--field", field] if field else [])) == 0
+    assert np.array_equal(np.load(tmp_path / "out.npy"), vectors)
+    assert "embed  5 texts" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_standard_input_of_a_process(run, vectors, tmp_path):
+    given = written(tmp_path, "texts.txt").read_bytes()
+    arguments = ["embed", str(run), "--output", str(tmp_path / "out.npy")]
     ended = subprocess.run([sys.executable, "-m", "bertjax", *arguments], input=given, capture_output=True, timeout=300)
     assert ended.returncode == 0, ended.stderr.decode()
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), vectors, rtol=1e-5, atol=1e-6)
     assert b"embed  5 texts" in ended.stderr
-
-
-def test_long_texts_are_told_of(run, tmp_path, capsys):
-    texts = written(tmp_path, "texts.txt")
-    for long, message in (
-        ("truncate", "1 of 5 texts were longer than 8 tokens and were truncated"),
-        ("split", "1 of 5 texts were longer than 8 tokens and were taken in "),
-    ):
-        assert embed(run, texts, "--output", tmp_path / "out.npy", "--max-length", 8, "--long", long) == 0
-        assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -135,6 +152,7 @@ def test_long_texts_are_told_of(run, tmp_path, capsys):
             "--output out.csv: its suffix says what it is to be: .npy, .jsonl",
         ),
         ("texts.txt", ["--output", "nowhere/out.npy"], "there is no directory nowhere"),
+        ("texts.txt", ["--output", "s3://bucket/out.npy"], "are written to a file of this machine"),
         (
             "texts.txt",
             ["--output", "out.npy", "--field", "abstract"],
@@ -171,6 +189,17 @@ def test_a_line_that_is_wrong_is_found_before_the_first_text_is_embedded(run, tm
     said = capsys.readouterr()
     assert "texts.jsonl, line 6: field `abstract` is int, not a string" in said.err and not said.out
     assert not (tmp_path / "out.npy").exists()
+
+
+def test_after_an_interruption_nothing_is_there_and_none_is_promised(run, tmp_path, capsys, monkeypatch):
+    def interrupted(*arguments):
+        yield "the museum"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed_verb, "read_texts", interrupted)
+    assert embed(run, written(tmp_path, "texts.txt"), "--output", tmp_path / "out.npy") == 130
+    assert "interrupted; nothing was written; the same command starts over" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])

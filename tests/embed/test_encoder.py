@@ -22,9 +22,11 @@ from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the difference's norm, beside the reference's
 TEXTS = [text for pair in PAIRS[:3] for text in pair] + ["", "a", "the museum of drawings. " * 3]
-LAYERS = ("last", 0, -4, "sum4", "concat4")
-# Every pooling of the last layer, and of others as many as their widths differ; every layer of every token.
-POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), -4: ("none", "mean"), "concat4": ("none", "max")}
+LAYERS = ("last", 0, pytest.param(-4, marks=pytest.mark.long), "sum4", "concat4")
+# Every pooling of the last layer; of the others one, for they are pooled by the same lines.
+POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), -4: ("mean",)}
+
+LONG, PARTS = "the ab the cde " * 3, ["the ab the", "cde the ab", "the cde the", "ab the cde"]  # 6 pieces at most
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("which", ["tiny", "minilm"])
+@pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=pytest.mark.long)])
 def test_every_pooling_of_every_layer_is_that_of_transformers(
     request: pytest.FixtureRequest, which: str, layer: int | str
 ) -> None:
@@ -112,26 +114,26 @@ def test_normalized_vectors_have_length_one(tiny: tuple[TrainedModel, Path]) -> 
 
 
 def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedModel, Path]) -> None:
-    texts = [" ".join(["the museum"] * (number % 12)) + f" {number}" for number in range(150)]
+    texts = [" ".join(["the museum"] * (number % 12)) + f" {number}" for number in range(60)]
     one = TextEncoder(tiny[0], Encoding(batch_tokens=64), jax.devices()[:1])
-    alone = np.stack([next(one.encode([text])).vectors for text in texts[:12]])
-    spread = TextEncoder(tiny[0], Encoding(batch_tokens=256), jax.devices())
+    alone = np.stack([next(one.encode([text])).vectors for text in texts[:6]])
+    spread = TextEncoder(tiny[0], Encoding(batch_tokens=64), jax.devices())
     vectors = np.stack([embedding.vectors for embedding in spread.encode(iter(texts))])
-    assert_close(vectors[:12], alone)
+    assert_close(vectors[:6], alone)
     assert_close(np.stack([embedding.vectors for embedding in spread.encode(texts[::-1])])[::-1], vectors)
-    assert spread.counts.texts == 300
+    assert spread.counts.texts == 120
     assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
 
 
 def test_windows_are_in_order_and_few_shapes_are_compiled(tiny: tuple[TrainedModel, Path]) -> None:
-    encoder = TextEncoder(tiny[0], Encoding(max_length=40, batch_tokens=40, pooling="none"), jax.devices()[:1])
-    texts = [" ".join(["the"] * (1 + number * 7 % 60)) for number in range(500)]
+    encoder = TextEncoder(tiny[0], Encoding(max_length=32, batch_tokens=32, pooling="none"), jax.devices()[:1])
+    texts = [" ".join(["the"] * (1 + number * 7 % 60)) for number in range(80)]
     shapes = set()
     compute = encoder._compute
     encoder._compute = lambda rows, length, height: shapes.add((height, length)) or compute(rows, length, height)
     sizes = [len(embedding.vectors) for embedding in encoder.encode(texts)]
-    assert sizes == [2 + min(38, 1 + number * 7 % 60) for number in range(500)]
-    assert {length for _, length in shapes} == {16, 32, 40} and len(shapes) <= 6
+    assert sizes == [2 + min(30, 1 + number * 7 % 60) for number in range(80)]
+    assert {length for _, length in shapes} == {16, 32} and len(shapes) <= 4
 
 
 def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -> None:
@@ -146,23 +148,27 @@ def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -
 
 def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path]) -> None:
     model = tiny[0]
-    text, parts = "the ab the cde " * 3, ["the ab the", "cde the ab", "the cde the", "ab the cde"]  # 6 pieces at most
-    states, pooled = their_states(tiny[1], parts)
+    states, _ = their_states(tiny[1], PARTS)
     rows = [states_of_part[-1] for states_of_part in states]
     encoder = TextEncoder(model, Encoding(max_length=8, pooling="none", long="split"), jax.devices()[:1])
-    ((matrix, ids),) = encoder.encode([text])
-    (flat,) = model.tokenizer.encode_sentences([text])
+    ((matrix, ids),) = encoder.encode([LONG])
+    (flat,) = model.tokenizer.encode_sentences([LONG])
     assert ids.tolist() == [model.tokenizer.cls_id, *flat, model.tokenizer.sep_id]
     assert_close(matrix, np.concatenate([rows[0][:-1], rows[1][1:-1], rows[2][1:-1], rows[3][1:]]))
     assert (encoder.counts.split, encoder.counts.parts, encoder.counts.tokens_cut) == (1, 4, 0)
     assert encoder.counts.told(8) == ["1 of 1 texts were longer than 8 tokens and were taken in 4 parts"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("max", marks=pytest.mark.long), "pooler"])
+def test_the_parts_of_a_text_are_pooled_together(tiny: tuple[TrainedModel, Path], pooling: str) -> None:
+    states, pooled = their_states(tiny[1], PARTS)
+    rows = [states_of_part[-1] for states_of_part in states]
     wanted = {
         "mean": np.concatenate(rows).mean(axis=0),
         "max": np.concatenate(rows).max(axis=0),
         "pooler": np.mean(pooled, axis=0),
     }
-    for pooling, vector in wanted.items():
-        assert_close(ours(model, [text], max_length=8, pooling=pooling, long="split")[0], vector)
+    assert_close(ours(tiny[0], [LONG], max_length=8, pooling=pooling, long="split")[0], wanted[pooling])
 
 
 def test_a_word_longer_than_a_row_is_cut_all_the_same(tiny: tuple[TrainedModel, Path]) -> None:
@@ -202,9 +208,8 @@ def test_a_vector_that_is_not_finite_is_refused(tiny: tuple[TrainedModel, Path])
     word = params["encoder"]["embeddings"]["word"]
     (ids,) = tiny[0].tokenizer.encode_sentences(["museum"])
     params["encoder"]["embeddings"]["word"] = word.at[int(ids[0])].set(np.nan)
-    broken = TextEncoder(replace(tiny[0], params=params), Encoding(batch_tokens=1024), jax.devices()[:1])
     with pytest.raises(ValueError, match="text 3: its vector is not finite"):
-        list(broken.encode(["a", "b", "museum", "c"]))
+        ours(replace(tiny[0], params=params), [TEXTS[1], TEXTS[2], "museum", *TEXTS[3:]])
 
 
 def test_two_layers_have_no_last_four(tmp_path: Path) -> None:

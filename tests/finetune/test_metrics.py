@@ -24,7 +24,7 @@ NUMBERS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(CLASSES)
 def test_classes(pairs: list[tuple[int, int]]) -> None:
     predicted, labels = (np.array(side) for side in zip(*pairs, strict=True))

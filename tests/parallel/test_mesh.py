@@ -35,6 +35,37 @@ def test_a_mesh_that_does_not_fit_is_refused(config: MeshConfig, message: str) -
 
 
 @pytest.mark.parametrize(
+    ("config", "axis"), [(MeshConfig(-1, 2), 0), (MeshConfig(-1, 4, dcn_fsdp=2), 1)], ids=["over data", "over fsdp"]
+)
+def test_slices_lie_along_the_axis_they_are_given_to(config: MeshConfig, axis: int) -> None:
+    devices = jax.devices()
+    mesh = make_mesh(config, devices, [n % 2 for n in range(8)])
+    number = {device: n % 2 for n, device in enumerate(devices)}
+    slices = np.vectorize(number.__getitem__)(mesh.devices)
+    halves = np.split(slices, 2, axis)
+    assert {len(set(half.flat)) for half in halves} == {1}
+    assert sorted(mesh.devices.flat, key=lambda device: device.id) == devices
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MeshConfig(dcn_data=3), r"mesh.dcn_data=3 .* does not make the 2 slice"),
+        (MeshConfig(dcn_fsdp=3), r"mesh.dcn_fsdp is a divisor of the number of slices, which is 2"),
+        (MeshConfig(data=1, fsdp=8), r"mesh.data=1 cannot be laid over 2 of the 2 slices"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused(config: MeshConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_mesh(config, jax.devices(), [0] * 4 + [1] * 4)
+
+
+def test_a_factor_across_slices_is_refused_where_there_is_one_slice() -> None:
+    with pytest.raises(ValueError, match=r"mesh.dcn_data=2 .* does not make the 1 slice"):
+        make_mesh(MeshConfig(dcn_data=2))
+
+
+@pytest.mark.parametrize(
     ("mesh", "model", "training", "message"),
     [
         (MeshConfig(8), {}, {"global_batch_size": 12}, r"global_batch_size=12.*multiple of 8"),

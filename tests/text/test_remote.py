@@ -5,7 +5,6 @@ Against a server that speaks S3, where s3fs and moto are installed, and against 
 
 import hashlib
 import importlib.util
-import itertools
 import json
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import object_storage
 import pytest
 from small_corpus import changed, content, generated_text
 from test_sources import COMPRESS, article
@@ -33,7 +31,6 @@ from bertjax.text.store import SPLITS, TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
-_NUMBERS = itertools.count()
 _UNIT_BYTES = 1300
 
 
@@ -44,29 +41,6 @@ def data(data, tmp_path, monkeypatch):
     for number in range(16, 40):
         (tmp_path / "text" / f"{number}.txt").unlink()
     return data
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    if object_storage.MISSING:
-        pytest.skip(f"needs {', '.join(object_storage.MISSING)}: pip install s3fs 'moto[server]'")
-    server = object_storage.Server(tmp_path_factory.mktemp("server") / "log")
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in server.environment().items():
-            environment.setenv(name, value)
-        yield server
-    server.stop()
-
-
-@pytest.fixture(params=["memory", "s3"])
-def bucket(request):
-    """The URL of an empty bucket."""
-    return request.getfixturevalue("server").bucket() if request.param == "s3" else f"memory://bucket-{next(_NUMBERS)}"
-
-
-@pytest.fixture
-def s3(server):
-    return server.bucket()
 
 
 def uploaded(folder, url):
@@ -381,3 +355,25 @@ def test_reading_asks_for_pieces(bucket, monkeypatch):
         assert file.seek(-6, 2) == 2554 and file.read() == content[-6:] and file.read(1) == b""
         assert file.seek(0) == 0 and file.read() == content
     assert remote.bytes_of(f"{bucket}/a") == 2560
+
+
+def test_places_are_listed_moved_and_removed(bucket, tmp_path):
+    place = RemotePath(f"{bucket}/a/b")
+    assert not place.exists() and not place.is_dir() and not list(place.iterdir()) and not place.sizes()
+    (tmp_path / "deep").mkdir()
+    files = {"one.txt": b"1", "deep/two": b"22"}
+    for name, held in files.items():
+        (tmp_path / name).write_bytes(held)
+    place.upload_all(tmp_path, files)
+    assert place.exists() and place.is_dir() and not place.is_file()
+    assert [found.name for found in place.iterdir()] == ["deep", "one.txt"] and (place / "one.txt").suffix == ".txt"
+    assert place.sizes() == {"one.txt": 1, "deep/two": 2}
+    copy = RemotePath(f"{bucket}/copy")
+    place.copy_to(copy)
+    copy.download_all(tmp_path / "back", files)
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
+    (copy / "one.txt").unlink()
+    (copy / "one.txt").unlink(missing_ok=True)
+    copy.rmtree()
+    copy.rmtree()
+    assert not copy.exists() and place.sizes().keys() == files.keys()

@@ -154,7 +154,7 @@ class Torchs:
     [
         ("bert_adamw", ByHand, 1e-3),
         ("adamw", Torchs, 1e-3),
-        ("lamb", ByHand, 1e-2),
+        pytest.param("lamb", ByHand, 1e-2, marks=pytest.mark.long),
         pytest.param("lamb_uncorrected", ByHand, 1e-2, marks=pytest.mark.long),
     ],
 )

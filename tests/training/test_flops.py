@@ -55,6 +55,8 @@ def test_mfu_is_a_share_of_the_peak():
         ("NVIDIA H200", 989.5),
         ("NVIDIA B200", 2250),
         ("NVIDIA L4", 121),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA GeForce RTX 3090", 71),
     ],
 )
 def test_table_of_peaks(device_kind, tflops):

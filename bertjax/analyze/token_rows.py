@@ -1,0 +1,89 @@
+"""One sentence or two as the model reads them: ids, segments, and which tokens make a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_ROUNDED_TO = 16  # tokens
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
+
+    ids: np.ndarray  # int32 [n]
+    segments: np.ndarray  # int32 [n]: 0, and 1 from B on
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, sentences: Sequence[np.ndarray]) -> TokenRow:
+        """The row of one sentence's ids or two's."""
+        ids, segments = [tokenizer.cls_id], [0]
+        for number, sentence in enumerate(sentences):
+            ids += [*sentence.tolist(), tokenizer.sep_id]
+            segments += [number] * (len(sentence) + 1)
+        return cls(np.array(ids, np.int32), np.array(segments, np.int32), tokenizer)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def is_special(self) -> np.ndarray:
+        """bool [n]: [CLS] and the [SEP]s."""
+        return np.isin(self.ids, (self.tokenizer.cls_id, self.tokenizer.sep_id))
+
+    @cached_property
+    def word_numbers(self) -> np.ndarray:
+        """int64 [n]: which word of the row a token is a piece of; special tokens are words of their own."""
+        goes_on = self.tokenizer.is_continuation[self.ids] & ~self.is_special
+        goes_on[1:] &= ~self.is_special[:-1]
+        return np.cumsum(~goes_on) - 1
+
+    @cached_property
+    def word_texts(self) -> list[str]:
+        """For each token the text of the whole word it is of, without case; nothing for special tokens and signs."""
+        surfaces = self.tokenizer.surfaces
+        whole: dict[int, bytes] = {}
+        for number, token, special in zip(self.word_numbers.tolist(), self.ids.tolist(), self.is_special, strict=True):
+            whole[number] = whole.get(number, b"") + (b"" if special else surfaces[token])
+        read = {number: text.decode(errors="replace").casefold() for number, text in whole.items()}
+        return [read[n] if any(map(str.isalnum, read[n])) else "" for n in self.word_numbers.tolist()]
+
+    @cached_property
+    def is_word(self) -> np.ndarray:
+        """bool [n]: tokens of words, which special tokens, punctuation and [UNK] are not."""
+        return np.array([bool(text) for text in self.word_texts])
+
+
+def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> TokenRow:
+    """The row of one text or two. Raises ValueError for an empty text, or more than `longest` tokens."""
+    sentences = tokenizer.encode_sentences(list(texts))
+    for text, ids in zip(texts, sentences, strict=True):
+        if not len(ids):
+            raise ValueError(f"sentence {text!r} has nothing in it that is kept; give a sentence")
+    row = TokenRow.of(tokenizer, sentences)
+    if len(row) > longest:
+        raise ValueError(
+            f"the sentences have {len(row)} tokens, special ones included; the model was trained on rows of {longest} "
+            "(data.sequence_length, stages.*.sequence_length); shorten them"
+        )
+    return row
+
+
+def padded(rows: Sequence[TokenRow], at_least: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """input_ids, token_type_ids and sequence_ids of a batch: int32 [rows, width], as wide as the longest row or wider.
+
+    A width is a multiple of 16, so that few of them are compiled for.
+    """
+    width = -(-max(at_least, *map(len, rows)) // _ROUNDED_TO) * _ROUNDED_TO
+    batch = np.zeros((3, len(rows), width), np.int32)
+    for number, row in enumerate(rows):
+        batch[0, number] = row.tokenizer.pad_id
+        batch[:, number, : len(row)] = row.ids, row.segments, np.ones_like(row.ids)
+    return batch[0], batch[1], batch[2]

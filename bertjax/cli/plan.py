@@ -1,0 +1,48 @@
+"""`bertjax plan`: whether a recipe fits a machine that need not be here, how fast it can be and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from bertjax.plan.topologies import LOCAL, parse_name, set_environment
+
+DOES_NOT_FIT = 3
+
+
+def plan(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    """Print the plan of a recipe and, if asked for, write it as a page. The exit code is 3 if it does not fit."""
+    if arguments.topology != LOCAL:
+        parse_name(arguments.topology, arguments.slices)
+    page = _page_path(arguments.html)
+    # jax reads its environment when it is imported, so that everything that imports it comes after this line.
+    set_environment(arguments.topology)
+    from bertjax.cli.recipe import configured
+    from bertjax.config import validate
+    from bertjax.plan.planning import answer
+
+    config = validate(configured(arguments, overrides))
+    told = answer(config, arguments, _say)
+    print(told.text)
+    if page is not None:
+        from bertjax.plan.page import render_plan
+        from bertjax.training.files import replace_text
+
+        replace_text(page, render_plan(told))
+        print(f"\npage: {page}")
+    return 0 if told.plan.fits else DOES_NOT_FIT
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _page_path(name: str | None) -> Path | None:
+    """Where the page goes, looked at before the long work."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"--html {name}: name a file in a directory that is there")
+    return path

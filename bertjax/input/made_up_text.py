@@ -1,0 +1,72 @@
+"""Text of random tokens in sentences and documents as long as Wikipedia's, for measuring speed where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+
+ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
+_FIRST_TOKEN = 104  # behind the special ones
+_SENTENCE_TOKENS, _DOCUMENT_SENTENCES = 24, 25  # means
+
+
+@dataclass
+class MadeUpVocabulary:
+    """Special tokens where BERT's vocabulary has them; a fifth of all tokens go on with a word."""
+
+    vocab_size: int = 30_522
+    pad_id: int = 0
+    cls_id: int = 101
+    sep_id: int = 102
+    mask_id: int = 103
+
+    @property
+    def is_continuation(self) -> np.ndarray:
+        """bool [vocab_size]."""
+        return np.arange(self.vocab_size) % 5 == 0
+
+
+class MadeUpSplit:
+    """So many sentences of log-normal lengths, in documents of geometric numbers of them; always the same ones.
+
+    `giant` of them are one document in the middle.
+    """
+
+    tells_words = False
+
+    def __init__(self, sentences: int, giant: int = 0, vocab_size: int = 30_522) -> None:
+        generator = np.random.default_rng(0)
+        lengths = np.maximum(generator.lognormal(np.log(20), 0.6, sentences), 1).astype(np.int64)
+        sizes = generator.geometric(1 / _DOCUMENT_SENTENCES, sentences // 20)
+        ends = np.cumsum(sizes)
+        ends = np.append(ends[ends < sentences], sentences)
+        ends = ends[(ends <= (sentences - giant) // 2) | (ends > (sentences + giant) // 2)]
+        self.document_offsets = np.concatenate([[0], ends])
+        self.sentence_offsets = np.concatenate([[0], np.cumsum(lengths)])
+        kind = np.uint16 if vocab_size <= 2**16 else np.uint32
+        self._flat = generator.integers(_FIRST_TOKEN, vocab_size, int(self.sentence_offsets[-1]), dtype=kind)
+
+    @property
+    def source_edges(self) -> np.ndarray:
+        """All documents are of one source."""
+        return np.array([0, len(self.document_offsets) - 1])
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of all these stretches, end to end."""
+        shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        return self._flat.take(shift + np.arange(len(shift)))
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Never asked for: words are told by the vocabulary."""
+        raise NotImplementedError
+
+
+def made_up_batches(data: DataConfig, seed: int, tokens: int) -> PairBatches:
+    """Rows of `data` made of about so many tokens of made-up text, whatever its sources are."""
+    data = replace(data, weights=(), temperature=1.0)
+    split = MadeUpSplit(max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size)
+    return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed)

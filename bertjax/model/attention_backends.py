@@ -1,0 +1,144 @@
+"""Scaled dot-product attention within sequences of equal id, by each back end that can compute it.
+
+All take q, k, v [B, L, H, K] and sequence_ids int32 [B, L], and return [B, L, H, K]. They agree on the real tokens;
+what they make of padding differs, and nothing reads it. XLA is the reference: the fused ones never hold the
+probabilities, which is what makes them fast on long rows and leaves them without dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from bertjax.model.dropout import ATTENTION_PROBS, dropout
+from bertjax.parallel.sharding import spec
+
+# `splash_interpreted` runs splash's kernels on any platform, op by op, so that they can be tested without a TPU.
+Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
+SPLASH_LENGTHS = 128  # splash takes rows whose length is a multiple of it
+
+
+def attend(
+    backend: Backend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    sequence_ids: jax.Array,
+    *,
+    packed: bool,
+    causal: bool,
+    dropout_keys: jax.Array | None,
+    dropout_rate: float,
+) -> jax.Array:
+    """softmax(q k / sqrt(K)) v, where a token sees the tokens of its sequence, in a causal model those up to itself.
+
+    `packed=False` says that every row is one sequence and then padding. Whether a back end can do what is asked is for
+    `attention_choice` to say.
+    """
+    if backend == "xla":
+        return xla_attention(q, k, v, visible(sequence_ids, causal), dropout_keys, dropout_rate)
+    assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
+    kernel = {
+        "cudnn": partial(cudnn_attention, packed=packed, causal=causal),
+        "splash": partial(splash_attention, causal=causal),
+        "splash_interpreted": partial(splash_attention, causal=causal, interpret=True),
+    }[backend]
+    return _per_device(kernel, q, k, v, sequence_ids)
+
+
+def visible(sequence_ids: jax.Array, causal: bool) -> jax.Array:
+    """Which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
+
+    Padding (id 0) sees padding, so that no row of the softmax is empty.
+    """
+    same = sequence_ids[:, :, None] == sequence_ids[:, None, :]
+    return same & jnp.tri(same.shape[-1], dtype=bool) if causal else same
+
+
+def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
+    """softmax(q k / sqrt(K)) over the tokens that are seen: [B, L, H, K] twice, bool [B, L, L] -> float32 [B, H, L, L].
+
+    The softmax is computed in float32 whatever the dtype of q.
+    """
+    scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
+    return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
+
+
+def xla_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    seen: jax.Array,
+    dropout_keys: jax.Array | None,
+    dropout_rate: float,
+) -> jax.Array:
+    """The formula as it stands, over the tokens that are seen, bool [B, L, L]."""
+    probs = attention_probabilities(q, k, seen)
+    probs = dropout(probs.astype(q.dtype), dropout_keys, ATTENTION_PROBS, dropout_rate)
+    return jnp.einsum("BHLM,BMHK->BLHK", probs, v)
+
+
+def cudnn_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, packed: bool, causal: bool
+) -> jax.Array:
+    """cuDNN's flash attention: rows by their lengths, and packed rows, for which it has no ids, by a mask."""
+    fused = partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
+    if packed:
+        return fused(mask=visible(sequence_ids, causal)[:, None])
+    lengths = jnp.sum(sequence_ids > 0, axis=1, dtype=jnp.int32)
+    return fused(is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths)
+
+
+def splash_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, causal: bool, interpret: bool = False
+) -> jax.Array:
+    """The TPU's splash attention, which takes sequence ids as they are and computes in float32 within a block."""
+    # Not at the top, for it takes a quarter of a second that most runs need not wait.
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    length, heads = q.shape[1:3]
+    mask = (splash.CausalMask if causal else splash.FullMask)((length, length))
+    # The largest blocks that fit: the default of 128 leaves most of the time to moving them in and out.
+    block = next(size for size in (512, 256, SPLASH_LENGTHS) if length % size == 0)
+    blocks = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+    kernel = splash.make_splash_mha(
+        splash.MultiHeadMask([mask] * heads),
+        block_sizes=splash.BlockSizes(**dict.fromkeys(blocks, block)),
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+    q, k, v = (x.swapaxes(1, 2) for x in (q * (q.shape[-1] ** -0.5), k, v))
+    return jax.vmap(kernel)(q, k, v, splash.SegmentIds(sequence_ids, sequence_ids)).swapaxes(1, 2)
+
+
+def _per_device(
+    kernel: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array
+) -> jax.Array:
+    """The kernel on each device's own rows and heads.
+
+    The compiler cannot split a kernel: left to it, every device would get all heads or the compilation would fail.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
+    if not automatic:
+        return kernel(q, k, v, sequence_ids)
+
+    def split(*names: str) -> P:
+        whole = [axes if isinstance(axes, tuple) else (axes,) for axes in spec(names)]
+        return P(*[tuple(axis for axis in axes if axis in automatic) or None for axes in whole])
+
+    of_heads = split("act_batch", "act_length", "act_heads", "head_dim")
+    return jax.shard_map(
+        kernel,
+        in_specs=(of_heads, of_heads, of_heads, split("act_batch", "act_length")),
+        out_specs=of_heads,
+        axis_names=automatic,
+        check_vma=False,
+    )(q, k, v, sequence_ids)

@@ -1,0 +1,215 @@
+"""Where a process stands in its job: what a cluster says of it, read from what each cluster promises to tell.
+
+`auto` takes the first that is there: a coordinator's address, Slurm, a TPU pod, Kubernetes; else the process is alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertjax.config import HostsConfig
+
+PORT = 8476  # where the coordinator of a cluster that names no port listens; JAX_COORDINATOR_PORT is another
+_METADATA_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process of a job."""
+
+    cluster: str  # who said so
+    coordinator: str  # HOST:PORT of process 0; empty for a process that is alone
+    processes: int
+    process: int
+    local_devices: tuple[int, ...] | None = None  # of this machine's GPUs, where its processes share them
+
+
+ALONE = Place("one", "", 1, 0)
+
+Environment = Mapping[str, str]
+
+
+def find_place(hosts: HostsConfig, environment: Environment | None = None) -> Place:
+    """Where this process stands, as `hosts` and its environment say.
+
+    Raises ValueError naming the key or variable that is missing or contradicts another.
+    """
+    environment = os.environ if environment is None else environment
+    named = _CLUSTERS.get(hosts.cluster)
+    if hosts.cluster == "one":
+        place = ALONE
+    elif named:
+        place = named(hosts, environment)
+        if place is None:
+            raise ValueError(f"hosts.cluster={hosts.cluster!r}: nothing of it is here; {_SIGNS[hosts.cluster]}")
+    else:
+        found = (read(hosts, environment) for read in _CLUSTERS.values())
+        place = next((place for place in found if place is not None), ALONE)
+        if hosts.coordinator and place.cluster == "one":
+            raise ValueError(
+                f"hosts.coordinator={hosts.coordinator!r}, and no cluster says which process this is; "
+                f"{_SIGNS['address']}"
+            )
+    return _checked(place, hosts)
+
+
+def _checked(place: Place, hosts: HostsConfig) -> Place:
+    said = f"(hosts.cluster={hosts.cluster!r}, found: {place.cluster!r})"
+    if hosts.processes and place.processes != hosts.processes:
+        raise ValueError(
+            f"hosts.processes={hosts.processes}, but there are {place.processes} processes {said}; "
+            "start as many, or leave the key out"
+        )
+    if not 0 <= place.process < place.processes:
+        raise ValueError(
+            f"this is process {place.process} of {place.processes} {said}; processes are numbered from 0: "
+            "set hosts.process and hosts.processes"
+        )
+    if hosts.process not in (-1, place.process):
+        raise ValueError(f"hosts.process={hosts.process}, but this is process {place.process} {said}; leave it out")
+    if place.processes > 1:
+        split_address(place.coordinator)
+    return place
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port. Raises ValueError for what is not HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError(f"hosts.coordinator={address!r}: write it as HOST:PORT, as in 10.0.0.2:{PORT}")
+    return host.strip("[]"), int(port)
+
+
+def _address(hosts: HostsConfig, environment: Environment) -> Place | None:
+    """What hosts.coordinator, hosts.processes and hosts.process say, or the variables that JAX has for them."""
+    coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
+    if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
+        return None  # a cluster may know the rest
+    process = hosts.process if hosts.process >= 0 else int(environment.get("JAX_PROCESS_ID", "-1"))
+    processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
+    if process < 0 or processes < 1:
+        raise ValueError(
+            f"hosts.coordinator={coordinator!r} with hosts.processes={hosts.processes} and hosts.process="
+            f"{hosts.process}: say how many processes there are, and which this one is, from 0 on"
+        )
+    return Place("address", coordinator, processes, process)
+
+
+def _slurm(hosts: HostsConfig, environment: Environment) -> Place | None:
+    """A task of a job step, as srun starts it."""
+    if not {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"} <= environment.keys():
+        return None
+    processes, node = int(environment["SLURM_NTASKS"]), _first_node(environment["SLURM_STEP_NODELIST"])
+    # Two jobs may share a node, so that each has a port of its own, of the 4096 highest.
+    port = environment.get("JAX_COORDINATOR_PORT") or str(61_440 + int(environment["SLURM_JOB_ID"]) % 4096)
+    tasks_here = environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(",")[0].partition("(")[0]
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    devices = None
+    if int(tasks_here) > 1 and len(visible) > 1:  # the tasks of a node see all its GPUs, and take one each
+        devices = (int(environment["SLURM_LOCALID"]),)
+    return Place("slurm", hosts.coordinator or f"{node}:{port}", processes, int(environment["SLURM_PROCID"]), devices)
+
+
+def _first_node(nodes: str) -> str:
+    """The first of `a,b`, of `a[1-4,7],b` and of `a[01,07]`."""
+    prefix, bracket, numbers = nodes.partition("[")
+    if not bracket or "," in prefix:
+        return prefix.partition(",")[0]
+    number, tail = numbers.partition("]")[0], numbers.partition("]")[2]
+    return prefix + number.partition(",")[0].partition("-")[0] + tail.partition(",")[0]
+
+
+def _tpu(hosts: HostsConfig, environment: Environment) -> Place | None:
+    """A worker of a TPU slice, or of several slices: GKE and queued resources tell variables, a TPU VM its metadata."""
+    if not _has_tpu(environment):
+        return None
+    workers = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
+    if workers is not None and "TPU_WORKER_ID" in environment:
+        names, worker = workers.split(","), int(environment["TPU_WORKER_ID"])
+    elif "TPU_SKIP_MDS_QUERY" in environment:
+        return None
+    else:
+        endpoints = _metadata("worker-network-endpoints", environment).split(",")
+        # Either names, or name:id:address as it was before.
+        names = [endpoint.split(":")[-1] for endpoint in endpoints]
+        worker = int(_metadata("agent-worker-number", environment))
+    described = {} if "MEGASCALE_NUM_SLICES" in environment or workers is not None else _described(environment)
+    told = {**described, **environment}
+    slices, number = int(told.get("MEGASCALE_NUM_SLICES") or 1), int(told.get("MEGASCALE_SLICE_ID") or 0)
+    host = (told.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
+    return Place(
+        "tpu",
+        hosts.coordinator or f"{host}:{environment.get('JAX_COORDINATOR_PORT', PORT)}",
+        len(names) * slices,
+        worker + number * len(names),
+    )
+
+
+def _has_tpu(environment: Environment) -> bool:
+    if environment.get("JAX_PLATFORMS", "tpu").split(",")[0] not in ("tpu", ""):
+        return False
+    devices = [*Path("/dev").glob("accel[0-9]*"), *Path("/dev/vfio").glob("[0-9]*")]
+    return bool(devices) and ("TPU_WORKER_ID" in environment or Path("/usr/share/tpu").exists() or _is_google_machine())
+
+
+def _is_google_machine() -> bool:
+    maker = Path("/sys/class/dmi/id/product_name")
+    return maker.exists() and "Google" in maker.read_text(errors="replace")
+
+
+def _metadata(key: str, environment: Environment) -> str:
+    """An attribute of a Google machine. Raises OSError."""
+    server = environment.get("GCE_METADATA_IP", "metadata.google.internal")
+    request = urllib.request.Request(
+        f"http://{server}/computeMetadata/v1/instance/attributes/{key}", headers={"Metadata-Flavor": "Google"}
+    )
+    with urllib.request.urlopen(request, timeout=_METADATA_SECONDS) as answer:
+        return answer.read().decode().strip()
+
+
+def _described(environment: Environment) -> dict[str, str]:
+    """The lines `KEY: 'value'` that a TPU VM has of itself."""
+    lines = (line.partition(":") for line in _metadata("tpu-env", environment).splitlines())
+    return {key.strip(): value.strip().strip("'") for key, colon, value in lines if colon}
+
+
+def _kubernetes(hosts: HostsConfig, environment: Environment) -> Place | None:
+    """A pod of an indexed Job, by itself or of a JobSet; its host's name is `<job>-<index>.<subdomain>...`."""
+    if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys():
+        return None
+    process = int(environment["JOB_COMPLETION_INDEX"])
+    processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
+    if not processes:
+        raise ValueError(
+            "hosts.processes=0: Kubernetes does not tell a pod how many there are; set it, or hosts.cluster=one"
+        )
+    coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
+    if not coordinator and processes > 1:
+        name, _, domain = environment.get("BERTJAX_POD_NAME", socket.getfqdn()).partition(".")
+        stem, _, index = name.rpartition("-")
+        if index != str(process) or not domain:
+            raise ValueError(
+                f"hosts.coordinator is empty, and the pod's name {name}.{domain} does not tell it: "
+                "give the job a headless service as its subdomain, or set hosts.coordinator"
+            )
+        coordinator = f"{stem}-0.{domain}:{environment.get('JAX_COORDINATOR_PORT', PORT)}"
+    return Place("kubernetes", coordinator, processes, process)
+
+
+_CLUSTERS: dict[str, Callable[[HostsConfig, Environment], Place | None]] = {
+    "address": _address,
+    "slurm": _slurm,
+    "tpu": _tpu,
+    "kubernetes": _kubernetes,
+}
+_SIGNS = {
+    "address": "set hosts.coordinator, hosts.processes and hosts.process",
+    "slurm": "start the processes by srun, which sets SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS and SLURM_PROCID",
+    "tpu": "this machine has no TPU, or is no worker of a slice (TPU_WORKER_HOSTNAMES and TPU_WORKER_ID, or metadata)",
+    "kubernetes": "an indexed Job sets KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX",
+}

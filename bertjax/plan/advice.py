@@ -1,0 +1,97 @@
+"""What would make a recipe fit that does not: single changes first, each tried with the compiler before it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bertjax.plan.changes import Change, as_it_is, meshes, microbatches, shards_of
+from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
+from bertjax.plan.figures import gib, label, milliseconds
+
+_MOST_TRIES = 8  # compilations per stage
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change, and the stage as it is with it."""
+
+    flags: str
+    planned: StagePlan
+
+
+@dataclass(frozen=True)
+class Advice:
+    """For each stage that does not fit, the changes that make it fit, the best first; none if none was found."""
+
+    remedies: tuple[tuple[StagePlan, tuple[Remedy, ...]], ...]
+
+    @property
+    def text(self) -> str:
+        """For the terminal."""
+        lines = []
+        for stage, remedies in self.remedies:
+            if not remedies:
+                lines.append(
+                    f"Nothing that was compiled makes {label(stage)} fit: more devices, a smaller "
+                    "global batch or --mesh.tensor are left."
+                )
+                continue
+            lines.append(f"What makes {label(stage)} fit, each compiled:")
+            lines += [f"  {remedy.flags:<60} {_told(remedy.planned)}" for remedy in remedies]
+        return "\n".join(lines)
+
+
+def advise(plan: Plan, say: Say) -> Advice:
+    """Try changes to every stage that does not fit."""
+    return Advice(tuple((stage, _remedies(plan, stage, say)) for stage in plan.stages if not stage.fits))
+
+
+def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
+    """The first change of each kind that fits: more microbatches, rematerialisation, fsdp; and of all three if none."""
+    found: list[Remedy] = []
+    tries = _MOST_TRIES
+    for kind in _kinds(plan, stage):
+        for change in kind:
+            if not tries:
+                break
+            tries -= 1
+            flags = change.flags(stage.config, stage.stage)
+            say(f"trying {flags}")
+            config, changed = change.applied(stage.config, stage.stage)
+            # Microbatches do not change the count of a step's FLOPs, rematerialisation does.
+            counted = stage.counted_flops if change.remat == stage.config.model.remat else None
+            planned = plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
+            if planned.fits:
+                found.append(Remedy(flags, planned))
+                break
+    return tuple(sorted(found, key=lambda remedy: remedy.planned.bound.overlapped if remedy.planned.bound else 0.0))
+
+
+def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
+    """Lists of changes of one kind, the least first; a list ends at the first that fits."""
+    now = as_it_is(stage.config, stage.stage)
+    devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
+    shards = shards_of(stage.config.mesh, devices)
+    more = [n for n in microbatches(stage.stage, shards) if n > now.grad_accum_steps]
+    jump = _jump(stage, more)
+    yield [replace(now, grad_accum_steps=n) for n in jump]
+    yield [replace(now, remat=remat) for remat in ("dots", "full") if now.remat == "none" or remat == "full"]
+    wider = [mesh for mesh in meshes(stage.config, devices, slices) if mesh.fsdp > stage.config.mesh.fsdp]
+    yield [replace(now, mesh=mesh) for mesh in wider[:3:2]]
+    if more and wider:
+        yield [replace(now, mesh=wider[-1], remat="full", grad_accum_steps=more[-1])]
+
+
+def _jump(stage: StagePlan, more: list[int]) -> list[int]:
+    """Numbers of microbatches worth a try: temporaries shrink with them, so that the first guess is near."""
+    if not more or stage.needed is None or stage.capacity is None:
+        return more[:2]
+    over = stage.needed / stage.capacity
+    enough = [n for n in more if n >= over * stage.stage.training.grad_accum_steps]
+    return (enough or more[-1:])[:2]
+
+
+def _told(planned: StagePlan) -> str:
+    step = f", a step of at least {milliseconds(planned.bound.overlapped)} ms" if planned.bound else ""
+    return f"{gib(planned.needed or 0)} of {gib(planned.capacity or 0)} GiB{step}"

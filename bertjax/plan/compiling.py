@@ -1,0 +1,128 @@
+"""A stage's train step through the real compiler, and what the compiler says of its memory."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.config import Config, MeshConfig
+from bertjax.parallel.mesh import make_abstract_mesh
+from bertjax.plan.hlo import Module, parse
+from bertjax.training.lowering import batch_shapes, blueprint_on, lower_train_step
+from bertjax.training.stages import Stage
+
+_TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED")
+_NEEDED = re.compile(
+    r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)|Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"
+)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device that a step needs."""
+
+    parameters: int
+    optimizer: int  # moments
+    batch: int
+    other: int  # the rest of the arguments: counters, and the padding of layouts
+    results: int  # that do not take the place of an argument
+    temporaries: int  # activations, gradients, copies of weights in the compute dtype
+    program: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        kept = self.parameters + self.optimizer + self.batch + self.other
+        return kept + self.results + self.temporaries + self.program
+
+
+@dataclass(frozen=True)
+class Program:
+    """A step that the compiler has compiled."""
+
+    memory: Memory
+    module: Module
+    seconds: float  # that compiling took
+
+
+@dataclass(frozen=True)
+class TooLarge:
+    """A step that the compiler refuses because it needs more memory than a device has."""
+
+    arguments: int  # bytes: parameters, moments, batch
+    needed: int | None  # bytes in all, as far as the compiler says
+    seconds: float
+
+
+def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Program | TooLarge:
+    """Compile a stage's step, with its real shardings, for a mesh whose devices need not be here.
+
+    Raises ValueError if the mesh does not fit the batch or the model.
+    """
+    lowered = lower_train_step(config, stage, mesh, _lowering_name(platform))
+    sizes = argument_sizes(config, stage, mesh)
+    start = time.perf_counter()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if not _TOO_LARGE.search(str(error)):
+            raise
+        return TooLarge(sum(sizes), _needed(str(error), sum(sizes)), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    analysis = compiled.memory_analysis()
+    parameters, optimizer, batch = sizes
+    memory = Memory(
+        parameters=parameters,
+        optimizer=optimizer,
+        batch=batch,
+        other=max(0, analysis.argument_size_in_bytes - sum(sizes)),
+        results=max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
+        temporaries=analysis.temp_size_in_bytes,
+        program=analysis.generated_code_size_in_bytes,
+    )
+    return Program(memory, parse(compiled.as_text()), seconds)
+
+
+def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, int]:
+    """Bytes on one device of the parameters, of the optimizer's state and of the batch."""
+    state = blueprint_on(config, mesh).state
+    groups = (state.params, state.opt_state, batch_shapes(stage, mesh))
+    return tuple(_bytes_on_a_device(jax.tree.leaves(group)) for group in groups)
+
+
+def _bytes_on_a_device(leaves: Iterable[jax.ShapeDtypeStruct]) -> int:
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def compiler_flops(config: Config, stage: Stage) -> float:
+    """FLOPs of one step over the global batch as XLA counts them, element-wise work and rematerialisation included.
+
+    XLA's count takes the body of a loop once; so this is of the same step with its layers unrolled, one microbatch and
+    one chunk of predictions, on a mesh of one device. It is not compiled: the count needs the program only.
+    """
+    model = replace(config.model, scan_unroll=config.model.num_hidden_layers, mlm_chunk=1 << 40)
+    unrolled = replace(config, model=model, mesh=MeshConfig(1, 1, 1))
+    at_once = replace(stage, training=replace(stage.training, grad_accum_steps=1))
+    lowered = lower_train_step(unrolled, at_once, make_abstract_mesh(unrolled.mesh, 1), "cpu")
+    return float(lowered.cost_analysis()["flops"])
+
+
+def _needed(message: str, arguments: int) -> int | None:
+    found = _NEEDED.search(message)
+    if not found:
+        return None
+    temporaries, unit, used, used_unit, *_ = found.groups()
+    if used:
+        return round(float(used) * _UNITS[used_unit])
+    return arguments + round(float(temporaries) * _UNITS[unit])
+
+
+def _lowering_name(platform: str) -> str:
+    return "cuda" if platform == "gpu" else platform

@@ -1,0 +1,165 @@
+"""A plan: what each stage of a recipe needs and takes on a machine, from its compiled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from jax.sharding import Mesh
+
+from bertjax.config import Config
+from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.replication import Replicated, replicated
+from bertjax.plan.collectives import Collective, collectives_of
+from bertjax.plan.compiling import Program, TooLarge, compile_stage, compiler_flops
+from bertjax.plan.roofline import Bound, bound_of
+from bertjax.plan.topologies import Topology
+from bertjax.plan.traffic import memory_traffic
+from bertjax.training.flops import train_flops_per_token
+from bertjax.training.lowering import blueprint_on
+from bertjax.training.stages import Stage, stages_of
+
+HOUR = 3600.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage on one machine. What is None is unknown: the step does not fit, or nothing is known of the chip."""
+
+    stage: Stage
+    config: Config
+    mesh: Mesh
+    result: Program | TooLarge
+    capacity: float | None
+    flops: float  # of a step over the global batch: our formula
+    counted_flops: float  # of the same: the compiler's count of the unrolled step
+    traffic: float | None  # bytes that a device reads and writes in a step
+    collectives: tuple[Collective, ...]
+    bound: Bound | None
+    peak: float | None  # FLOP/s of one device
+    chips: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiler made it and it is within what a device has."""
+        if isinstance(self.result, TooLarge):
+            return False
+        return self.capacity is None or self.result.memory.total <= self.capacity
+
+    @property
+    def needed(self) -> int | None:
+        """Bytes of a device."""
+        return self.result.needed if isinstance(self.result, TooLarge) else self.result.memory.total
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """Of one device."""
+        training = self.stage.training
+        return training.global_batch_size // training.grad_accum_steps // batch_shards(self.mesh)
+
+    @property
+    def steps(self) -> int:
+        """Of the stage."""
+        return self.stage.stop - self.stage.start
+
+    @property
+    def mfu_bound(self) -> float | None:
+        """Model FLOPs utilisation that a step cannot exceed."""
+        if self.bound is None or self.peak is None:
+            return None
+        return self.flops / (self.peak * self.mesh.devices.size * self.bound.overlapped)
+
+    @property
+    def hours(self) -> tuple[float, float] | None:
+        """Of the stage: at best, and if nothing that devices send each other is hidden."""
+        if self.bound is None:
+            return None
+        return self.steps * self.bound.overlapped / HOUR, self.steps * self.bound.serial / HOUR
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe on a machine."""
+
+    config: Config
+    topology: Topology
+    stages: tuple[StagePlan, ...]
+    replicated: Replicated
+    price: float | None  # of a chip and hour
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage does."""
+        return all(stage.fits for stage in self.stages)
+
+    @property
+    def hours(self) -> tuple[float, float] | None:
+        """Of the planned stages together, as `StagePlan.hours`."""
+        each = [stage.hours for stage in self.stages]
+        if any(hours is None for hours in each):
+            return None
+        return sum(hours[0] for hours in each), sum(hours[1] for hours in each)
+
+
+def make_plan(
+    config: Config, topology: Topology, *, stage: int | None = None, price: float | None = None, say: Say
+) -> Plan:
+    """Compile every stage of a recipe, or one, for a machine.
+
+    Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
+    """
+    stages = stages_of(config)
+    if stage is not None and not 1 <= stage <= len(stages):
+        raise ValueError(f"--stage {stage}: the recipe has {len(stages)}; give a number from 1 to {len(stages)}")
+    chosen = stages if stage is None else (stages[stage - 1],)
+    mesh = mesh_on(config, topology)
+    # Changes are told against the sizes that the axes have, not against "whatever is left".
+    config = replace(config, mesh=replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1))
+    planned = []
+    for one in chosen:
+        say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
+        planned.append(plan_stage(config, one, topology, mesh))
+    return Plan(config, topology, tuple(planned), replicated(blueprint_on(config, mesh).state.params, mesh), price)
+
+
+def mesh_on(config: Config, topology: Topology) -> Mesh:
+    """The mesh of a config on a machine's devices. Raises ValueError like `make_mesh`."""
+    return make_mesh(config.mesh, topology.devices, topology.slices)
+
+
+def plan_stage(
+    config: Config, stage: Stage, topology: Topology, mesh: Mesh, counted_flops: float | None = None
+) -> StagePlan:
+    """Compile a stage and work out what it takes."""
+    result = compile_stage(config, stage, mesh, topology.platform)
+    tokens = stage.training.global_batch_size * stage.data.sequence_length
+    flops = tokens * train_flops_per_token(config.model, stage.data.sequence_length, stage.data.expected_predictions)
+    counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
+    traffic, collectives, bound = None, (), None
+    devices = list(mesh.devices.flat)
+    if isinstance(result, Program):
+        traffic = memory_traffic(result.module)
+        collectives = tuple(collectives_of(result.module, mesh, _slices_in_mesh(topology, devices)))
+        if topology.chip is not None:
+            bound = bound_of(counted / len(devices), traffic, collectives, devices, topology)
+    return StagePlan(
+        stage=stage,
+        config=config,
+        mesh=mesh,
+        result=result,
+        capacity=topology.capacity,
+        flops=flops,
+        counted_flops=counted,
+        traffic=traffic,
+        collectives=collectives,
+        bound=bound,
+        peak=topology.chip.flops if topology.chip else None,
+        chips=topology.chips,
+    )
+
+
+def _slices_in_mesh(topology: Topology, devices: Sequence[object]) -> list[int]:
+    """The slice of each device, in the order of the mesh."""
+    numbers = {id(device): number for device, number in zip(topology.devices, topology.slices, strict=True)}
+    return [numbers[id(device)] for device in devices]

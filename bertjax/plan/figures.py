@@ -1,0 +1,220 @@
+"""A plan in tables of text: what the terminal and the page both show."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertjax.plan.chips import GIB
+from bertjax.plan.collectives import Collective
+from bertjax.plan.compiling import Program
+from bertjax.plan.estimates import Plan, StagePlan
+
+SMALL = 1 << 20  # collectives that move less are shown in one row together
+_NOT_KNOWN = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, what should be known of it, the names of the columns, and rows of cells."""
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(plan: Plan) -> tuple[Table, ...]:
+    """All that is known, in the order in which one asks: does it fit, how fast, what does it cost, why."""
+    return (
+        memory_table(plan),
+        speed_table(plan),
+        cost_table(plan),
+        *(collectives_table(stage) for stage in plan.stages if stage.collectives),
+    )
+
+
+def memory_table(plan: Plan) -> Table:
+    """Memory of one device, from the compiler."""
+    what = "a chip" if not plan.topology.chip or plan.topology.chip.cores_of_a_chip == 1 else "a device (half a chip)"
+    rows = []
+    for stage in plan.stages:
+        if isinstance(stage.result, Program):
+            m = stage.result.memory
+            parts = (m.parameters, m.optimizer, m.batch + m.other, m.results + m.temporaries, m.program)
+            cells = tuple(gib(part) for part in parts)
+        else:
+            cells = (_NOT_KNOWN,) * 5
+        needed = _NOT_KNOWN if stage.needed is None else gib(stage.needed)
+        limit = "no limit known" if stage.capacity is None else gib(stage.capacity)
+        rows.append((label(stage), *cells, needed, limit, verdict(stage)))
+    return Table(
+        f"Memory of {what}",
+        "GiB, as the compiler lays the step out; activations are with gradients and every other temporary",
+        ("stage", "parameters", "optimizer", "batch", "activations", "program", "in all", "it has", ""),
+        tuple(rows),
+    )
+
+
+def speed_table(plan: Plan) -> Table:
+    """The roofline of each stage's step."""
+    rows = []
+    for stage in plan.stages:
+        counted = stage.counted_flops
+        flops = (f"{stage.flops / 1e12:,.1f}", f"{counted / 1e12:,.1f}")
+        if stage.bound is None:
+            rows.append((label(stage), *flops, *(_NOT_KNOWN,) * 7))
+            continue
+        b = stage.bound
+        parts = (b.compute, b.memory, b.interconnect, b.network)
+        rows.append(
+            (
+                label(stage),
+                *flops,
+                *(milliseconds(part) for part in parts),
+                f"{milliseconds(b.overlapped)} to {milliseconds(b.serial)}",
+                b.limited_by,
+                f"{stage.mfu_bound:.1%}",
+            )
+        )
+    return Table(
+        "A step at best",
+        "TFLOP of the whole step, ours and the compiler's count of the unrolled one; then ms that each part takes by "
+        "itself at its full rate; a step takes the longest of them if all overlap, up to the second figure if devices "
+        "wait for what they send",
+        ("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
+        tuple(rows),
+    )
+
+
+def cost_table(plan: Plan) -> Table:
+    """Time, chip-hours and cost of each stage and of all."""
+    rows = [_cost_row(label(stage), stage.steps, stage.hours, plan) for stage in plan.stages]
+    if len(plan.stages) > 1:
+        rows.append(_cost_row("all", sum(stage.steps for stage in plan.stages), plan.hours, plan))
+    price = "" if plan.price is None else f", at {plan.price:,.2f} a chip-hour"
+    return Table(
+        "The whole recipe",
+        f"{plan.topology.chips:,.0f} chips{price}; at best, and if nothing overlaps; without evaluation, saving, "
+        "start-up or restarts",
+        ("stage", "steps", "hours", "chip-hours", "cost"),
+        tuple(rows),
+    )
+
+
+def _cost_row(name: str, steps: int, hours: tuple[float, float] | None, plan: Plan) -> tuple[str, ...]:
+    if hours is None:
+        return (name, f"{steps:,}", *(_NOT_KNOWN,) * 3)
+    chip_hours = [hour * plan.topology.chips for hour in hours]
+    cost = _NOT_KNOWN if plan.price is None else _span([hour * plan.price for hour in chip_hours], "{:,.0f}")
+    return (name, f"{steps:,}", _span(hours, "{:,.1f}"), _span(chip_hours, "{:,.0f}"), cost)
+
+
+def collectives_table(stage: StagePlan) -> Table:
+    """What devices send each other in a step: large ones grouped by kind and axes, the rest together."""
+    groups: dict[tuple, list[Collective]] = {}
+    for one in stage.collectives:
+        key = (one.kind, one.axes, one.slices > 1, one.times) if one.payload >= SMALL else ()
+        groups.setdefault(key, []).append(one)
+    rows = []
+    for key, members in sorted(groups.items(), key=lambda item: -sum(one.payload * one.times for one in item[1])):
+        runs, payload = sum(one.times for one in members), sum(one.payload * one.times for one in members)
+        moved = sum(one.moved * one.times for one in members)
+        if key:
+            kind, axes, crosses, _ = key
+            shown = (kind, " × ".join(axes), "yes" if crosses else "no")
+        else:
+            crossing = sum(one.times for one in members if one.slices > 1)
+            shown = ("each below 1 MiB", _NOT_KNOWN, f"{crossing} of them" if crossing else "no")
+        rows.append((*shown, f"{runs:,}", mb(payload), mb(moved)))
+    return Table(
+        f"What devices send each other in a step of {label(stage)}",
+        "MB: the arrays that are reduced or gathered, and what each device sends for them at the least",
+        ("what", "mesh axes", "between slices", "times", "arrays", "sent"),
+        tuple(rows),
+    )
+
+
+def headline(plan: Plan) -> str:
+    """The answer in one sentence."""
+    if not plan.fits:
+        first = next(stage for stage in plan.stages if not stage.fits)
+        needed = "more" if first.needed is None else f"{gib(first.needed)} GiB"
+        return (
+            f"{plan.config.name} does not fit {plan.topology.name}: {label(first)} needs {needed} a device, "
+            f"which has {gib(first.capacity or 0)}"
+        )
+    whole = f"{plan.config.name} fits {plan.topology.name}"
+    if plan.hours is None:
+        return whole
+    chip_hours = plan.hours[0] * plan.topology.chips
+    cost = "" if plan.price is None else f", at a cost of {chip_hours * plan.price:,.0f}"
+    return f"{whole} and takes at least {plan.hours[0]:,.1f} hours, {chip_hours:,.0f} chip-hours{cost}"
+
+
+def about(plan: Plan) -> str:
+    """The mesh."""
+    mesh = plan.stages[0].mesh
+    axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    slices = len(set(plan.topology.slices))
+    across = f", {slices} slices" if slices > 1 else ""
+    return f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices{across})"
+
+
+def label(stage: StagePlan) -> str:
+    """A stage by its number, from 1."""
+    return f"stage {stage.stage.number + 1}"
+
+
+def described(stage: StagePlan) -> str:
+    """A stage's rows, and how they are shared out."""
+    training = stage.stage.training
+    times = f", in {training.grad_accum_steps} microbatches" if training.grad_accum_steps > 1 else ""
+    return (
+        f"{label(stage)}: {stage.steps:,} steps of {training.global_batch_size:,} rows of "
+        f"{stage.stage.data.sequence_length} tokens, {stage.rows_at_a_time} a device at a time{times}"
+    )
+
+
+def verdict(stage: StagePlan) -> str:
+    """Whether it fits."""
+    if stage.capacity is None:
+        return _NOT_KNOWN
+    return "fits" if stage.fits else "TOO LARGE"
+
+
+def gib(size: float) -> str:
+    """Bytes in GiB."""
+    return f"{size / GIB:,.2f}"
+
+
+def mb(size: float) -> str:
+    """Bytes in MB."""
+    return f"{size / 1e6:,.1f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits of them."""
+    value = 1e3 * seconds
+    return "0" if value == 0 else f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    low, high = (form.format(value) for value in values)
+    return low if low == high else f"{low} to {high}"
+
+
+def as_text(table: Table) -> str:
+    """A table in columns, the first to the left and the others to the right."""
+    rows = (table.columns, *table.rows)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
+    left = {0} | ({1} if "axes" in table.columns[1] else set())
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([table.title, *textwrap.wrap(f"({table.note})", 118), *(f"  {line}" for line in lines)])

@@ -1,0 +1,101 @@
+"""A plan as one self-contained HTML page that forbids itself the network and runs no script."""
+
+from __future__ import annotations
+
+from bertjax.plan.compiling import Program
+from bertjax.plan.estimates import StagePlan
+from bertjax.plan.figures import Table, about, described, gib, headline, label, milliseconds, tables
+from bertjax.plan.planning import Answer
+from bertjax.training.page import escaped, render_page
+
+_OWN_STYLE = """
+p.caption { max-width: 96ch; }
+.bars { display: grid; gap: 18px; padding: 18px; }
+.bar { display: flex; height: 26px; margin-top: 6px; border-radius: 6px; overflow: hidden; background: var(--line); }
+.bar i { display: block; background: var(--c); }
+.keys { display: flex; flex-wrap: wrap; gap: 2px 18px; margin-top: 6px; color: var(--soft); font-size: 13px; }
+.keys i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 6px; }
+.keys i { background: var(--c); }
+pre { margin: 0; padding: 16px 18px; overflow-x: auto; font: 13px/1.6 ui-monospace, Menlo, Consolas, monospace; }
+.bad { color: var(--orange); }
+"""
+_COLOURS = ("blue", "violet", "green", "orange", "grey")
+
+
+def render_plan(answer: Answer) -> str:
+    """The page as HTML; all text is escaped."""
+    plan = answer.plan
+    title = f"Plan: {plan.config.name} on {plan.topology.name}"
+    verdict = "verdict" if plan.fits else "verdict bad"
+    words = [part.text for part in (answer.advice, answer.suggestion) if part is not None]
+    if plan.replicated.is_much:
+        words.insert(0, f"WARNING: {plan.replicated}")
+    memory, *others = tables(plan)
+    body = [
+        f"<h1>{escaped(title)}</h1>",
+        f'<p class="about">{escaped(about(plan))}; planned by bertjax, compiled with the real compiler</p>',
+        *(f'<p class="about">{escaped(described(stage))}</p>' for stage in plan.stages),
+        f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
+        *(f'<div class="card" style="margin-top:18px"><pre>{escaped(text)}</pre></div>' for text in words),
+        "<h2>Where the memory goes</h2>",
+        _bars([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
+        "<h2>What each part of a step takes</h2>",
+        _bars([_time_bar(stage) for stage in plan.stages if stage.bound is not None]),
+        _table(memory),
+        *(_table(table) for table in others),
+    ]
+    return render_page(title, body, style=_OWN_STYLE)
+
+
+def _memory_bar(stage: StagePlan) -> str:
+    assert isinstance(stage.result, Program)
+    m = stage.result.memory
+    parts = {
+        "parameters": m.parameters,
+        "optimizer": m.optimizer,
+        "batch": m.batch + m.other,
+        "activations": m.results + m.temporaries,
+        "program": m.program,
+    }
+    whole = max(stage.capacity or 0, m.total)
+    told = f"{gib(m.total)} of {gib(stage.capacity)} GiB" if stage.capacity else f"{gib(m.total)} GiB"
+    return _bar(f"{label(stage)}: {told}", {name: (size / whole, f"{gib(size)} GiB") for name, size in parts.items()})
+
+
+def _time_bar(stage: StagePlan) -> str:
+    b = stage.bound
+    assert b is not None
+    parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
+    whole = sum(parts.values())
+    told = f"at least {milliseconds(b.overlapped)} ms, the longest part"
+    return _bar(
+        f"{label(stage)}: {told}",
+        {name: (seconds / whole, f"{milliseconds(seconds)} ms") for name, seconds in parts.items()},
+    )
+
+
+def _bar(title: str, parts: dict[str, tuple[float, str]]) -> str:
+    """Shares of a whole lying beside each other, with a key."""
+    shown = [
+        (name, share, told, colour) for (name, (share, told)), colour in zip(parts.items(), _COLOURS, strict=False)
+    ]
+    pieces = "".join(f'<i class="{colour}" style="width:{100 * share:.2f}%"></i>' for _, share, _, colour in shown)
+    keys = "".join(f'<span><i class="{colour}"></i>{name} {told}</span>' for name, _, told, colour in shown)
+    return f'<div><b>{escaped(title)}</b><div class="bar">{pieces}</div><div class="keys">{keys}</div></div>'
+
+
+def _bars(bars: list[str]) -> str:
+    return f'<div class="card bars">{"".join(bars)}</div>' if bars else "<p class='caption'>not known</p>"
+
+
+def _table(table: Table) -> str:
+    kinds = ["", *(' class="number"' for _ in table.columns[1:])]
+    heads = "".join(f"<th{kind}>{escaped(name)}</th>" for kind, name in zip(kinds, table.columns, strict=True))
+    rows = "".join(
+        "<tr>" + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<h2>{escaped(table.title)}</h2>\n<p class="caption">{escaped(table.note)}</p>\n'
+        f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )

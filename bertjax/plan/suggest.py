@@ -1,0 +1,153 @@
+"""The best plan that fits, over meshes, rematerialisation and microbatches: cut by estimate, decided by the compiler.
+
+Every kind of mesh and rematerialisation is compiled first with the microbatches that should fit; the compiler's memory
+for it says how many rows more or fewer there is room for, and that is compiled again. Fewest seconds of a step win.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bertjax.plan.changes import Change, as_it_is, meshes, microbatches, shards_of
+from bertjax.plan.compiling import TooLarge
+from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
+from bertjax.plan.figures import gib, label, milliseconds
+
+_MOST_COMPILATIONS = 8  # per stage
+_NEAR = 0.97  # of a device's memory may be planned for: estimates from one compilation are this good
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for one stage, out of how many that were compiled."""
+
+    before: StagePlan
+    planned: StagePlan | None
+    flags: str
+    compiled: int
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        if self.planned is None:
+            return f"{label(self.before)}: none of {self.compiled} plans fits; take more devices or --mesh.tensor"
+        step = ""
+        if self.planned.bound is not None:
+            step = f"a step of at least {milliseconds(self.planned.bound.overlapped)} ms"
+            if self.before.bound is not None and self.before.fits:
+                step += f" (as it is: {milliseconds(self.before.bound.overlapped)})"
+        used = f"{gib(self.planned.needed or 0)} GiB a device"
+        flags = self.flags or "as the recipe has it"
+        return (
+            f"{label(self.before)}: best of {self.compiled} compiled: {flags}: {', '.join(filter(None, (step, used)))}"
+        )
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The choice for each stage."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def text(self) -> str:
+        """For the terminal."""
+        return "\n".join(
+            ["Suggested, each verified by compiling it:", *(f"  {choice.text}" for choice in self.choices)]
+        )
+
+
+def suggest(plan: Plan, say: Say) -> Suggestion:
+    """Search for every stage by itself, on one mesh and rematerialisation for all: those that the first chooses."""
+    choices: list[Choice] = []
+    shared: Change | None = None
+    for stage in plan.stages:
+        starts = _starts(plan, stage) if shared is None else [_with_own_microbatches(shared, stage)]
+        choice, change = _best(plan, stage, starts, say)
+        choices.append(choice)
+        # A run has one mesh, and one rematerialisation, in all its stages; microbatches are each stage's own.
+        shared = shared or change
+    return Suggestion(tuple(choices))
+
+
+def pick_microbatches(plan: Plan, say: Say) -> Suggestion:
+    """For every stage the fewest microbatches that fit this machine, all else as the recipe has it."""
+    return Suggestion(tuple(_best(plan, stage, [as_it_is(stage.config, stage.stage)], say)[0] for stage in plan.stages))
+
+
+def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple[Choice, Change | None]:
+    """Compile from each start on, as long as the memory of one points to a better one."""
+    tried: dict[Change, StagePlan] = {as_it_is(stage.config, stage.stage): stage}
+    for start in starts:
+        change: Change | None = start
+        seen: set[Change] = set()
+        while change is not None and change not in seen and len(tried) < _MOST_COMPILATIONS:
+            seen.add(change)
+            if change not in tried:
+                say(f"trying {change.flags(stage.config, stage.stage)}")
+                tried[change] = _compiled(plan, stage, change)
+            change = _next(plan, tried[change], change)
+    allowed = _allowed(starts, tried)
+    fitting = [(change, planned) for change, planned in tried.items() if planned.fits and change in allowed]
+    if not fitting:
+        return Choice(stage, None, "", len(tried)), None
+    change, planned = min(fitting, key=lambda one: _cost(one[1]))
+    return Choice(stage, planned, change.flags(stage.config, stage.stage), len(tried)), change
+
+
+def _allowed(starts: list[Change], tried: dict[Change, StagePlan]) -> set[Change]:
+    """Those that lie on a start's mesh and rematerialisation: a later stage has to keep the first one's."""
+    kinds = {(start.mesh, start.remat) for start in starts}
+    return {change for change in tried if (change.mesh, change.remat) in kinds}
+
+
+def _starts(plan: Plan, stage: StagePlan) -> list[Change]:
+    """One per mesh and rematerialisation worth a try, with as many microbatches as the recipe has.
+
+    Whole copies of the weights cost the least time where they fit, so that few widths of fsdp are tried; `full`
+    recomputes a third of all and only saves what `dots` keeps, so that it is left to advice.
+    """
+    now = as_it_is(stage.config, stage.stage)
+    devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
+    wide = list(meshes(stage.config, devices, slices))
+    kinds = [(mesh, remat) for mesh in wide[:1] + wide[1:4:2] for remat in ("none", "dots")]
+    asked = [now] if now.mesh.tensor > 1 else []
+    return asked + [Change(mesh, remat, now.grad_accum_steps) for mesh, remat in kinds]
+
+
+def _with_own_microbatches(shared: Change, stage: StagePlan) -> Change:
+    return replace(shared, grad_accum_steps=stage.stage.training.grad_accum_steps)
+
+
+def _compiled(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
+    config, changed = change.applied(stage.config, stage.stage)
+    counted = stage.counted_flops if change.remat == stage.config.model.remat else None
+    return plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
+
+
+def _next(plan: Plan, planned: StagePlan, change: Change) -> Change | None:
+    """The same with the number of microbatches that the memory of a compiled one speaks for."""
+    if planned.needed is None or planned.capacity is None:
+        return None
+    possible = list(microbatches(planned.stage, shards_of(planned.config.mesh, len(plan.topology.devices))))
+    now = change.grad_accum_steps
+    fixed = fixed_bytes(planned)
+    # What grows with the rows of a microbatch, and what it may grow to.
+    ratio = max(1.0, planned.needed - fixed) / max(1.0, _NEAR * planned.capacity - fixed)
+    fitting = [count for count in possible if count >= now * ratio]
+    better = [count for count in fitting if (count < now if planned.fits else count > now)]
+    return replace(change, grad_accum_steps=better[0]) if better else None
+
+
+def fixed_bytes(planned: StagePlan) -> int:
+    """Bytes of a device that more microbatches do not change: parameters and moments, gradients, the program."""
+    if isinstance(planned.result, TooLarge):
+        return planned.result.arguments
+    m = planned.result.memory
+    return m.total - m.temporaries
+
+
+def _cost(planned: StagePlan) -> tuple[float, int]:
+    """Seconds of a step; where they are unknown, fewer microbatches are better."""
+    seconds = planned.bound.overlapped if planned.bound else 0.0
+    return seconds, planned.stage.training.grad_accum_steps

@@ -1,0 +1,204 @@
+"""Machines by name, `v5p:8x8x8` or `h100:8`, and the devices of one that need not be here."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertjax.plan.chips import CHIPS, Chip, chip_of
+
+LOCAL = "local"
+# Usual shapes, for the message about a name that is not understood; the compiler takes others too.
+SHAPES = {
+    "v4": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"),
+    "v5e": ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    "v5p": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"),
+    "v6e": ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    "tpu7x": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"),
+    "h100": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
+    "h200": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
+    "b200": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
+}
+_FULL_TORUS = 16  # chips along a dim of a v5e or v6e slice that closes into a ring
+_CUBE = 4  # chips along each dim of the blocks that v4, v5p and tpu7x are built of; whole blocks close into rings
+_MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
+_QUIET = {
+    # No TPU is used, so any number of compilers may run beside each other.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    # libtpu would ask Google's metadata server which TPU this machine is, wait for it, and warn.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+}
+
+
+@dataclass(frozen=True)
+class Name:
+    """What is asked for: chips of a kind in a shape, and how many such slices."""
+
+    chip: Chip
+    shape: tuple[int, ...]
+    slices: int
+
+    def __str__(self) -> str:
+        shape = "x".join(str(size) for size in self.shape)
+        return f"{self.chip.name}:{shape}" + (f", {self.slices} slices" if self.slices > 1 else "")
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Per dim of a TPU slice: whether its links close into a ring."""
+        if self.chip.dims == 3:
+            return (all(size % _CUBE == 0 for size in self.shape),) * len(self.shape)
+        return tuple(size == _FULL_TORUS for size in self.shape)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices to plan for. `chip` is None where bertjax knows nothing of the kind, as of a CPU."""
+
+    name: str
+    devices: tuple[Any, ...]
+    chip: Chip | None
+    wraps: tuple[bool, ...]
+    capacity: float | None  # bytes that a program may use on each device, where there is such a limit
+    slices: tuple[int, ...] = ()  # of each device: the TPU slice, or the host of GPUs, that it is in
+
+    @property
+    def platform(self) -> str:
+        """tpu, gpu or cpu, as jax calls it."""
+        return self.devices[0].platform
+
+    @property
+    def chips(self) -> float:
+        """How many chips one pays for: a chip may be several jax devices."""
+        return len(self.devices) / (self.chip.cores_of_a_chip if self.chip else 1)
+
+
+def prepare_process(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What to set in the environment, before jax is imported, to plan for a machine that is not here.
+
+    Without it jax would look for the accelerator, and libtpu would print what it did not find.
+    """
+    if name == LOCAL:
+        return {}
+    return {"JAX_PLATFORMS": "cpu"} | {key: value for key, value in _QUIET.items() if key not in environment}
+
+
+def parse_name(name: str, slices: int = 1) -> Name:
+    """Read a name. Raises ValueError with the nearest names if it is not one."""
+    kind, _, shape = name.partition(":")
+    chip = CHIPS.get(kind)
+    if chip is None or not re.fullmatch(r"\d+(x\d+)*", shape) or "0" in shape.split("x"):
+        raise ValueError(f"--topology {name}: unknown; {_nearest(name)}")
+    sizes = tuple(int(size) for size in shape.split("x"))
+    if chip.is_tpu and len(sizes) != chip.dims:
+        raise ValueError(f"--topology {name}: a {kind} slice has {chip.dims} dims; {_nearest(name)}")
+    if not chip.is_tpu and len(sizes) > 2:
+        raise ValueError(f"--topology {name}: GPUs are counted as HOSTSxGPUS, or GPUS of one host; {_nearest(name)}")
+    if slices < 1 or (slices > 1 and not chip.is_tpu):
+        raise ValueError(
+            f"--slices {slices} with --topology {name}: a number of TPU slices, 1 or more; "
+            "hosts of GPUs are part of the name, as in h100:8x8"
+        )
+    return Name(chip, sizes, slices)
+
+
+def _nearest(name: str) -> str:
+    known = [f"{kind}:{shape}" for kind, shapes in SHAPES.items() for shape in shapes]
+    kind = name.partition(":")[0]
+    near = [one for one in known if one.startswith(f"{kind}:")] if kind in CHIPS else []
+    near = difflib.get_close_matches(name, near or known, 4, 0.6 if not near else 0.3) or near[:4]
+    near.sort(key=lambda one: (not one.startswith(name), known.index(one) if one.startswith(name) else 0))
+    kinds = ", ".join(f"{chip}:{shapes[-1]}" for chip, shapes in SHAPES.items())
+    return f"nearest: {', '.join(near)}" if near else f"names are local, or like {kinds}"
+
+
+def open_topology(name: str, slices: int = 1) -> Topology:
+    """The devices of a machine. Needs the compiler of its platform: libtpu, or jax's CUDA plug-in.
+
+    Raises ValueError for an unknown name (with the nearest ones) or a shape that the compiler does not have, and
+    ModuleNotFoundError, with what to install, without the compiler.
+    """
+    from bertjax.parallel.mesh import slice_numbers
+
+    if name == LOCAL:
+        return _local()
+    parsed = parse_name(name, slices)
+    devices = _tpu_devices(parsed) if parsed.chip.is_tpu else _gpu_devices(parsed)
+    # The compiler gives GPUs of different hosts no slice of their own.
+    slices = slice_numbers(devices) if parsed.chip.is_tpu else tuple(device.process_index for device in devices)
+    return Topology(str(parsed), devices, parsed.chip, parsed.wraps, parsed.chip.usable, slices)
+
+
+def _local() -> Topology:
+    import jax
+
+    from bertjax.parallel.mesh import slice_numbers
+
+    devices = tuple(jax.devices())
+    chip = chip_of(devices[0].device_kind)
+    stats = devices[0].memory_stats() or {}
+    limit = stats.get("bytes_limit") or (chip.usable if chip else None)
+    name = f"local: {len(devices)} × {devices[0].device_kind}"
+    dims = chip.dims if chip else 0
+    return Topology(name, devices, chip, (False,) * dims, limit, slice_numbers(devices))
+
+
+def _tpu_devices(name: Name) -> tuple[Any, ...]:
+    if importlib.util.find_spec("libtpu") is None:
+        raise ModuleNotFoundError(
+            f"planning for {name} needs the TPU compiler, which runs without a TPU: pip install 'bertjax[tpu]'"
+        )
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {"wrap": name.wraps + (False,) * (3 - len(name.wraps))} if any(name.wraps) else {}
+    if name.chip.name in _MEGACORE:
+        options["chip_config_name"] = "megacore"
+    if name.slices > 1:
+        options["num_slices"] = name.slices
+    shape = "x".join(str(size) for size in name.shape)
+    try:
+        described = topologies.get_topology_desc(platform="tpu", topology_name=f"{name.chip.name}:{shape}", **options)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"--topology {name.chip.name}:{shape}: the TPU compiler has no such slice ({reason}); "
+            f"{_nearest(f'{name.chip.name}:{shape}')}"
+        ) from error
+    return tuple(described.devices)
+
+
+def _gpu_devices(name: Name) -> tuple[Any, ...]:
+    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+        raise ModuleNotFoundError(
+            f"planning for {name} needs jax's CUDA compiler, which runs without a GPU: pip install 'bertjax[cuda]' "
+            "(5.5 GB)"
+        )
+    from jax.experimental import topologies
+
+    from bertjax.plan.gpu_targets import TARGETS
+
+    hosts, gpus = name.shape if len(name.shape) == 2 else (1, name.shape[0])
+    described = topologies.get_topology_desc(
+        platform="cuda",
+        topology_name=name.chip.name,
+        topology=f"{hosts}x1x{gpus}",
+        target_config=TARGETS[name.chip.name],
+    )
+    assert len(described.devices) == math.prod(name.shape)
+    return tuple(described.devices)
+
+
+def set_environment(name: str) -> None:
+    """Put `prepare_process` into this process's environment."""
+    os.environ.update(prepare_process(name, os.environ))

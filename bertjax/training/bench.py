@@ -1,0 +1,244 @@
+"""How fast this machine would train a recipe: the same steps fed by the same batches as a run's, for a short while."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.config import Config, DataConfig
+from bertjax.input.batches import batch_spec
+from bertjax.input.feed import AHEAD, Feed, open_feed
+from bertjax.input.training_data import RunBatches
+from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops, train_flops_per_token
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.stages import Stage, stage_step, stages_of
+from bertjax.training.state import TrainState, draw_blueprint, init_state
+from bertjax.training.step import TrainStep
+
+MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
+_WARM_UP = 2  # steps that are not counted
+_LEAST_STEPS = 5
+_LIMITS = 0.05  # share of the time spent waiting for input from which on the input is what limits
+_LIKELY_MFU = 0.4  # for a first guess of how long a step takes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the figures are of."""
+
+    device_kind: str
+    platform: str
+    devices: int
+    measured: Peak  # of one device
+    data_sheet_flops: float | None  # FLOP/s of one device, bf16 dense
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps fed as in a run."""
+
+    seconds: tuple[float, ...]  # of each
+    slots: int  # places for tokens in a step
+    tokens: float  # real ones in a step, mean
+    waiting: float  # share of the time that went into waiting for input
+
+    @property
+    def median(self) -> float:
+        """Seconds of a step."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Between which seconds the middle half of the steps lie."""
+        low, high = np.percentile(self.seconds, [25, 75])
+        return float(low), float(high)
+
+    @property
+    def mean(self) -> float:
+        """Seconds of a step, with what is slow now and then."""
+        return statistics.fmean(self.seconds)
+
+
+@dataclass(frozen=True)
+class Input:
+    """Batches made while nothing else happens."""
+
+    engine: str
+    threads: int
+    batches_per_second: float
+    rows_per_second: float
+
+
+@dataclass(frozen=True)
+class Program:
+    """The compiled step."""
+
+    compile_seconds: float
+    compiled_bytes: int  # of one device, as the compiler has it: arguments, results and temporaries
+    peak_bytes: int | None  # of one device since the process began, if it tells
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """What was measured of a stage. `measured` is the stage itself, or a shorter step of it."""
+
+    stage: Stage
+    measured: Stage
+    steps: Steps
+    input: Input
+    program: Program
+    mfu_of_measured: float  # of the matmul rate measured on this machine
+    mfu_of_data_sheet: float | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens, of all devices together."""
+        return self.steps.tokens / self.steps.mean
+
+    @property
+    def slots_per_second(self) -> float:
+        """Places for tokens, padding included."""
+        return self.steps.slots / self.steps.mean
+
+    @property
+    def input_limits(self) -> bool:
+        """Whether a run would go faster if batches were made faster."""
+        return self.steps.waiting > _LIMITS
+
+    @property
+    def stage_seconds(self) -> float:
+        """Seconds that all of the stage would take at this rate, without evaluations and saves."""
+        return (self.stage.stop - self.stage.start) * slots(self.stage) / self.slots_per_second
+
+
+def slots(stage: Stage) -> int:
+    """Places for tokens in a step of a stage."""
+    return stage.training.global_batch_size * stage.data.sequence_length
+
+
+def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine, list[StageFigures]]:
+    """Measure every stage of a recipe, stepping for about so many seconds in each.
+
+    The config's model must have the vocabulary of the rows. Raises ValueError as `make_mesh` does, and OutOfMemory.
+    """
+    mesh = make_mesh(config.mesh)
+    device = mesh.devices.flat[0]
+    known = peak_flops(device.device_kind)
+    machine = Machine(device.device_kind, device.platform, mesh.devices.size, matmul_peak(device), known)
+    with jax.set_mesh(mesh):
+        return machine, [_bench_stage(config, mesh, machine, stage, make_rows, seconds) for stage in stages_of(config)]
+
+
+def _bench_stage(
+    config: Config, mesh: Mesh, machine: Machine, stage: Stage, make_rows: MakeRows, seconds: float
+) -> StageFigures:
+    flops = train_flops_per_token(config.model, stage.data.sequence_length, stage.data.expected_predictions)
+    peak = machine.measured.flops * machine.devices
+    affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
+    measured = shortened(stage, batch_shards(mesh), affordable)
+    batches = make_rows(measured.data, measured.seed)
+    with settings_named(f"measuring stage {stage.number}", config, mesh, measured):
+        step, state, program = _compiled(config, mesh, measured)
+        with _feed(batches, mesh, measured) as feed:
+            input_alone = _time_input(feed, measured, seconds / 4)
+        with _feed(batches, mesh, measured) as feed:
+            steps = _time_steps(step, state, feed, mesh, measured, seconds)
+    done = steps.tokens / steps.mean * flops
+    known = machine.data_sheet_flops
+    return StageFigures(
+        stage,
+        measured,
+        steps,
+        input_alone,
+        replace(program, peak_bytes=(mesh.devices.flat[0].memory_stats() or {}).get("peak_bytes_in_use")),
+        mfu(done, peak),
+        mfu(done, known * machine.devices) if known else None,
+    )
+
+
+def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
+    """The stage with steps of no more tokens than these: fewer microbatches of the same size, or one smaller one."""
+    if slots(stage) <= tokens:
+        return stage
+    rows = max(int(tokens / stage.data.sequence_length), 1)
+    at_a_time = stage.training.global_batch_size // stage.training.grad_accum_steps
+    count = max(rows // at_a_time, 1)
+    while at_a_time > rows and at_a_time % (2 * shards) == 0:
+        at_a_time //= 2
+    return replace(stage, training=replace(stage.training, global_batch_size=count * at_a_time, grad_accum_steps=count))
+
+
+def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
+    optimizer = make_optimizer(config.optimizer)
+    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    state = init_state(blueprint, config.model, optimizer, config.training.seed)
+    size = stage.training.global_batch_size
+    batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in batch_spec(stage.data, size).items()}
+    start = time.perf_counter()
+    compiled: Any = stage_step(config, stage, blueprint, optimizer).lower(state, batch).compile()
+    seconds = time.perf_counter() - start
+    memory = compiled.memory_analysis()
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return compiled, state, Program(seconds, held + memory.temp_size_in_bytes, None)
+
+
+def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:
+    size = stage.training.global_batch_size
+    return open_feed(
+        batches, start_step=0, global_batch_size=size, rows=local_rows(mesh, size), threads=stage.data.threads
+    )
+
+
+def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
+    """Empty the feed for so long, once what it made ahead is gone."""
+    for _ in itertools.islice(feed, AHEAD + stage.data.threads):
+        pass
+    start, made = time.perf_counter(), 0
+    while made < _LEAST_STEPS or time.perf_counter() - start < seconds:
+        next(feed)
+        made += 1
+    rate = made / (time.perf_counter() - start)
+    return Input(feed.engine, stage.data.threads, rate, rate * stage.training.global_batch_size)
+
+
+def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stage: Stage, seconds: float) -> Steps:
+    """Step as the trainer does, the host one step ahead of the device; a step's time is that between two ends."""
+    size = stage.training.global_batch_size
+    in_flight: deque[jax.Array] = deque()
+    ends, tokens, waited = [], [], 0.0
+
+    def take() -> None:
+        nonlocal state, waited
+        start = time.perf_counter()
+        local = next(feed)
+        waited += time.perf_counter() - start
+        state, metrics = step(state, to_global(mesh, local, size))
+        in_flight.append(metrics["tokens"])
+
+    def end() -> None:
+        tokens.append(float(in_flight.popleft()))
+        ends.append(time.perf_counter())
+
+    for _ in range(_WARM_UP):
+        take()
+        end()
+    waited = 0.0
+    take()
+    while len(ends) - _WARM_UP < _LEAST_STEPS or ends[-1] - ends[_WARM_UP - 1] < seconds:
+        take()
+        end()
+    counted = np.diff(ends[_WARM_UP - 1 :])
+    share = waited / (ends[-1] - ends[_WARM_UP - 1])
+    return Steps(tuple(counted.tolist()), slots(stage), float(np.mean(tokens[_WARM_UP:])), share)

@@ -1,0 +1,129 @@
+"""Running out of memory, told in terms of the settings that change it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.config import Config
+from bertjax.parallel.mesh import batch_shards
+from bertjax.training.stages import Stage
+
+_EXHAUSTED = "RESOURCE_EXHAUSTED"
+# How much XLA's allocators and compilers say they were asked for.
+_ASKED = (
+    r"(?:allocating|allocate) (?P<bytes>\d+) bytes",
+    r"Failed to allocate request for \S+ \((?P<bytes>\d+)B\)",
+    r"(?:trying|Attempting|Failed) to allocate (?P<text>[\d.]+ ?[KMGT]i?B?\b)",
+    r"total memory required[^(]*\((?P<text>[\d.]+[KMGT])\)",
+    r"Used (?P<text>[\d.]+[KMGT]) of",
+)
+_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+class OutOfMemory(RuntimeError):
+    """A device had too little memory; the message names the settings to change."""
+
+
+@contextlib.contextmanager
+def settings_named(
+    doing: str, config: Config, mesh: Mesh, stage: Stage | None = None, saved: Callable[[], Sequence[int]] = tuple
+) -> Iterator[None]:
+    """Raise OutOfMemory for what XLA raises inside, at compile time or later, when memory is exhausted.
+
+    `doing` says what was being done; `stage` is the one whose rows were at work, if any were; `saved` gives the steps
+    that have a checkpoint.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if _EXHAUSTED not in str(error):
+            raise
+        device = mesh.devices.flat[0]
+        lines = [
+            f"out of memory while {doing}: {_asked(str(error))}; {_capacity(device)}. Change, in this order:",
+            *[f"  {line}" for line in remedies(config, mesh, stage)],
+            _what_is_left(saved()),
+            f"XLA's words: {_first_line(str(error))}",
+        ]
+        raise OutOfMemory("\n".join(lines)) from error
+
+
+def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
+    """Settings that make it need less, the cheapest first, each with the value to try."""
+    found = [] if stage is None else [*_smaller_microbatches(mesh, stage), *_rematerialised(config)]
+    shards, fsdp = batch_shards(mesh), mesh.shape["fsdp"]
+    wider = [
+        size for size in range(2 * fsdp, shards + 1) if shards % size == 0 and config.model.hidden_size % size == 0
+    ]
+    if wider:
+        found.append(f"--mesh.fsdp {wider[0]}: weights and moments split over {wider[0]} devices")
+    if mesh.devices.flat[0].platform == "gpu" and _FRACTION not in os.environ:
+        found.append(f"{_FRACTION}=0.92 in the environment: jax takes three quarters of a GPU's memory unless told so")
+    return [*found, "bertjax plan RECIPE --topology local: which of these fit, before anything runs"]
+
+
+def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
+    training, shards = stage.training, batch_shards(mesh)
+    rows, now = training.global_batch_size // shards, training.grad_accum_steps
+    larger = [count for count in range(2 * now, rows + 1) if rows % count == 0]
+    if not larger:
+        return []
+    key = "training" if stage.number == 0 else f"stages.{stage.number - 1}"
+    return [
+        f"--{key}.grad-accum-steps {larger[0]}: {rows // larger[0]} rows a device at a time instead of {rows // now}, "
+        "the same result but for the last bits"
+    ]
+
+
+def _rematerialised(config: Config) -> list[str]:
+    said = {
+        "dots": "--model.remat dots: the backward pass computes again all but the matmuls",
+        "full": "--model.remat full: the backward pass computes again every layer, a third more work",
+    }
+    return list(said.values())[{"none": 0, "dots": 1, "full": 2}[config.model.remat] :]
+
+
+def _asked(message: str) -> str:
+    for pattern in _ASKED:
+        if found := re.search(pattern, message):
+            parts = found.groupdict()
+            return (
+                f"{int(parts['bytes']) / 1e9:,.2f} GB more were asked for"
+                if "bytes" in parts
+                else (f"{parts['text']} were asked for")
+            )
+    return "how much was asked for is not told"
+
+
+def _capacity(device: jax.Device) -> str:
+    """What a device has in all, and of the machine's memory what this process may have, where they are the same."""
+    stats = device.memory_stats() or {}
+    name = f"{device.device_kind} {device.id}"
+    if "bytes_limit" in stats:
+        used = stats.get("bytes_in_use", 0)
+        return f"{name} has {stats['bytes_limit'] / 1e9:,.2f} GB for jax, {used / 1e9:,.2f} GB of it in use"
+    if device.platform != "cpu":
+        return f"{name} does not tell what it has"
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limited = "" if allowed == resource.RLIM_INFINITY else f", and this process may map {allowed / 1e9:,.2f} GB"
+    return f"this machine has {physical / 1e9:,.2f} GB{limited}"
+
+
+def _what_is_left(saved: Sequence[int]) -> str:
+    if not saved:
+        return "There is no checkpoint yet; the same command with the change starts from the beginning."
+    return (
+        f"The last checkpoint, of step {max(saved):,}, is as it was; the same command with the change goes on from it."
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0][:300]

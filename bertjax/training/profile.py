@@ -1,0 +1,100 @@
+"""A trace of some steps for xprof: what each device computed when, and what the host did meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+
+from bertjax.training.files import replace_bytes
+
+DIRECTORY = "profile"  # of a run, within its directory; what `xprof --logdir` takes
+
+_SESSIONS = "plugins/profile"  # where xprof looks below that
+
+
+def steps_to_profile(profile: str, total: int) -> range:
+    """The steps that `FIRST:LAST` names, from FIRST up to but without LAST, counted from 0; none for an empty text.
+
+    Raises ValueError unless 0 <= FIRST < LAST <= `total`, the steps of the run.
+    """
+    if not profile:
+        return range(0)
+    found = re.fullmatch(r"(\d+):(\d+)", profile)
+    steps = range(int(found[1]), int(found[2])) if found else range(0)
+    if not steps or steps.stop > total:
+        raise ValueError(
+            f"profile={profile!r}: write it as FIRST:LAST, as in --profile 10:13 for the steps 10, 11 and 12, with "
+            f"0 <= FIRST < LAST <= {total} (training.steps)"
+        )
+    return steps
+
+
+class Profile:
+    """Traces the steps it is told to when the loop comes to them, and is nothing between the others.
+
+    A context manager: a trace that is under way when the loop ends, by a signal or an error, is written then. Every
+    process writes what its own devices did, into one folder.
+    """
+
+    def __init__(self, steps: range, start: int, directory: Path, note: Callable[[str], None]) -> None:
+        """`start` is the step at which this process begins; `note` prints a line."""
+        self._directory, self._note = directory, note
+        self._steps = range(max(steps.start, start), max(steps.stop, start))
+        self._first = self._last = 0  # steps of the trace under way
+        self._trace: tempfile.TemporaryDirectory | None = None
+        if steps and not self._steps:
+            note(f"profile: the run goes on from step {start:,}, behind the steps to trace; nothing is traced")
+
+    @contextlib.contextmanager
+    def step(self, number: int, settle: Callable[[], None]) -> Iterator[None]:
+        """Stands around a step, its wait for input included. `settle` waits for what was dispatched.
+
+        It is called before the first traced step and behind the last, so that the trace has these steps and no others.
+        """
+        if number not in self._steps:
+            yield
+            return
+        if self._trace is None:
+            settle()
+            self._start(number)
+        self._last = number
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            yield
+        if number + 1 == self._steps.stop:
+            settle()
+            self._stop()
+
+    def _start(self, number: int) -> None:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # an event for every call of Python's would slow the steps that are measured
+        options.session_id = "trace"
+        self._first = number
+        # On a local disk first: the run's directory need not be one.
+        self._trace = tempfile.TemporaryDirectory(prefix="bertjax-profile-")
+        jax.profiler.start_trace(self._trace.name, profiler_options=options)
+
+    def _stop(self) -> None:
+        assert self._trace is not None
+        jax.profiler.stop_trace()
+        target = self._directory / _SESSIONS / f"steps_{self._first}_to_{self._last}"
+        target.mkdir(parents=True, exist_ok=True)
+        with self._trace as folder:
+            # Named by its host, which may have several processes.
+            for file in sorted(Path(folder, _SESSIONS, "trace").iterdir()):
+                replace_bytes(target / f"process_{jax.process_index()}.{file.name}", file.read_bytes())
+        self._trace = None
+        self._note(
+            f"profile: steps {self._first:,} to {self._last:,} are in {target}: xprof --logdir {self._directory}"
+        )
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._trace is not None:
+            self._stop()

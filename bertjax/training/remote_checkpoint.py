@@ -1,0 +1,179 @@
+"""Checkpoints in object storage, where nothing can be renamed and no two machines share a disk.
+
+Every process lets Orbax write what its own devices hold into a folder of its own machine and uploads that; together the
+objects are the checkpoint that Orbax would have written on a shared disk, a file to each piece of an array. When all
+have been uploaded process 0 puts the metadata, which make it a checkpoint: there is none without them, so that none is
+ever half there. What a killed job left without them is removed by the next save.
+
+Reading goes the other way: every process downloads the arrays that it was asked for, and Orbax reads them from its disk
+onto any mesh. This is for every kind of URL that fsspec opens; Orbax 0.12 by itself knows gs:// alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from bertjax.text.remote import Place, RemotePath
+from bertjax.training.remote_run import Desk
+
+STATE, METADATA = "state", "metadata"  # the items of a checkpoint
+_DOCUMENT = f"{METADATA}/metadata"  # where Orbax puts it, too
+_COMMITTED = "commit_success.txt"  # what Orbax looks for in object storage
+_UPLOAD_SECONDS = 3600  # for the slowest of the processes
+# What Orbax warns of at every save, and is as it should be here.
+_EXPECTED = ("Global object size logging disabled", "Skipping merge of OCDBT checkpoints")
+
+
+class RemoteCheckpoints:
+    """What `ocp.CheckpointManager` is for a disk; every process calls every method."""
+
+    def __init__(self, directory: RemotePath, desk: Desk, *, keep_last: int, keep_every: int) -> None:
+        self._directory, self._claim = directory, desk.claim
+        self._folder = desk.folder / "checkpoint"
+        self._keep_last, self._keep_every = keep_last, keep_every
+        logging.getLogger("absl").addFilter(_is_worth_saying)
+        self._orbax = ocp.AsyncCheckpointer(_handler(), multiprocessing_options=alone())
+        self._barrier = ocp.multihost.get_barrier_sync_fn()
+        self._saves = 0
+        self._upload: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def save(self, step: int, tree: Any, document: Mapping[str, Any]) -> None:
+        """Start to write a checkpoint; returns once the arrays are copied."""
+        if jax.process_index() == 0:
+            self._require_claim()
+            for number in sorted(_numbers(self._directory) - set(steps(self._directory))):
+                (self._directory / str(number)).rmtree()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        multihost_utils.sync_global_devices(f"checkpoint {step} can be uploaded")
+        self._orbax.save((self._folder / STATE).absolute(), args=ocp.args.PyTreeSave(tree))
+        self._saves += 1
+        self._upload = threading.Thread(target=self._run, args=(step, document), name=f"upload of checkpoint {step}")
+        self._upload.start()
+
+    def wait_until_finished(self) -> None:
+        """Wait for the last save. Raises what went wrong with it."""
+        if self._upload is not None:
+            self._upload.join()
+            self._upload = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def close(self) -> None:
+        """Wait, and stop Orbax's threads."""
+        try:
+            self.wait_until_finished()
+        finally:
+            self._orbax.close()
+
+    def _run(self, step: int, document: Mapping[str, Any]) -> None:
+        """What happens while training goes on."""
+        try:
+            self._publish(step, document)
+        except BaseException as error:
+            self._failure = error
+
+    def _publish(self, step: int, document: Mapping[str, Any]) -> None:
+        self._orbax.wait_until_finished()
+        target, folder = self._directory / str(step), self._folder / STATE
+        files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        (target / STATE).upload_all(folder, [name for name in files if name != _COMMITTED])
+        # A process that ends with its upload undone is missed by the others' heartbeat, long before this.
+        self._barrier(key=f"checkpoint {step} uploaded {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
+        if jax.process_index() == 0:
+            self._require_claim()
+            (target / STATE / _COMMITTED).write_bytes(f"all of {target / STATE} is written".encode())
+            (target / _DOCUMENT).write_bytes(json.dumps(document).encode())
+            self._remove_old()
+        # All see the same checkpoints when they look next.
+        self._barrier(key=f"checkpoint {step} written {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _remove_old(self) -> None:
+        there = steps(self._directory)
+        for step in there[: -self._keep_last]:
+            if not self._keep_every or step % self._keep_every:
+                remove(self._directory / str(step))
+
+    def _require_claim(self) -> None:
+        if self._claim is not None:
+            self._claim.require()
+
+
+def steps(directory: RemotePath) -> list[int]:
+    """The steps that have a checkpoint, ascending: metadata stand beside the arrays, written after them."""
+    return sorted(number for number in _numbers(directory) if (directory / str(number) / _DOCUMENT).is_file())
+
+
+def remove(checkpoint: RemotePath) -> None:
+    """Remove a checkpoint, so that at no moment a part of it looks like the whole."""
+    (checkpoint / _DOCUMENT).unlink(missing_ok=True)
+    checkpoint.rmtree()
+
+
+def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
+    """Give a checkpoint another name, by a copy."""
+    checkpoint.copy_to(target)
+    remove(checkpoint)
+
+
+@contextlib.contextmanager
+def near(state: Place, arrays: Collection[str], desk: Path | None = None) -> Iterator[Path]:
+    """A folder of this machine with what Orbax needs to read some arrays: itself, or a download below `desk`.
+
+    Raises OSError if the disk has too little room for it.
+    """
+    if isinstance(state, Path):
+        yield state
+        return
+    wanted = {name.replace("/", ".") for name in arrays}
+    sizes = {name: size for name, size in state.sizes().items() if _is_of(name, wanted)}
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=desk) as folder:
+        free = shutil.disk_usage(folder).free
+        if sum(sizes.values()) > free:
+            raise OSError(
+                f"{state}: {sum(sizes.values()):,} bytes are to be copied to {Path(folder).parent} and {free:,} are "
+                "free; make room, or set TMPDIR (for a run: data.cache_dir) to a larger disk"
+            )
+        state.download_all(Path(folder), sizes)
+        yield Path(folder)
+
+
+def alone() -> ocp.options.MultiprocessingOptions:
+    """For Orbax on a process's own disk: there every process is the first, and waits for no other."""
+    mine = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=None, active_processes={mine}, barrier_sync_key_prefix=f"process_{mine}"
+    )
+
+
+def _is_of(name: str, arrays: set[str]) -> bool:
+    """Whether a file is of one of the arrays, or says something of all of them."""
+    folder, slash, _ = name.partition("/")
+    return not slash or folder in arrays or folder == "array_metadatas"
+
+
+def _numbers(directory: RemotePath) -> set[int]:
+    return {int(place.name) for place in directory.iterdir() if place.name.isdecimal()}
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    return not any(text in str(record.msg) for text in _EXPECTED)
+
+
+def _handler() -> ocp.PyTreeCheckpointHandler:
+    """What writes a file to each piece of an array, under its place; the files of OCDBT could not be put together."""
+    return ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=alone())

@@ -1,0 +1,125 @@
+# What the launchers beside it have in common, which source this file: their options, the recipe, and dry runs.
+# shellcheck shell=bash
+
+# read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of
+# its name, which must have a default; the recipe and its overrides into the array `pretrain`; `dry_run` is yes or no.
+read_arguments() {
+  # Named so that they hide none of the launchers' variables.
+  local _options=" $1 " _switches=" $2 dry-run help " _option
+  dry_run=no help=no
+  shift 2
+  while [[ ${1-} == --* ]]; do
+    _option=${1#--}
+    if [[ $_switches == *" $_option "* ]]; then
+      printf -v "${_option//-/_}" yes
+      shift
+    elif [[ $_options == *" $_option "* ]]; then
+      (($# > 1)) || die "--$_option needs a value"
+      printf -v "${_option//-/_}" %s "$2"
+      shift 2
+    else
+      die "--$_option is no option of $0; $0 --help shows them, and keys of the run follow the recipe"
+    fi
+  done
+  if [[ $help == yes ]]; then
+    # The comment that the launcher begins with.
+    awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"
+    exit
+  fi
+  pretrain=("$@")
+}
+
+# needs NAME...: refuses if a variable is empty.
+needs() {
+  local _name
+  for _name; do
+    [[ -n ${!_name} ]] || die "--${_name//_/-} is missing; $0 --help shows an example"
+  done
+}
+
+needs_recipe() {
+  ((${#pretrain[@]})) || die "which recipe? $0 [OPTIONS] configs/NAME.py [OVERRIDES]; $0 --help shows an example"
+}
+
+# The words of a command, as a shell would read them; in the quotes that are easiest to read.
+quoted() {
+  local word line=''
+  for word; do
+    if [[ $word == *\'* && $word == *[\"\$\`\\!]* || $word == *[$'\n\t']* ]]; then
+      word=$(printf %q "$word")
+    elif [[ $word == *\'* ]]; then
+      word="\"$word\""
+    elif [[ -z $word || $word == *[!a-zA-Z0-9_./:=,@%+-]* ]]; then
+      word="'$word'"
+    fi
+    line+=" $word"
+  done
+  printf '%s' "${line# }"
+}
+
+# Runs a command that changes something; in a dry run it is only printed.
+perform() {
+  if [[ $dry_run == yes ]]; then
+    quoted "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+# The same for the command that takes this shell's place, so that it gets the signals.
+perform_last() {
+  [[ $dry_run == yes ]] || exec "$@"
+  perform "$@"
+}
+
+# perform_with TEXT COMMAND...: the same for a command that reads a text.
+perform_with() {
+  local text=$1
+  shift
+  if [[ $dry_run == yes ]]; then
+    printf '%s <<"END"\n%s\nEND\n' "$(quoted "$@")" "$text"
+  else
+    "$@" <<<"$text"
+  fi
+}
+
+note() { printf '\n# %s\n' "$*"; }
+
+# The value that the overrides give to a key, as --run-dir; the last one counts.
+override_of() {
+  local index value=
+  for ((index = 1; index < ${#pretrain[@]}; index++)); do
+    case ${pretrain[index]} in
+      "$1") value=${pretrain[index + 1]-} ;;
+      "$1="*) value=${pretrain[index]#*=} ;;
+    esac
+  done
+  printf '%s' "$value"
+}
+
+# A host that comes back after a preemption has an empty disk: what must last is in object storage, the recipe in here.
+needs_object_storage() {
+  local key vocab
+  for key in --run-dir --data.root; do
+    [[ $(override_of $key) == *://* ]] ||
+      die "add $key gs://BUCKET/... (or s3://): the disks of these hosts do not outlive a preemption"
+  done
+  vocab=$(override_of --data.vocab)
+  [[ -z $vocab || $vocab == *://* ]] || die "--data.vocab $vocab is a file of this machine; copy it to the bucket"
+  [[ ${pretrain[0]} == configs/* ]] || die "${pretrain[0]} does not get to the hosts; put your recipe into configs/"
+}
+
+# extras_for cuda: what is to be installed for a platform, and for the storage that the overrides name: [cuda,gcs]
+extras_for() {
+  local extras=$1
+  if [[ ${pretrain[*]} == *gs://* ]]; then extras+=,gcs; fi
+  if [[ ${pretrain[*]} == *s3://* ]]; then extras+=,s3; fi
+  printf '[%s]' "${extras#,}"
+}
+
+# Makes the container image that the variable `image` names, of this checkout, and pushes it.
+build_image() {
+  # shellcheck disable=SC2154 # set by what sources this file
+  perform docker build --push --file launch/Dockerfile --tag "$image" .
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Pretrains on TPU slices of a GKE cluster, as a JobSet: a job per slice, a pod per host, all of them started again into
+# resume when one ends before its time.
+#   ./launch/gke.sh --build --image IMAGE --machine ct5lp-hightpu-4t --topology 4x4 configs/bert_base.py \
+#       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
+# Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --build (the image, of this
+# checkout, and push it; else it must be there), --dry-run prints the manifest.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+source launch/arguments.sh
+source launch/gke_slices.sh
+
+name=bert image='' machine='' topology='' slices=1 on_demand=no build=no
+read_arguments 'name image machine topology slices' 'on-demand build' "$@"
+needs_recipe
+needs image machine topology
+needs_object_storage
+
+chips=$(chips_of_host)
+hosts=$(hosts_of_slice)
+label=$(accelerator)
+spot="
+                cloud.google.com/gke-spot: \"true\""
+[[ $on_demand == no ]] || spot=''
+processes=$((slices * hosts))
+
+# Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; other
+# failures do, for an error that comes every time must not be paid for ever.
+manifest() {
+  cat <<END
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: $name
+  annotations:
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+spec:
+  network:
+    enableDNSHostnames: true
+  failurePolicy:
+    maxRestarts: 3
+    rules:
+      - name: preempted
+        action: RestartJobSetAndIgnoreMaxRestarts
+        onJobFailureReasons: [PodFailurePolicy]
+  replicatedJobs:
+    - name: slice
+      replicas: $slices
+      template:
+        spec:
+          parallelism: $hosts
+          completions: $hosts
+          completionMode: Indexed
+          backoffLimit: 0
+          podFailurePolicy:
+            rules:
+              - action: FailJob
+                onExitCodes: {containerName: bertjax, operator: In, values: [75]}
+              - action: FailJob
+                onPodConditions: [{type: DisruptionTarget, status: "True"}]
+          template:
+            spec:
+              restartPolicy: Never
+              terminationGracePeriodSeconds: 60
+              nodeSelector:
+                cloud.google.com/gke-tpu-accelerator: $label
+                cloud.google.com/gke-tpu-topology: $topology$spot
+              containers:
+                - name: bertjax
+                  image: $image
+                  ports: [{containerPort: 8471, protocol: TCP}, {containerPort: 8431, protocol: TCP}]
+                  command: [bash, -c]
+                  args:
+                    - |
+                      exec $(quoted bertjax pretrain "${pretrain[@]}" \
+                        --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips)))
+                  resources:
+                    requests: {google.com/tpu: $chips}
+                    limits: {google.com/tpu: $chips}
+END
+}
+
+[[ $build == no ]] || build_image
+perform_with "$(manifest)" kubectl apply -f -
+[[ $dry_run == yes ]] || say "kubectl logs --follow --selector jobset.sigs.k8s.io/jobset-name=$name --prefix"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Pretrains on the GPUs of this machine, one or several, all driven by one process; goes on after a crash.
+#   ./launch/gpu.sh configs/bert_base.py --data.sources 'text:corpus/*.txt' --data.vocab vocab.txt
+# Options, before the recipe: --dry-run prints what would be run.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+source launch/arguments.sh
+
+read_arguments '' '' "$@"
+needs_recipe
+if [[ $dry_run == no ]]; then
+  nvidia-smi --list-gpus || die "no GPU is to be seen: nvidia-smi must list it before jax can find it"
+fi
+perform_last ./launch/run.sh "$(extras_for cuda)" python launch/keep_running.py bertjax pretrain "${pretrain[@]}"

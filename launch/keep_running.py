@@ -1,0 +1,186 @@
+"""Runs a command until its work is done: again after a preemption, and a few times after a failure.
+
+    python launch/keep_running.py [--hand-back] [--pause SECONDS] [--] bertjax pretrain CONFIG ...
+
+The exit codes of `bertjax pretrain` say what to do: 0 it is done; 75 it was preempted or has lost a peer, and resumes
+if it is run again; 130 somebody stopped it; 2 its arguments are wrong; anything else is a failure. Signals are passed
+on. A run that gets nowhere is given up: see MOST_FAILURES and MOST_RESUMES.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+DONE, MISUNDERSTOOD, RESUME, INTERRUPTED = 0, 2, 75, 130
+GIVEN_UP = 1  # on a run that always asks to be resumed, for whoever started this would resume it again
+TERMINATED = 143  # by a SIGTERM that came before there was anything to save
+MOST_FAILURES = 3  # in a row without a new checkpoint: an error that comes again every time
+MOST_RESUMES = 10  # likewise: a job that never gets as far as its first checkpoint
+LONGEST_PAUSE = 300.0  # seconds
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def say(line: str) -> None:
+    """Print a line of the launcher's own, told from those of the run."""
+    print(f"==> {line}", flush=True)
+
+
+@dataclass
+class Told:
+    """The signal that this process was sent, if any, passed on to the processes it started."""
+
+    number: int | None = None
+    processes: Sequence[subprocess.Popen] = ()
+
+    def listen(self) -> None:
+        """Take SIGTERM, SIGINT and SIGHUP from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._take)
+
+    def pass_on(self) -> None:
+        """Send the processes the signal; a closed terminal is a SIGTERM to them, for they save at that."""
+        number = signal.SIGINT if self.number == signal.SIGINT else signal.SIGTERM
+        for process in self.processes:
+            if process.returncode is None:
+                process.send_signal(number)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not on when there is a signal."""
+        end = time.monotonic() + seconds
+        while self.number is None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self.pass_on()
+
+
+@dataclass
+class Restarts:
+    """Decides whether what has ended is started again, and after how many seconds."""
+
+    newest: Callable[[], int | None]  # the step of the newest checkpoint
+    first_pause: float = 10.0  # seconds; doubled with every end that no checkpoint came before
+    _step: int | None = None
+    _ends: dict[int, int] = field(default_factory=dict)  # without a new checkpoint: how many, by exit code
+
+    def __post_init__(self) -> None:
+        self._step = self.newest()
+
+    def pause_after(self, code: int) -> float | None:
+        """Seconds to wait before the next start; None where there is to be none, for a reason that is printed."""
+        if code in (DONE, INTERRUPTED, MISUNDERSTOOD):
+            return None
+        step = self._look()
+        if step != self._step:
+            self._step, self._ends = step, {}
+        self._ends[code] = self._ends.get(code, 0) + 1
+        resumes = self._ends.get(RESUME, 0)
+        failures = sum(self._ends.values()) - resumes
+        saved = f"the checkpoint of step {step}" if step is not None else "the beginning: there is no checkpoint yet"
+        if failures >= MOST_FAILURES or resumes >= MOST_RESUMES:
+            say(f"exit code {code}; ended {failures + resumes} times without a new checkpoint, so not started again")
+            return None
+        behind = failures + resumes - (code == RESUME)
+        pause = min(self.first_pause * 2 ** (behind - 1), LONGEST_PAUSE) if behind else 0.0
+        say(f"exit code {code}; in {pause:.0f} s it goes on from {saved}")
+        return pause
+
+    def _look(self) -> int | None:
+        # Storage that cannot be reached for a moment must not end what it would be reached by again.
+        try:
+            return self.newest()
+        except Exception as error:
+            say(f"cannot look for a new checkpoint ({type(error).__name__}: {error}); taking it that there is none")
+            return self._step
+
+
+def keep_running(attempt: Callable[[], int], told: Told, restarts: Restarts, hand_back: bool = False) -> int:
+    """Attempt until it is done, or must not be done again; returns the exit code.
+
+    With `hand_back` nothing is resumed here: 75 goes to whoever can start it elsewhere.
+    """
+    while True:
+        code = attempt()
+        if told.number is not None or (hand_back and code == RESUME):
+            return RESUME if code == TERMINATED else code
+        pause = restarts.pause_after(code)
+        if pause is None:
+            return GIVEN_UP if code == RESUME else code
+        told.wait(pause)
+        if told.number is not None:
+            return INTERRUPTED if told.number == signal.SIGINT else RESUME
+
+
+def start(command: Sequence[str], **options: object) -> subprocess.Popen:
+    """Start a command that a terminal's Ctrl-C does not reach, and that gets a SIGTERM if this process dies."""
+    try:
+        return subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent, **options)
+    except FileNotFoundError:
+        sys.exit(f"error: there is no {command[0]} on the PATH; ./launch/run.sh '' COMMAND... installs bertjax first")
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+
+
+def exit_code(returncode: int) -> int:
+    """What a shell makes of it: 137 for a process that was killed with signal 9."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def newest_checkpoint(pretrain: Sequence[str]) -> int | None:
+    """The step of the newest checkpoint of the run that `CONFIG OVERRIDES...` describes; None if there is none.
+
+    Raises SystemExit for a key that there is not, as the run itself would.
+    """
+    import fsspec
+
+    from bertjax.config import load_recipe, override
+
+    config = override(load_recipe(pretrain[0]), list(pretrain[1:]), "bertjax pretrain")
+    files, path = fsspec.core.url_to_fs(config.run_dir or str(config.directory))
+    with contextlib.suppress(FileNotFoundError):
+        files.invalidate_cache()
+        names = (entry.rstrip("/").rpartition("/")[2] for entry in files.ls(f"{path}/checkpoints", detail=False))
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Keep the command of the command line running; returns its last exit code."""
+    parser = argparse.ArgumentParser(prog="keep_running.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--hand-back", action="store_true", help="do not resume here: hand exit code 75 back")
+    parser.add_argument("--pause", type=float, default=10.0, help="seconds, after the first failure (%(default)s)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="... bertjax pretrain CONFIG OVERRIDES...")
+    parsed = parser.parse_args(arguments)
+    command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
+    if "pretrain" not in command[:-1]:
+        parser.error("COMMAND must end in: bertjax pretrain CONFIG OVERRIDES...")
+    pretrain = command[command.index("pretrain") + 1 :]
+    told = Told()
+    told.listen()
+
+    def attempt() -> int:
+        told.processes = [process := start(command)]
+        if told.number is not None:
+            told.pass_on()
+        return exit_code(process.wait())
+
+    restarts = Restarts(lambda: newest_checkpoint(pretrain), parsed.pause)
+    return keep_running(attempt, told, restarts, parsed.hand_back)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

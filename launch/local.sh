@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Pretrains as several processes of this machine that share its devices; goes on after one of them is killed.
+#   ./launch/local.sh --processes 2 --fake-devices 4 configs/quickstart.py     (CPU devices that exist in name only)
+#   ./launch/local.sh --processes 2 --gpus 4 configs/bert_base.py ...          (GPUs 0-3 and 4-7)
+# Options, before the recipe: --port P (a free one), --dry-run prints what each process would be.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+source launch/arguments.sh
+
+processes=2 fake_devices='' gpus='' port=''
+read_arguments 'processes fake-devices gpus port' '' "$@"
+needs_recipe
+launcher=(launch/local.py --processes "$processes")
+extras=$(extras_for '')
+[[ -z $fake_devices ]] || launcher+=(--fake-devices "$fake_devices")
+[[ -z $gpus ]] || launcher+=(--gpus "$gpus") extras=$(extras_for cuda)
+[[ -z $port ]] || launcher+=(--port "$port")
+[[ $extras != '[]' ]] || extras=''
+if [[ $dry_run == yes ]]; then
+  exec python3 "${launcher[@]}" --dry-run "${pretrain[@]}"
+fi
+exec ./launch/run.sh "$extras" python "${launcher[@]}" "${pretrain[@]}"

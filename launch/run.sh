@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Sets everything up, as EXTRAS ask for it, and runs a command there: ./launch/run.sh '[gcs]' bertjax prepare CONFIG ...
+# Without a command it only sets everything up. EXTRAS may be ''.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+(($#)) || die "which extras? $0 '[cuda]' COMMAND...; '' for none"
+prepare_environment "$1"
+shift
+(($#)) || exit 0
+
+PATH=$(dirname "$python"):$PATH
+say "$*"
+exec "$@"

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Pretrains on GPUs of whichever cloud SkyPilot finds, as a managed job: preempted machines are replaced, and the run
+# resumes on them.
+#   ./launch/skypilot.sh --gpus H100:8 --nodes 2 configs/bert_base.py \
+#       --run-dir s3://BUCKET/runs/bert --data.root s3://BUCKET/data --data.sources 'text:s3://BUCKET/text/*.txt'
+# Options, before the recipe: --name bert, --nodes 1, --on-demand (instead of spot), --dry-run prints the task.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+source launch/arguments.sh
+
+name=bert gpus='' nodes=1 on_demand=no
+read_arguments 'name gpus nodes' on-demand "$@"
+needs_recipe
+needs gpus
+needs_object_storage
+
+extras=$(extras_for cuda)
+spot=true
+[[ $on_demand == no ]] || spot=false
+
+# shellcheck disable=SC2016 # the hosts expand it
+hosts='--hosts.cluster address --hosts.coordinator "$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):8476" \
+    --hosts.processes "$SKYPILOT_NUM_NODES" --hosts.process "$SKYPILOT_NODE_RANK" \
+    --hosts.devices $((SKYPILOT_NUM_NODES * SKYPILOT_NUM_GPUS_PER_NODE))'
+
+task() {
+  cat <<END
+name: $name
+workdir: .
+num_nodes: $nodes
+resources:
+  accelerators: $gpus
+  use_spot: $spot
+  job_recovery:
+    recover_on_exit_codes: [75]
+    max_restarts_on_errors: 3
+setup: |
+  ./launch/run.sh '$extras'
+run: |
+  exec ./launch/run.sh '$extras' $(quoted bertjax pretrain "${pretrain[@]}") \\
+    $hosts
+END
+}
+
+if [[ $dry_run == no ]]; then
+  mkdir -p build
+  task >build/skypilot.yaml
+else
+  note 'build/skypilot.yaml'
+  task
+  note 'on this machine'
+fi
+perform sky jobs launch --name "$name" --yes build/skypilot.yaml

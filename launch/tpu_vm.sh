@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Pretrains on Cloud TPU VMs: asks for a queued resource, waits for it, installs, starts all workers, and watches. If
+# the TPU is preempted it asks for another one, on which the run resumes. Started again, it looks after what it finds.
+#   ./launch/tpu_vm.sh --name bert --zone us-west4-a --type v5litepod-16 configs/bert_base.py \
+#       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
+# Options, before the recipe: --slices 1, --runtime VERSION (by the type), --on-demand (instead of spot), --poll 60
+# (seconds between two looks), --dry-run prints all commands, and what each host runs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+source launch/arguments.sh
+
+name=bert zone='' type='' slices=1 runtime='' on_demand=no poll=60
+read_arguments 'name zone type slices runtime poll' on-demand "$@"
+needs_recipe
+needs zone type
+needs_object_storage
+
+# Devices are chips from v5litepod on, but types count cores before; two of v4 and v5p are one device.
+devices=${type##*-} known=
+[[ $devices =~ ^[1-9][0-9]*$ ]] || die "--type $type: it ends in the size, as v5litepod-16"
+case $type in
+  v5litepod-*) known=v2-alpha-tpuv5-lite ;;
+  v6e-*) known=v2-alpha-tpuv6e ;;
+  v5p-*) known=v2-alpha-tpuv5 devices=$((devices / 2)) ;;
+  v4-*) known=tpu-ubuntu2204-base devices=$((devices / 2)) ;;
+  v[23]-*) known=tpu-ubuntu2204-base ;;
+  *) die "--type $type: known are v2- to v4-, v5litepod-, v5p- and v6e- types; later TPUs are rented by GKE alone" ;;
+esac
+pretrain+=(--hosts.cluster tpu --hosts.devices $((devices * slices)))
+
+nodes=("$name")
+request=(--node-id="$name")
+if ((slices > 1)); then
+  nodes=()
+  for ((slice = 0; slice < slices; slice++)); do nodes+=("$name-$slice"); done
+  request=(--node-count="$slices" --node-prefix="$name")
+fi
+[[ $on_demand == yes ]] || request+=(--spot)
+
+tpus() { perform gcloud compute tpus "$@" --zone="$zone" --quiet; }
+
+# What each worker runs.
+on_host=(./launch/run.sh "$(extras_for tpu)" python launch/keep_running.py bertjax pretrain "${pretrain[@]}")
+
+request() {
+  tpus queued-resources create "$name" "${request[@]}" --accelerator-type="$type" --runtime-version="${runtime:-$known}"
+}
+
+release() { tpus queued-resources delete "$name" --force; }
+
+# Workers on which it runs already are left alone.
+start_workers() {
+  local node
+  perform mkdir -p build
+  perform tar -czf build/bertjax.tgz --exclude=__pycache__ pyproject.toml setup.cfg README.md bertjax configs launch
+  for node in "${nodes[@]}"; do
+    on_workers "$node" 'mkdir -p bertjax' || return
+    tpus tpu-vm scp build/bertjax.tgz "$node:bertjax/" --worker=all || return
+    on_workers "$node" "cd bertjax && tar -xzf bertjax.tgz && ./launch/detached.sh start $(quoted "${on_host[@]}")" ||
+      return
+  done
+}
+
+on_workers() { tpus tpu-vm ssh "$1" --worker=all --command="$2"; }
+
+# One of ACTIVE, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDED ...; nothing if there is no such resource.
+state() {
+  gcloud compute tpus queued-resources list --zone="$zone" --filter="name~/$name\$" --format='value(state.state)'
+}
+
+status() {
+  local node
+  for node in "${nodes[@]}"; do
+    on_workers "$node" './bertjax/launch/detached.sh status' || return
+  done
+}
+
+# Starts the workers when they have not been started on this TPU, and ends the script when the job has ended.
+look_after() {
+  local said
+  if [[ $started == no ]]; then
+    say 'the TPU is there; installing and starting its workers'
+    if start_workers; then started=yes; else say 'not all of them could be started; trying again'; fi
+    return
+  fi
+  said=$(status) || { say 'a worker does not answer'; return; }
+  [[ $said == "$said_before" ]] || echo "${said%%$'\n'*}"
+  said_before=$said
+  if [[ $said == *'state: 75'* ]]; then
+    started=no # a worker that was switched off, or told to end
+  elif [[ $said != *'state: running'* ]]; then
+    finish "$(sed -n 's/^state: //p' <<<"$said" | sort -n | tail -n 1)"
+  fi
+}
+
+finish() {
+  if [[ $1 == 0 ]]; then
+    release
+    say "done; everything is in $(override_of --run-dir)"
+    exit
+  fi
+  on_workers "${nodes[0]}" 'tail -n 30 bertjax/build/detached/log' || true
+  die "workers ended with exit code $1. The TPU is still there, and costs; to give it back:
+  gcloud compute tpus queued-resources delete $name --zone=$zone --force"
+}
+
+if [[ $dry_run == yes ]]; then
+  note 'on this machine: ask for the TPU, and when it is there start its workers'
+  request
+  start_workers
+  note 'each host is then running, until it is done'
+  quoted "${on_host[@]}"
+  note 'on this machine: when the TPU was preempted, before all of the above; and when all is done'
+  release
+  exit
+fi
+
+started=no asked=no said_before=''
+while true; do
+  if ! now=$(state); then
+    now='not to be learnt'
+  fi
+  case $now in
+    '')
+      request || [[ $asked == yes ]] || die 'the TPU could not be asked for'
+      asked=yes
+      ;;
+    ACTIVE) look_after ;;
+    SUSPENDED)
+      say 'the TPU was preempted; asking for another one'
+      release || true
+      started=no asked=yes
+      continue
+      ;;
+    FAILED) die "the request has failed: gcloud compute tpus queued-resources describe $name --zone=$zone tells why" ;;
+    *) say "state of the queued resource: $now" ;;
+  esac
+  sleep "$poll"
+done

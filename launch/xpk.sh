@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Pretrains on a cluster that xpk made (xpk cluster create), as an xpk workload.
+#   ./launch/xpk.sh --build --cluster bert --image IMAGE --type v5litepod-16 configs/bert_base.py \
+#       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
+# Options, before the recipe: --name bert, --slices 1, --build (the image, of this checkout, and push it; else it must
+# be there), --dry-run prints the command.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+source launch/arguments.sh
+
+name=bert cluster='' image='' type='' slices=1 build=no
+read_arguments 'name cluster image type slices' build "$@"
+needs_recipe
+needs cluster image type
+needs_object_storage
+
+[[ $build == no ]] || build_image
+# Preempted and lost hosts leave with 75 or are killed (127-255 restart anyway); an error of the run's own ends it.
+perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
+  --docker-image="$image" --restart-on-exit-codes=75 --max-restarts=1000 \
+  --command="exec $(quoted bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"

@@ -1,0 +1,177 @@
+"""Tokens/s and MFU of BERT-Base and Large at 128 and 512 in bfloat16 on one GPU, beside transformers on the same one.
+
+    python tests/benchmarks/bench_gpu.py --output bench_gpu.json
+    python tests/benchmarks/bench_gpu.py --sizes tiny --lengths 128 --tokens 512 --device cpu --steps 2   # a rehearsal
+
+The other side is transformers' BertForPreTraining with SDPA, torch.compile, autocast and fused AdamW. The sides of a
+row of the table are processes that take turns on the device: so many steps each, in several rounds, the median of
+which counts. Beside the paper's dropout everywhere there is none in the attention, without which fused attention is
+possible; packed rows of four pairs beside rows half of padding; and what `deterministic` costs. Batches are random ids,
+so that neither text nor tokenizer is needed. MFU is by bertjax.training.flops over real tokens, against the data sheet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from sides import Side, Work
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention_choice import choose_attention
+from bertjax.training.flops import peak_flops, train_flops_per_token
+
+SIZES = {  # name: (layers, hidden, heads)
+    "tiny": (2, 128, 2),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+PREDICTIONS = {128: 20, 512: 76}
+HALF_FULL = 0.55  # of a row of 512 of Wikipedia, by tests/benchmarks/bench_packing.py about that much is text
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: the sides that take turns, the first of which the others are measured against."""
+
+    name: str
+    sides: dict[str, tuple[str, Work]]
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    """All comparisons that were asked for."""
+    for size in arguments.sizes:
+        layers, hidden, heads = SIZES[size]
+        for length in arguments.lengths:
+            model = ModelConfig(
+                hidden_size=hidden,
+                num_hidden_layers=layers,
+                num_attention_heads=heads,
+                intermediate_size=4 * hidden,
+                dtype="bfloat16",
+                scan_unroll=layers if arguments.unroll else 1,
+            )
+            work = Work(
+                model,
+                max(1, arguments.tokens // length),
+                length,
+                PREDICTIONS.get(length, max(1, length * 3 // 20)),
+                device=arguments.device,
+                compiled=arguments.compile,
+            )
+            yield from comparisons(f"{size} {length}", work)
+
+
+def comparisons(name: str, work: Work) -> Iterator[Row]:
+    """Those of one model and length."""
+    plain = replace(work, model=replace(work.model, attention_probs_dropout_prob=0.0))
+    for label, one in (("dropout 0.1", work), ("no attention dropout", plain)):
+        yield Row(f"{name}, {label}", {"bertjax": ("bertjax", one), "transformers": ("transformers", one)})
+    yield Row(
+        f"{name}, deterministic",
+        {"bertjax": ("bertjax", plain), "deterministic": ("bertjax", replace(plain, deterministic=True))},
+    )
+    if work.length >= 512:
+        padded, packed = replace(plain, filled=HALF_FULL), replace(plain, pairs=4)
+        sides = {"packed": ("bertjax", packed), "unpacked": ("bertjax", padded)}
+        yield Row(f"{name}, rows half of text", sides | {"transformers": ("transformers", padded)})
+
+
+def measure(row: Row, steps: int, rounds: int) -> list[dict]:
+    """The figures of each side, which take turns."""
+    sides = {name: Side(side, work) for name, (side, work) in row.sides.items()}
+    try:
+        kinds = {name: side.ready() for name, side in sides.items()}
+        for _ in range(rounds):
+            for side in sides.values():
+                side.turn(steps)
+    finally:
+        for side in sides.values():
+            side.close()
+    kind = next(iter(kinds.values()))
+    found = []
+    for name, side in sides.items():
+        kind_of_side, work = row.sides[name]
+        seconds = statistics.median(side.times)
+        rate, peak = work.tokens / seconds, peak_flops(kind)
+        flops = train_flops_per_token(work.model, work.length // work.pairs, work.predictions / work.pairs)
+        attention = "sdpa"
+        if kind_of_side == "bertjax":
+            where = "cpu" if work.device == "cpu" else "gpu"
+            attention = str(choose_attention(work.model, where, work.length, work.pairs > 1))
+        found.append(
+            {
+                "row": row.name,
+                "side": name,
+                "batch": f"{work.rows} x {work.length}",
+                "device": kind,
+                "attention": attention,
+                "seconds": seconds,
+                "times": side.times,
+                "tokens_per_second": rate,
+                "mfu": rate * flops / peak if peak else None,
+            }
+        )
+    for figures in found:
+        figures["times_the_first"] = figures["tokens_per_second"] / found[0]["tokens_per_second"]
+    return found
+
+
+def shown(figures: dict) -> str:
+    """A line of the table."""
+    mfu = "     -" if figures["mfu"] is None else f"{figures['mfu']:6.1%}"
+    return (
+        f"{figures['row']:38} {figures['side']:14} {figures['batch']:>9} {figures['seconds'] * 1e3:9.1f} ms "
+        f"{figures['tokens_per_second']:12,.0f} tok/s  MFU {mfu}  x{figures['times_the_first']:.2f}  "
+        f"{figures['attention']}"
+    )
+
+
+def versions() -> dict[str, str]:
+    """What it ran on."""
+    installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions()}
+    named = ("jax", "jaxlib", "flax", "torch", "transformers")
+    return {name: installed[name] for name in named if name in installed} | {"python": platform.python_version()}
+
+
+def main() -> None:
+    """Measure all that was asked for, print each as it comes, and write everything to a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["large", "base"])
+    parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
+    parser.add_argument("--tokens", type=int, default=32_768, help="of a batch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=15, help="of a turn (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="comparisons whose name has this in it")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--unroll", action=argparse.BooleanOptionalAction, default=True, help="the scan over layers")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="transformers, by torch")
+    parser.add_argument("--output", type=Path, default=Path("bench_gpu.json"))
+    arguments = parser.parse_args()
+    # Two processes share the GPU's memory.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    os.environ["JAX_PLATFORMS"] = arguments.device
+    everything: list[dict] = []
+    for row in rows(arguments):
+        if arguments.only not in row.name:
+            continue
+        try:
+            found = measure(row, arguments.steps, arguments.rounds)
+        except EOFError:
+            print(f"{row.name:38} a side died; its error stands above", flush=True)
+            continue
+        everything += found
+        print(*map(shown, found), sep="\n", flush=True)
+        # After each, for a machine that is lent may be taken back.
+        arguments.output.write_text(json.dumps({"versions": versions(), "figures": everything}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The two sides of a benchmark of the train step, bertjax and transformers with torch, each in a process of its own.
+
+Both get the same batches and do forward, backward, clip and update, with parameters in float32.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import jax
+import numpy as np
+
+from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.parallel.host_memory import keep_freed_memory
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.training.objectives import choose
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.training.state import draw_blueprint, init_state
+from bertjax.training.step import make_train_step
+
+Run = Callable[[int], None]  # so many steps, to their end
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a side trains, and on what."""
+
+    model: ModelConfig
+    rows: int
+    length: int = 128
+    predictions: int = 20  # slots of a row, of which one in twenty is not used
+    pairs: int = 1  # sentence pairs packed in a row
+    filled: float = 1.0  # share of a row that is text, on average; the rest is padding
+    device: str = "cpu"  # for torch; jax takes the one it finds
+    compiled: bool = False  # by torch.compile
+    deterministic: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens of a batch."""
+        return int(self.batch()["sequence_ids"].astype(bool).sum())
+
+    def batch(self) -> dict[str, np.ndarray]:
+        """Random ids in rows of two segments, a pair or several, as the reference fills them."""
+        rng = np.random.default_rng(0)
+        rows, length = self.rows, self.length
+        used = np.full((rows, 1), length)
+        if self.filled < 1:
+            least = max(8 * self.pairs, round(length * (2 * self.filled - 1)))
+            used = rng.integers(least, length + 1, (rows, 1))
+        place = np.arange(length)
+        sequence_ids = np.where(place < used, 1 + place * self.pairs // length, 0)
+        begins = np.arange(self.pairs) * length // self.pairs
+        inside = place - begins[np.maximum(sequence_ids, 1) - 1]
+        ids = np.where(sequence_ids > 0, rng.integers(1000, self.model.vocab_size, (rows, length)), 0)
+        candidates = np.tile(np.arange(1, min(length, int(used.min())) - 1), (rows, 1))
+        positions = np.sort(rng.permuted(candidates, axis=1)[:, : self.predictions], axis=1)
+        weights = np.ones(positions.shape, np.float32)
+        weights[:, :: max(20, positions.shape[1])] = 0
+        integers = {
+            "input_ids": ids,
+            "token_type_ids": (sequence_ids > 0) & (inside >= length // self.pairs // 2),
+            "sequence_ids": sequence_ids,
+            "mlm_positions": positions,
+            "mlm_labels": np.take_along_axis(ids, positions, axis=1),
+            "cls_positions": np.tile(begins, (rows, 1)),
+            "pair_labels": rng.integers(0, 2, (rows, self.pairs)),
+        }
+        floats = {"mlm_weights": weights, "pair_weights": np.ones((rows, self.pairs), np.float32)}
+        return {name: x.astype(np.int32) for name, x in integers.items()} | floats
+
+
+def ours(work: Work) -> Run:
+    """bertjax's step on one device."""
+    keep_freed_memory()  # as the trainer does
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    settings = OptimizerConfig()
+    optimizer = make_optimizer(settings)
+    with jax.set_mesh(mesh):
+        blueprint = draw_blueprint(work.model, optimizer, mesh)
+        state = init_state(blueprint, work.model, optimizer, 0)
+        step = make_train_step(
+            blueprint,
+            choose(("mlm", "nsp")),
+            optimizer,
+            make_schedule(settings, 1_000_000),
+            clip_norm=1.0,
+            grad_accum_steps=1,
+            dropout_seed=0,
+            deterministic=work.deterministic,
+        )
+        data = to_global(mesh, work.batch(), work.rows)
+
+    def run(count: int) -> None:
+        nonlocal state
+        with jax.set_mesh(mesh):
+            for _ in range(count):
+                state, metrics = step(state, data)
+            assert np.isfinite(float(metrics["loss"]))
+
+    return run
+
+
+def theirs(work: Work) -> Run:
+    """transformers' BertForPreTraining by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+
+    model, batch = work.model, work.batch()
+    assert work.pairs == 1, "transformers has no packed rows"
+    network = BertForPreTraining(
+        BertConfig(
+            vocab_size=model.vocab_size,
+            hidden_size=model.hidden_size,
+            num_hidden_layers=model.num_hidden_layers,
+            num_attention_heads=model.num_attention_heads,
+            intermediate_size=model.intermediate_size,
+            hidden_dropout_prob=model.hidden_dropout_prob,
+            attention_probs_dropout_prob=model.attention_probs_dropout_prob,
+            max_position_embeddings=model.max_position_embeddings,
+            attn_implementation="sdpa",
+        )
+    )
+    network = network.to(work.device).train()
+    torch.set_float32_matmul_precision("high")
+    is_gpu = work.device == "cuda"
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=is_gpu or None)
+    forward = torch.compile(network) if work.compiled else network
+    labels = np.full(batch["input_ids"].shape, -100)
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
+    inputs = {
+        "input_ids": batch["input_ids"],
+        "token_type_ids": batch["token_type_ids"],
+        "labels": labels,
+        "next_sentence_label": batch["pair_labels"][:, 0],
+    }
+    if (batch["sequence_ids"] == 0).any():  # without a mask SDPA has its fastest kernels
+        inputs["attention_mask"] = batch["sequence_ids"]
+    inputs = {name: torch.tensor(x, dtype=torch.long, device=work.device) for name, x in inputs.items()}
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            with torch.autocast(work.device, torch.bfloat16, enabled=model.dtype == "bfloat16"):
+                loss = forward(**inputs).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+        assert np.isfinite(loss.item())
+
+    return run
+
+
+SIDES = {"bertjax": ours, "transformers": theirs}
+
+
+class Side:
+    """A side in a process of its own, so that neither has the other's threads and memory."""
+
+    def __init__(self, side: str, work: Work) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(side, work, theirs_end), daemon=True)
+        self.process.start()
+        theirs_end.close()
+        self.times: list[float] = []  # seconds of a step, one for each turn
+
+    def ready(self) -> str:
+        """Wait until it has compiled; the name of its device. Raises EOFError if it has died."""
+        return self.pipe.recv()
+
+    def turn(self, steps: int) -> float:
+        """Seconds of a step, over so many."""
+        self.pipe.send(steps)
+        self.times.append(self.pipe.recv() / steps)
+        return self.times[-1]
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.terminate()
+        self.process.join()
+
+
+def _serve(side: str, work: Work, pipe: Connection) -> None:
+    run = SIDES[side](work)
+    run(2)
+    pipe.send(jax.devices()[0].device_kind if side == "bertjax" else work.device)
+    while True:
+        steps = pipe.recv()
+        start = time.perf_counter()
+        run(steps)
+        pipe.send(time.perf_counter() - start)

@@ -1,0 +1,76 @@
+"""A program that behaves as `bertjax pretrain` does towards a launcher, in a tenth of a second and without a model.
+
+It takes the run's own arguments and keeps `RUN/checkpoints/<step>`. What goes wrong stands in STAND_IN, words of
+`PROCESS:STEP:WHAT`, each of which happens once, or in every attempt if STEP is `always`: `kill` it kills itself, a
+number is the exit code it leaves with. Told to end it saves, unless another one has come to grief meanwhile.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+SECONDS_A_STEP = 0.03
+
+
+def main() -> int:
+    keys = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=True))
+    run, me, several = (
+        Path(keys["--run-dir"].removeprefix("file://")),
+        int(keys.get("--hosts.process", 0)),
+        "--hosts.processes" in keys,
+    )
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: told.append(number))
+    first, marks = newest(run), misfortunes(run)
+    where = f" of {keys['--hosts.processes']} at {keys.get('--hosts.coordinator')}" if several else ""
+    say(f"process {me}{where} begins at step {first}")
+    for step in range(first + 1, int(keys["--training.steps"]) + 1):
+        time.sleep(SECONDS_A_STEP)
+        come_to_grief(run, me, step)
+        lost = several and misfortunes(run) != marks
+        if told and lost:
+            return 75
+        if told:
+            save(run, step)
+            say(f"saved step {step}")
+            return 130 if told[0] == signal.SIGINT else 75
+        if step % int(keys["--training.checkpoint-every"]) == 0 and not lost:
+            save(run, step)
+    say("done")
+    return 0
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # in one piece, for several write to the same place
+
+
+def newest(run: Path) -> int:
+    return max((int(entry.name) for entry in (run / "checkpoints").glob("*")), default=0)
+
+
+def misfortunes(run: Path) -> list[tuple[str, float]]:
+    return sorted((mark.name, mark.stat().st_mtime) for mark in run.glob("happened-*"))
+
+
+def save(run: Path, step: int) -> None:
+    (run / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
+
+
+def come_to_grief(run: Path, me: int, step: int) -> None:
+    for word in os.environ.get("STAND_IN", "").split():
+        process, at, what = word.split(":")
+        mark = run / f"happened-{word.replace(':', '-')}"
+        if int(process) != me or (at != "always" and (int(at) > step or mark.exists())):
+            continue
+        run.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        if what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(int(what))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Launchers of clusters, run against stand-ins for their tools that start the hosts' commands on this machine.
+
+The scripts that hosts get are the real ones, in a copy of the checkout where only the installation is left out; what
+they start in place of a run is `stand_in.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_dry_runs import DRY_RUNS
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+STEPS = ["--training.steps", "20", "--training.checkpoint-every", "5"]
+NO_INSTALLATION = "prepare_environment() { python=$BERTJAX_TEST_PYTHON; }\n"
+
+# A queued resource is a file with its state; `ssh` and `scp` go to folders, a worker each.
+GCLOUD = """#!/usr/bin/env bash
+set -euo pipefail
+cd "$CLOUD"
+echo "$*" >>calls
+what="$3 $4" node=$5 command=''
+for word; do [[ $word != --command=* ]] || command=${word#--command=}; done
+case $what in
+  'queued-resources create') [[ ! -e state ]] && echo ACTIVE >state ;;
+  'queued-resources list') cat state 2>/dev/null || true ;;
+  'queued-resources delete') rm -rf state hosts ;;
+  'tpu-vm scp') for worker in 0 1; do cp "$OLDPWD/$5" "hosts/${6%%:*}-$worker/${6#*:}"; done ;;
+  'tpu-vm ssh')
+    for worker in 0 1; do
+      mkdir -p "hosts/$node-$worker"
+      (cd "hosts/$node-$worker" && HOME=$PWD TPU_WORKER_ID=$worker bash -c "$command")
+    done ;;
+  *) exit 1 ;;
+esac
+"""
+
+# The batch script runs, and runs again while it asks to be queued again; srun has two tasks and the highest exit code.
+SBATCH = """#!/usr/bin/env bash
+cat >"$CLOUD/script"
+export SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD
+touch "$CLOUD/requeue"
+while [[ -e $CLOUD/requeue ]]; do
+  rm "$CLOUD/requeue"
+  bash "$CLOUD/script"
+done
+"""
+SRUN = """#!/usr/bin/env bash
+while [[ $1 == -* ]]; do shift; done
+for task in 0 1; do SLURM_PROCID=$task "$@" --hosts.process $task & done
+code=0
+for task in $(jobs -p); do wait "$task" || { own=$?; ((own > code)) && code=$own; }; done
+exit $code
+"""
+SCONTROL = '#!/bin/sh\n[ "$*" = "requeue 1" ] && touch "$CLOUD/requeue"\n'
+
+# One host after the other has the task's script, under the variables that SkyPilot sets; 75 starts all again.
+SKY = """#!/usr/bin/env bash
+run=$(sed -n '/^run:/,$p' "${@: -1}" | tail -n +2)
+export SKYPILOT_NODE_IPS=$'10.0.0.1\\n10.0.0.2' SKYPILOT_NUM_NODES=2 SKYPILOT_NUM_GPUS_PER_NODE=8
+code=75
+while ((code == 75)); do
+  for rank in 0 1; do SKYPILOT_NODE_RANK=$rank bash -c "$run"; code=$?; ((code)) && break; done
+done
+exit $code
+"""
+KUBECTL = '#!/bin/sh\necho "$*" >"$CLOUD/calls"\ncat >"$CLOUD/manifest"\n'
+TOOLS = {"gcloud": GCLOUD, "sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL, "sky": SKY, "kubectl": KUBECTL}
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subprocess.Popen]:
+    """Starts a launcher of a copied checkout, in a world of stand-ins whose files lie in `tmp_path / "cloud"`."""
+    checkout, world = tmp_path / "checkout", tmp_path / "cloud"
+    world.mkdir()
+    for folder in ("launch", "configs"):
+        shutil.copytree(REPOSITORY / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "bertjax"):
+        (checkout / name).symlink_to(REPOSITORY / name)
+    with (checkout / "launch" / "environment.sh").open("a") as script:
+        script.write(NO_INSTALLATION)
+    for name, text in TOOLS.items():
+        tool = tmp_path / "bin" / name
+        tool.write_text(text)
+        tool.chmod(0o755)
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environment = with_stand_in | {"CLOUD": str(world), "BERTJAX_TEST_PYTHON": str(python)}
+
+    def start(launcher: str, *arguments: str, stand_in: str = "") -> subprocess.Popen:
+        return subprocess.Popen(
+            [str(checkout / "launch" / launcher), *arguments],
+            env=environment | {"STAND_IN": stand_in},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def said_by(process: subprocess.Popen) -> str:
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    return said
+
+
+def test_a_slurm_job_queues_again_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    keys = ["--run-dir", str(tmp_path / "run"), *STEPS]
+    said = said_by(cloud("slurm.sh", "--nodes", "2", "configs/quickstart.py", *keys, stand_in="0:7:75"))
+    begun = [line for line in said.splitlines() if "begins at step" in line]
+    assert len(begun) == 4 and "0" not in [line.split()[-1] for line in begun[2:]], said
+    assert (tmp_path / "run" / "checkpoints" / "20").is_dir()
+
+
+def test_a_skypilot_job_is_recovered_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "s3://mine/data", *STEPS]
+    launcher = ["skypilot.sh", "--gpus", "H100:8", "--nodes", "2", "configs/quickstart.py"]
+    said = said_by(cloud(*launcher, *keys, stand_in="0:7:75"))
+    begun = [line for line in said.splitlines() if "begins at step" in line]
+    assert begun[0] == "process 0 of 2 at 10.0.0.1:8476 begins at step 0"
+    assert [line.split()[1] for line in begun] == ["0", "0", "1"] and begun[1].endswith("step 5")
+
+
+def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    launcher, *arguments = DRY_RUNS["gke"]
+    arguments.remove("--build")
+    printed = said_by(cloud(launcher, "--dry-run", *arguments))
+    said_by(cloud(launcher, *arguments))
+    world = tmp_path / "cloud"
+    assert (
+        printed == f'kubectl {(world / "calls").read_text().strip()} <<"END"\n{(world / "manifest").read_text()}END\n'
+    )
+
+
+TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
+
+
+def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    run, world = tmp_path / "run", tmp_path / "cloud"
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", "--training.steps", "100"]
+    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
+    wait_for(lambda: (run / "checkpoints" / "5").is_dir(), process)
+    hosts = sorted((world / "hosts").iterdir())
+    assert [host.name for host in hosts] == ["mine-0", "mine-1"]
+    (world / "state").write_text("SUSPENDED\n")
+    for host in hosts:
+        kill_session(int((host / "bertjax" / "build" / "detached" / "pid").read_text()))
+    said = said_by(process)
+    assert "the TPU was preempted; asking for another one" in said and "done; everything is in" in said
+    calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
+    assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
+    assert (run / "checkpoints" / "100").is_dir() and not (world / "state").exists()
+
+
+def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
+    process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:always:2")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "workers ended with exit code 2" in said, said
+    assert "queued-resources delete mine --zone=z --force" in said and (tmp_path / "cloud" / "state").exists()
+
+
+def kill_session(leader: int) -> None:
+    """Kill what a host runs, all of it, as switching it off does."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listed.splitlines():
+        pid, parent = map(int, line.split())
+        children.setdefault(parent, []).append(pid)
+    family = [leader]
+    for pid in family:
+        family += children.get(pid, [])
+    for pid in family:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+        time.sleep(0.05)

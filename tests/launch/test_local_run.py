@@ -1,0 +1,99 @@
+"""`launch/local.py` for real: two processes with two devices each train, one is killed, and the job finishes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(REPOSITORY / "tests" / "training"))
+
+from generated_corpus import write_corpus  # noqa: E402
+from tiny_runs import checkpoints, digests, write_recipe  # noqa: E402
+
+LAUNCHER = [sys.executable, str(REPOSITORY / "launch" / "local.py"), "--processes", "2", "--fake-devices", "2"]
+QUICK = ["--training.steps", "8", "--training.checkpoint-every", "2", "--optimizer.warmup-steps", "5"]
+QUICK += ["--training.eval-every", "8", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
+
+
+class Launched:
+    """The launcher in the background, and what it has printed so far."""
+
+    def __init__(self, run: Path, source: Path, *more: str) -> None:
+        recipe = write_recipe(run.parent)
+        keys = ["--data.sources", f"lines:{source}", "--data.root", str(run.parent / "data"), "--run-dir", str(run)]
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.run, self.log = run, run.with_suffix(".log")
+        with self.log.open("w") as file:
+            self.process = subprocess.Popen(
+                [*LAUNCHER, "--pause", "0.5", str(recipe), *keys, *QUICK, *more],
+                env=os.environ | {"PATH": path, "PYTHONPATH": str(REPOSITORY)},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def until_saved(self, step: int, seconds: float = 240) -> None:
+        """Wait until there is the checkpoint of a step, or a later one."""
+        end = time.monotonic() + seconds
+        while not any(int(name) >= step for name in checkpoints(self.run) if name.isdecimal()):
+            assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()
+            time.sleep(0.02)
+
+    def ends_with(self, code: int, seconds: float = 180) -> str:
+        """Wait for the end; returns what was printed."""
+        ended = self.process.wait(seconds)
+        assert ended == code, self.log.read_text()
+        return self.log.read_text()
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()  # which ends those that it started, too
+            self.process.wait()
+
+    def child(self, number: int) -> int:
+        """The process id of one of the processes."""
+        listed = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+        for line in listed.splitlines():
+            pid, parent, arguments = line.split(None, 2)
+            if int(parent) == self.process.pid and f"--hosts.process {number}" in arguments:
+                return int(pid)
+        raise AssertionError(f"no process {number}:\n{listed}")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt", 300)
+
+
+def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
+    with Launched(tmp_path / "run", source) as job:
+        job.until_saved(2)
+        os.kill(job.child(1), signal.SIGKILL)
+        said = job.ends_with(0)
+    assert "process 1 ended with exit code 137; ending the others" in said
+    assert re.search(r"goes on from the checkpoint of step \d+", said) and "\n[1] " in said
+    assert digests(tmp_path / "run")["at step"] == "8"
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+@pytest.mark.long
+def test_a_preemption_ends_all_with_the_code_to_resume(source: Path, tmp_path: Path) -> None:
+    with Launched(tmp_path / "run", source, "--training.steps", "4000") as job:
+        job.until_saved(2)
+        job.process.send_signal(signal.SIGTERM)
+        said = job.ends_with(75, 60)
+    assert "goes on from" not in said
+    saved = int(digests(tmp_path / "run")["at step"])
+    assert saved >= 2
+    with Launched(tmp_path / "run", source, "--training.steps", str(saved + 4)) as job:
+        job.ends_with(0)

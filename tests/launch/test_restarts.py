@@ -1,0 +1,115 @@
+"""Restarts: what each exit code leads to, when it is given up, and what signals do; with a stand-in for the run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+QUICK = ["--pause", "0.02"]
+
+
+def command(launcher: str, run: Path, *options: str, steps: int = 12, every: int = 5) -> list[str]:
+    """A launcher's command line, for a stand-in that saves every few steps."""
+    run_keys = ["--run-dir", str(run), "--training.steps", str(steps), "--training.checkpoint-every", str(every)]
+    bertjax = ["bertjax", "pretrain"] if launcher == "keep_running.py" else []
+    recipe = str(REPOSITORY / "configs" / "quickstart.py")
+    return [sys.executable, str(REPOSITORY / "launch" / launcher), *QUICK, *options, *bertjax, recipe, *run_keys]
+
+
+def launched(launcher: str, run: Path, environment: dict[str, str], *options: str, **steps: int) -> tuple[int, str]:
+    done = subprocess.run(
+        command(launcher, run, *options, **steps), env=environment, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+TWO = ["--processes", "2", "--fake-devices", "1"]
+
+
+@pytest.mark.parametrize(
+    ("misfortunes", "code", "starts"),
+    [
+        ("", 0, [0]),
+        ("0:7:75", 0, [0, 5]),
+        ("0:2:75 0:3:75 0:4:75 0:5:75", 0, [0, 0, 0, 0, 0]),
+        ("0:7:kill", 0, [0, 5]),
+        ("0:1:1 0:2:1 0:7:1 0:8:1", 0, [0, 0, 0, 5, 5]),  # a new checkpoint between: it is getting on
+        ("0:always:1", 1, [0, 0, 0]),
+        ("0:always:75", 1, [0] * 10),
+        ("0:3:130", 130, [0]),
+        ("0:3:2", 2, [0]),
+    ],
+)
+def test_what_an_exit_code_leads_to(
+    misfortunes: str, code: int, starts: list[int], with_stand_in: dict[str, str], tmp_path: Path
+) -> None:
+    environment = with_stand_in | {"STAND_IN": misfortunes}
+    ended, said = launched("keep_running.py", tmp_path / "run", environment, "--pause", "0.001")
+    assert ended == code, said
+    assert [int(line.split()[-1]) for line in said.splitlines() if "begins at step" in line] == starts, said
+
+
+def test_what_is_handed_back_is_not_resumed_here(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    environment = with_stand_in | {"STAND_IN": "0:1:1 0:7:75"}
+    ended, said = launched("keep_running.py", tmp_path / "run", environment, "--hand-back")
+    assert (ended, said.count("begins at step")) == (75, 2), said
+
+
+def test_a_wrong_key_ends_it_before_anything_is_started(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    arguments = [*command("keep_running.py", tmp_path / "run"), "--training.stepps", "3"]
+    done = subprocess.run(arguments, env=with_stand_in, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "begins" not in done.stdout and "training.stepps" in done.stdout + done.stderr
+
+
+def test_a_killed_process_has_all_of_them_start_again(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    environment = with_stand_in | {"STAND_IN": "1:7:kill"}
+    ended, said = launched("local.py", tmp_path / "run", environment, *TWO)
+    assert ended == 0, said
+    assert "process 1 ended with exit code 137; ending the others" in said
+    begun = [line for line in said.splitlines() if "begins at step" in line]
+    assert sorted(line[:3] for line in begun) == ["[0]", "[0]", "[1]", "[1]"], said
+    assert [line.split()[-1] for line in begun[:2]] == ["0", "0"] and "0" not in [x.split()[-1] for x in begun[2:]]
+
+
+def test_an_error_that_comes_every_time_ends_the_job(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    environment = with_stand_in | {"STAND_IN": "1:always:1"}
+    ended, said = launched("local.py", tmp_path / "run", environment, *TWO, steps=4000, every=10_000)
+    assert ended == 1 and said.count("[1] process 1 of 2") == 3, said
+    assert "ended 3 times without a new checkpoint" in said
+
+
+@pytest.mark.parametrize("launcher", ["keep_running.py", "local.py"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_reaches_every_process_and_ends_the_job(
+    launcher: str, number: int, code: int, with_stand_in: dict[str, str], tmp_path: Path
+) -> None:
+    options = TWO if launcher == "local.py" else []
+    arguments = command(launcher, tmp_path / "run", *options, steps=2000, every=1000)
+    process = subprocess.Popen(arguments, env=with_stand_in, stdout=subprocess.PIPE, text=True)
+    said = [process.stdout.readline() for _ in range(2 if options else 1)]
+    process.send_signal(number)
+    more, _ = process.communicate(timeout=20)
+    assert process.returncode == code, said
+    assert more.count("saved step") == (2 if options else 1) and "begins" not in more
+
+
+def test_processes_do_not_outlive_a_launcher_that_is_killed(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux tells a process that its parent has died")
+    run = tmp_path / "run"
+    arguments = command("local.py", run, *TWO, steps=2000, every=1000)
+    process = subprocess.Popen(arguments, env=with_stand_in, stdout=subprocess.PIPE, text=True)
+    process.stdout.readline(), process.stdout.readline()
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+    end = time.monotonic() + 10
+    while not (run / "checkpoints").is_dir() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert (run / "checkpoints").is_dir()

@@ -1,0 +1,161 @@
+"""Every back end computes the same attention: splash in interpret mode, cuDNN where there is a GPU."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from real_batches import small_wordpiece, whole_epoch
+
+from bertjax.config import DataConfig, ModelConfig
+from bertjax.model.attention_backends import attend, cudnn_attention
+from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.training.objectives import choose
+from bertjax.training.step import averages, batch_weights, objective_sums
+
+ROWS, HEADS, HEAD_DIM = 2, 2, 16
+HAS_GPU = jax.default_backend() == "gpu"
+
+
+def ids(length: int, packed: bool) -> np.ndarray:
+    """Sequence ids of two rows of other lengths, padding last; packed rows hold three sequences."""
+    made = np.zeros((ROWS, length), np.int32)
+    for row, used in enumerate((length - 27, length - 3)):
+        made[row, :used] = 1 + (np.arange(used) * 3 // used if packed else 0)
+    return made
+
+
+def outputs_and_gradients(backend: str, sequence_ids: np.ndarray, packed: bool, causal: bool, dtype=jnp.float32):
+    """What the real tokens get, and the gradients of q, k and v if only real tokens are read."""
+    shape = (4, *sequence_ids.shape, HEADS, HEAD_DIM)
+    q, k, v, read = jax.random.normal(jax.random.key(0), shape, dtype)
+    real = (sequence_ids > 0)[:, :, None, None]
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        settings = {"packed": packed, "causal": causal, "dropout_keys": None, "dropout_rate": 0.0}
+        out = jnp.where(real, attend(backend, q, k, v, sequence_ids, **settings), 0)
+        return jnp.sum(out * read, dtype=jnp.float32), out
+
+    gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+    return [np.asarray(x, np.float64) for x in (out, *gradients)]
+
+
+def assert_near(found, reference, tolerance: float) -> None:
+    for name, ours, theirs in zip(("out", "dq", "dk", "dv"), found, reference, strict=True):
+        assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs), name
+
+
+@pytest.mark.parametrize(
+    ("length", "packed", "causal"),
+    [  # one block, and three of 128
+        pytest.param(256, False, False, id="padded"),
+        pytest.param(384, True, True, id="packed, causal"),
+        pytest.param(384, True, False, id="packed", marks=pytest.mark.long),
+        pytest.param(256, False, True, id="padded, causal", marks=pytest.mark.long),
+    ],
+)
+def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> None:
+    sequence_ids = ids(length, packed)
+    found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal)
+    assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal), 2e-6)
+
+
+def test_the_comparison_sees_a_wrong_mask() -> None:
+    sequence_ids = ids(128, packed=True)
+    right = outputs_and_gradients("xla", sequence_ids, True, False)
+    for wrong in (ids(128, packed=False), np.roll(sequence_ids, 1, axis=1)):
+        with pytest.raises(AssertionError, match="out"):
+            assert_near(outputs_and_gradients("xla", wrong, True, False), right, 1e-2)
+
+
+@pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
+def test_losses_and_every_gradient_are_the_references_through_the_whole_model(packing: str) -> None:
+    tokenizer = small_wordpiece()
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,  # so that attention is far from even
+        mlm_chunk=64,
+    )
+    rows = DataConfig(sequence_length=128, packing=packing, short_sequence_probability=0.7)
+    batch = {key: x[:4] for key, x in whole_epoch(tokenizer, rows).items()}
+    assert (batch["sequence_ids"].max() > 1) == (packing == "pairs") and (batch["sequence_ids"] == 0).any()
+    graphdef, objectives = abstract_bert(config)[0], choose(("mlm", "nsp"))
+    params = init_params(config, jax.random.key(1))
+
+    @functools.partial(jax.jit, static_argnums=1)
+    @jax.value_and_grad
+    def loss(params: dict, attention: str) -> jax.Array:
+        sums = objective_sums(bind(graphdef, params), batch, None, objectives, attention)
+        return averages(sums, batch_weights(batch, objectives), objectives)["loss"]
+
+    wanted, reference = loss(params, "xla")
+    found, gradients = loss(params, "splash_interpreted")
+    assert float(found) == pytest.approx(float(wanted), rel=1e-6)
+    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in jax.tree.leaves(reference)))
+    for (path, ours), theirs in zip(
+        jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(reference), strict=True
+    ):
+        off = np.linalg.norm(ours - theirs)
+        assert off <= 1e-5 * np.linalg.norm(theirs) or off <= 1e-6 * whole, jax.tree_util.keystr(path)
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU: cuDNN runs nowhere else")
+@pytest.mark.parametrize(("packed", "causal"), [(False, False), (False, True), (True, False), (True, True)])
+def test_cudnn_is_the_reference(packed: bool, causal: bool) -> None:
+    if packed and jax.__version_info__ < (0, 11, 2):
+        pytest.skip("packed rows need jax 0.11.2")
+    sequence_ids = ids(512, packed)
+    found = outputs_and_gradients("cudnn", sequence_ids, packed, causal, jnp.bfloat16)
+    reference = outputs_and_gradients("xla", sequence_ids, packed, causal, jnp.float32)
+    assert all(np.isfinite(x).all() for x in found)
+    # The reference in bfloat16 is as far from float32; the inputs of both are the same draws, rounded.
+    assert_near(found, reference, 2e-2)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_cudnn_is_lowered_for_a_gpu(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # jax asks the installed cuDNN for its version before it lowers anything; here there is none.
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_100)
+    x = jax.ShapeDtypeStruct((ROWS, 512, HEADS, HEAD_DIM), jnp.bfloat16)
+    of_tokens = jax.ShapeDtypeStruct((ROWS, 512), jnp.int32)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        return jnp.sum(cudnn_attention(q, k, v, sequence_ids, packed=packed, causal=False).astype(jnp.float32))
+
+    gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+    text = gradient.trace(x, x, x, of_tokens).lower(lowering_platforms=("cuda",)).as_text()
+    assert "fmha" in text and "Backward" in text
+    assert ("ScaleBias" in text) == packed
+
+
+def test_settings_of_dropout_do_not_reach_a_fused_back_end() -> None:
+    x = jnp.zeros((1, 128, 2, 16))
+    with pytest.raises(AssertionError, match="no dropout"):
+        attend(
+            "splash_interpreted",
+            x,
+            x,
+            x,
+            jnp.ones((1, 128), jnp.int32),
+            packed=False,
+            causal=False,
+            dropout_keys=jnp.zeros(1, jnp.uint32),
+            dropout_rate=0.1,
+        )
+
+
+@pytest.mark.long
+def test_bfloat16_is_as_near_by_splash_as_by_xla() -> None:
+    sequence_ids = ids(256, packed=True)
+    exact = outputs_and_gradients("xla", sequence_ids, True, False)
+    for backend in ("xla", "splash_interpreted"):
+        assert_near(outputs_and_gradients(backend, sequence_ids, True, False, jnp.bfloat16), exact, 2e-2)

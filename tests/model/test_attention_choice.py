@@ -1,0 +1,96 @@
+"""Which attention is chosen: the table of what each back end can do, and what an impossible wish is answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention_choice import choose_attention
+
+NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
+MODEL = ModelConfig(attention_probs_dropout_prob=0.0, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("platform", "length", "packed", "change", "jax_version", "expected"),
+    [
+        ("cpu", 512, False, {}, NEW, "xla (there is no other for cpu)"),
+        ("rocm", 512, False, {}, NEW, "xla (there is no other for rocm)"),
+        ("tpu", 512, False, {}, OLD, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {}, OLD, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {"dtype": "float32"}, OLD, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 8192, True, {}, NEW, "splash (rows of 8192 tokens on tpu)"),
+        ("tpu", 128, False, {}, NEW, "xla (rows of 128 tokens; splash is for 512 or more)"),
+        ("tpu", 520, False, {}, NEW, "xla (splash takes rows of a multiple of 128 tokens, not 520)"),
+        (
+            "tpu",
+            512,
+            False,
+            {"attention_probs_dropout_prob": 0.1},
+            NEW,
+            "xla (attention dropout 0.1 needs the probabilities)",
+        ),
+        ("gpu", 512, False, {}, OLD, "cudnn (rows of 512 tokens on gpu)"),
+        ("cuda", 512, False, {}, OLD, "cudnn (rows of 512 tokens on cuda)"),
+        ("gpu", 512, True, {}, NEW, "cudnn (rows of 512 tokens on gpu)"),
+        ("gpu", 512, True, {}, (0, 11, 2), "cudnn (rows of 512 tokens on gpu)"),
+        ("gpu", 512, True, {}, OLD, "xla (with packed rows cudnn needs jax 0.11.2, and this is 0.10.2)"),
+        ("gpu", 513, True, {}, NEW, "xla (cudnn takes packed rows of an even length only, not 513)"),
+        ("gpu", 513, False, {}, NEW, "cudnn (rows of 513 tokens on gpu)"),
+        ("gpu", 128, False, {}, NEW, "xla (rows of 128 tokens; cudnn is for 512 or more)"),
+        ("gpu", 512, False, {"dtype": "float32"}, NEW, "xla (cudnn computes in bfloat16, not float32)"),
+        (
+            "gpu",
+            512,
+            False,
+            {"num_attention_heads": 4},
+            NEW,
+            "xla (cudnn takes heads of a multiple of 8 and at most 128 dims, not 192)",
+        ),
+        (
+            "gpu",
+            512,
+            False,
+            {"attention_probs_dropout_prob": 0.1},
+            NEW,
+            "xla (attention dropout 0.1 needs the probabilities)",
+        ),
+        ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (as model.attention says)"),
+        ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (as model.attention says)"),
+        ("tpu", 128, True, {"attention": "splash"}, OLD, "splash (as model.attention says)"),
+    ],
+)
+def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str) -> None:
+    assert str(choose_attention(replace(MODEL, **change), platform, length, packed, jax_version)) == expected
+
+
+@pytest.mark.parametrize(
+    ("platform", "length", "packed", "change", "complaint"),
+    [
+        (
+            "cpu",
+            512,
+            False,
+            {"attention": "splash"},
+            "runs on a TPU, and this is compiled for cpu; set model",
+        ),
+        ("tpu", 512, False, {"attention": "cudnn"}, "runs on an NVIDIA GPU, and this is compiled for tpu; set"),
+        ("gpu", 512, False, {"attention": "splash"}, "runs on a TPU, and this is compiled for gpu"),
+        (
+            "gpu",
+            512,
+            False,
+            {"attention": "cudnn", "attention_probs_dropout_prob": 0.1},
+            "attention dropout 0.1 needs the probabilities; set model.attention_probs_dropout_prob=0, or use 'auto'",
+        ),
+        ("tpu", 100, False, {"attention": "splash"}, "multiple of 128 tokens, not 100; change data.sequence_length"),
+        ("gpu", 512, False, {"attention": "cudnn", "dtype": "float32"}, "set model.dtype='bfloat16', or use 'auto'"),
+        ("gpu", 512, True, {"attention": "cudnn"}, "needs jax 0.11.2, and this is 0.10.2; update jax or set data.pack"),
+    ],
+)
+def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, change: dict, complaint: str) -> None:
+    with pytest.raises(ValueError) as error:
+        choose_attention(replace(MODEL, **change), platform, length, packed, OLD)
+    assert f"model.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)

@@ -1,0 +1,88 @@
+"""The compiler's settings: known to the XLA that is installed, each with a reason, and none over what the user says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bertjax.config import MeshConfig
+from bertjax.parallel import xla_flags
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.xla_flags import DETERMINISTIC, FLAGS, compiler_options, known_options
+
+ALL = [flag for flags in (*FLAGS.values(), *DETERMINISTIC.values()) for flag in flags]
+
+
+def test_every_flag_has_a_reason_and_its_platforms_name() -> None:
+    assert all(len(flag.reason) > 40 for flag in ALL)
+    for platform, prefix in (("gpu", "xla_gpu_"), ("tpu", "xla_tpu_")):
+        assert all(flag.name.startswith(prefix) for flag in FLAGS[platform])
+
+
+def test_this_xla_knows_every_gpu_flag() -> None:
+    # The settings of a GPU's compiler are known to XLA on every platform.
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    options = compiler_options("gpu", 8, deterministic=True, environ={})
+    assert "xla_gpu_deterministic_ops" in options
+    assert known_options(options, mesh) == options
+
+
+def test_the_tpus_compiler_knows_its_flags_and_names_others() -> None:
+    # In a process of its own, for libtpu stays in the one that has loaded it.
+    pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")
+    program = (
+        "import os; os.environ |= {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': 'true'}\n"
+        "from jax.experimental import topologies\n"
+        "from bertjax.config import MeshConfig\n"
+        "from bertjax.parallel.mesh import make_mesh\n"
+        "from bertjax.parallel.xla_flags import compiler_options, known_options\n"
+        "devices = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2').devices\n"
+        "options = compiler_options('tpu', 4, environ={}) | {'xla_tpu_enable_latency_hiding_scheduler': True}\n"
+        "asked = options | {'xla_tpu_nonsense': True}\n"
+        "assert known_options(asked, make_mesh(MeshConfig(), devices)) == options\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "xla_tpu_nonsense is unknown to this version of XLA and left out" in done.stderr
+
+
+def test_what_xla_does_not_know_is_left_out_and_said() -> None:
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.warns(UserWarning, match="xla_gpu_nonsense is unknown to this version of XLA"):
+        assert known_options({"xla_gpu_nonsense": True, "xla_gpu_deterministic_ops": True}, mesh) == {
+            "xla_gpu_deterministic_ops": True
+        }
+    with pytest.raises(jax.errors.JaxRuntimeError, match="not a valid"):
+        known_options({"xla_gpu_deterministic_ops": "perhaps"}, mesh)
+
+
+@pytest.mark.parametrize("said", ["--xla_gpu_deterministic_ops=false", "--a=b --xla_gpu_deterministic_ops --c"])
+def test_what_the_environment_says_is_left_as_it_is(said: str) -> None:
+    options = compiler_options("gpu", 8, deterministic=True, environ={"XLA_FLAGS": said})
+    assert "xla_gpu_deterministic_ops" not in options and len(options) == len(FLAGS["gpu"])
+    longer = {"XLA_FLAGS": "--xla_gpu_deterministic_ops_of_another_name=1"}
+    assert "xla_gpu_deterministic_ops" in compiler_options("gpu", 8, deterministic=True, environ=longer)
+    assert "xla_gpu_deterministic_ops" not in compiler_options(
+        "gpu", 8, deterministic=True, environ={"LIBTPU_INIT_ARGS": said}
+    )
+
+
+def test_deterministic_changes_nothing_where_all_is() -> None:
+    for platform in ("cpu", "tpu"):
+        assert compiler_options(platform, 8, deterministic=True) == compiler_options(platform, 8)
+    assert compiler_options("cpu", 8) == {}
+
+
+def test_one_device_has_no_traffic_to_hide() -> None:
+    assert compiler_options("gpu", 1, environ={}) == {}
+    assert compiler_options("gpu", 1, deterministic=True, environ={}) == {"xla_gpu_deterministic_ops": True}
+
+
+def test_options_reach_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(xla_flags.FLAGS, "cpu", (xla_flags.Flag("xla_cpu_nonsense", True, ""),))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_cpu_nonsense"):
+        jax.jit(jnp.negative, compiler_options=compiler_options("cpu", 2))(1.0)

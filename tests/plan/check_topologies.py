@@ -1,0 +1,123 @@
+"""Plans of the large recipes for real topologies, in full: half an hour on two cores. Needs libtpu, and no TPU.
+
+python tests/plan/check_topologies.py FIGURES.tsv [CASE...]      appends a line per stage as it goes; CASE: a number
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from bertjax.config import Config, MeshConfig, load_recipe
+from bertjax.plan.topologies import open_topology, set_environment
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COLUMNS = (
+    "recipe",
+    "topology",
+    "devices",
+    "stage",
+    "rows a device",
+    "microbatches",
+    "fits",
+    "GiB",
+    "of",
+    "parameters",
+    "optimizer",
+    "temporaries",
+    "step ms",
+    "to ms",
+    "limited by",
+    "MFU bound",
+    "hours",
+    "chip-hours",
+    "compiled in s",
+)
+# The paper's batch needs as many rows as devices; the LAMB recipe's microbatches are set for the machine.
+CASES = [
+    *((f"configs/bert_{size}.py", name, 1, (1, 1))
+      for name in ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:16x16") for size in ("base", "large")),
+    ("configs/lamb.py", "v4:8x8x8", 1, (8, 16)),
+    ("configs/lamb.py", "tpu7x:8x8x8", 1, (2, 4)),
+    ("configs/lamb.py", "v5e:16x16", 2, (8, 32)),
+]  # fmt: skip
+
+
+def recipe(path: str, microbatches: tuple[int, int]) -> Config:
+    config = load_recipe(REPOSITORY / path)
+    first, second = microbatches
+    stages = (replace(config.stages[0], grad_accum_steps=second),)
+    training = replace(config.training, grad_accum_steps=first)
+    return replace(config, mesh=MeshConfig(), training=training, stages=stages)
+
+
+def figures(number: int) -> Iterator[tuple]:
+    """A line per stage; of a stage that does not fit another with the fewest microbatches that do."""
+    from bertjax.plan.compiling import Program
+    from bertjax.plan.estimates import StagePlan, make_plan, mesh_on, plan_stage
+
+    path, name, slices, microbatches = CASES[number]
+    config, topology = recipe(path, microbatches), open_topology(name, slices)
+
+    def line(planned: StagePlan) -> tuple:
+        bound, result = planned.bound, planned.result
+        memory = result.memory if isinstance(result, Program) else None
+        parts = [memory.parameters, memory.optimizer, memory.temporaries] if memory else [0, 0, 0]
+        speed = ("", "", "", "", "", "")
+        if bound and planned.fits:
+            hours = planned.hours[0]
+            speed = (
+                f"{1e3 * bound.overlapped:.1f}",
+                f"{1e3 * bound.serial:.1f}",
+                bound.limited_by,
+                f"{planned.mfu_bound:.1%}",
+                f"{hours:.2f}",
+                f"{hours * topology.chips:.0f}",
+            )
+        return (
+            path,
+            topology.name,
+            len(topology.devices),
+            planned.stage.number + 1,
+            f"{planned.rows_at_a_time} x {planned.stage.data.sequence_length}",
+            planned.stage.training.grad_accum_steps,
+            "yes" if planned.fits else "NO",
+            f"{(planned.needed or 0) / 2**30:.2f}",
+            f"{topology.capacity / 2**30:.2f}",
+            *(f"{part / 2**30:.2f}" for part in parts),
+            *speed,
+            f"{result.seconds:.0f}",
+        )
+
+    for stage in (1, 2):
+        (planned,) = make_plan(config, topology, stage=stage, say=print).stages
+        yield line(planned)
+        steps = planned.stage.training.grad_accum_steps
+        while not planned.fits and planned.rows_at_a_time > 1:
+            steps *= 2
+            smaller = replace(planned.stage, training=replace(planned.stage.training, grad_accum_steps=steps))
+            planned = plan_stage(config, smaller, topology, mesh_on(config, topology), planned.counted_flops)
+            yield line(planned)
+
+
+def main() -> None:
+    file = Path(sys.argv[1])
+    chosen = [int(word) for word in sys.argv[2:]] or range(len(CASES))
+    set_environment("v5e:4x4")
+    if not file.exists():
+        file.write_text("\t".join(COLUMNS) + "\n")
+    for number in chosen:
+        start = time.perf_counter()
+        for line in figures(number):
+            with file.open("a") as opened:
+                opened.write("\t".join(str(cell) for cell in line) + "\n")
+        print(f"case {number}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    os.chdir(REPOSITORY)
+    main()

@@ -1,0 +1,58 @@
+"""A process of its own that trains for some steps on one CPU device and prints how much its memory grew at most.
+
+python peak_memory.py RECIPE STEPS      prints two numbers of bytes: what a plan says, and the growth of the peak
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.config import load_recipe
+from bertjax.input.batches import batch_spec
+from bertjax.parallel.host_memory import keep_freed_memory
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.plan.compiling import compile_stage
+from bertjax.training.lowering import blueprint_on, lower_train_step
+from bertjax.training.metrics import StepMetrics
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.stages import stages_of
+from bertjax.training.state import init_state
+
+
+def status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+
+
+def main() -> None:
+    config, steps = load_recipe(sys.argv[1]), int(sys.argv[2])
+    keep_freed_memory()  # as every run does
+    (stage,) = stages_of(config)
+    mesh = make_mesh(config.mesh)
+    planned = compile_stage(config, stage, mesh, "cpu").memory.total
+    step = lower_train_step(config, stage, mesh, "cpu").compile()
+    rows = stage.training.global_batch_size
+    batch = {
+        name: np.ones(shape, dtype) if "weights" in name or name == "sequence_ids" else np.zeros(shape, dtype)
+        for name, (shape, dtype) in batch_spec(stage.data, rows).items()
+    }
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here: what compiling took is no part of it
+    before = status("VmRSS")
+    with jax.set_mesh(mesh):
+        state = init_state(blueprint_on(config, mesh), config.model, make_optimizer(config.optimizer), 0)
+        figures = StepMetrics(1.0, 0.0)  # which decides, as in a run, how far the host runs ahead
+        figures.begin(1.0)
+        for _ in range(steps):
+            state, metrics = step(state, to_global(mesh, batch, rows))
+            figures.add(metrics)
+        figures.drain()
+    print(planned, status("VmHWM") - before)
+
+
+if __name__ == "__main__":
+    main()

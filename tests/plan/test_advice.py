@@ -1,0 +1,71 @@
+"""A step that does not fit: what is proposed has been compiled, fits, and is written as the command line takes it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import jax
+import pytest
+
+import bertjax.cli.plan
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, override
+from bertjax.plan import planning
+from bertjax.plan.advice import advise
+from bertjax.plan.estimates import Plan, make_plan
+from bertjax.plan.suggest import pick_microbatches
+from bertjax.plan.topologies import open_topology
+from bertjax.training.stages import stages_of
+
+RECIPE = Config(
+    model=ModelConfig(
+        vocab_size=300, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
+    ),
+    data=DataConfig(sequence_length=128, max_predictions=8),
+    optimizer=OptimizerConfig(warmup_steps=2),
+    training=TrainingConfig(steps=100, global_batch_size=64),
+)
+
+
+def silent(line: str) -> None:
+    """Compilations are announced to nobody."""
+
+
+@pytest.fixture(scope="module")
+def too_large() -> Plan:
+    """A plan for two CPU devices that are said to have a little more than half of the memory that it takes."""
+    topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
+    whole = make_plan(RECIPE, topology, say=silent)
+    assert whole.fits, "where no limit is known, everything fits"
+    return make_plan(RECIPE, replace(topology, capacity=0.55 * whole.stages[0].needed), say=silent)
+
+
+def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
+    assert not too_large.fits
+    ((stage, remedies),) = advise(too_large, silent).remedies
+    assert {remedy.flags.split()[0] for remedy in remedies} >= {"--training.grad-accum-steps", "--model.remat"}
+    for remedy in remedies:
+        assert remedy.planned.fits
+        assert remedy.planned.needed < stage.needed
+        changed = override(RECIPE, remedy.flags.split(), "test")
+        assert stages_of(changed)[0].training == remedy.planned.stage.training
+        assert (changed.mesh, changed.model) == (remedy.planned.config.mesh, remedy.planned.config.model)
+
+
+def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
+    (choice,) = pick_microbatches(too_large, silent).choices
+    assert choice.planned is not None
+    assert choice.planned.fits
+    assert choice.flags == "--training.grad-accum-steps 2"
+    assert choice.flags in choice.text
+
+
+def test_a_plan_that_does_not_fit_ends_with_code_3(
+    too_large: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
+    monkeypatch.setattr(planning, "answer", lambda *_: planning.Answer(too_large, None, None))
+    arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan")
+    assert bertjax.cli.plan.plan(arguments, []) == 3
+    assert "does not fit" in capsys.readouterr().out

@@ -1,0 +1,118 @@
+"""What the devices send each other in the compiled train step, on every kind of mesh: that, once, and nothing else.
+
+Programs compiled for eight fake CPU devices; `test_tpu.py` looks at one that is compiled for a TPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import pytest
+
+from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import is_names, spec
+from bertjax.plan.collectives import Collective, collectives_of
+from bertjax.plan.compiling import compile_stage
+from bertjax.training.lowering import blueprint_on
+from bertjax.training.stages import stages_of
+
+ROWS, LENGTH, HIDDEN, FLOAT = 32, 24, 64, 4
+SMALL = 256  # bytes: metrics, weights of the losses, the norm of the gradient
+METRICS = 1024  # bytes of them in one exchange with gradients
+
+
+def recipe(mesh: MeshConfig, microbatches: int) -> Config:
+    return Config(
+        mesh=mesh,
+        model=ModelConfig(
+            vocab_size=300,
+            hidden_size=HIDDEN,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            intermediate_size=128,
+            max_position_embeddings=LENGTH,
+            mlm_chunk=1024,
+        ),
+        data=DataConfig(sequence_length=LENGTH, max_predictions=6),
+        optimizer=OptimizerConfig(warmup_steps=2),
+        training=TrainingConfig(steps=100, global_batch_size=ROWS, grad_accum_steps=microbatches),
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A compiled step: what is sent, and bytes of the parameters that fsdp splits and of the rest, per tensor shard."""
+
+    sent: list[Collective]
+    split: int
+    whole: int
+
+    def large(self, kind: str, *axes: str) -> int:
+        """Bytes of what is sent by this kind of exchange along exactly these axes, each once a step."""
+        found = [one for one in self.sent if (one.kind, one.axes) == (kind, axes) and one.payload > SMALL]
+        assert all(one.times == 1 for one in found), f"more than once a step: {found}"
+        return sum(one.payload for one in found)
+
+    def kinds(self) -> set[tuple[str, tuple[str, ...]]]:
+        """Every kind of exchange, and its axes, that sends more than metrics."""
+        return {(one.kind, one.axes) for one in self.sent if one.payload > SMALL}
+
+
+def compiled(mesh: MeshConfig, microbatches: int) -> Step:
+    config = recipe(mesh, microbatches)
+    made = make_mesh(mesh)
+    program = compile_stage(config, stages_of(config)[0], made, "cpu")
+    sizes = {True: 0, False: 0}
+    blueprint = blueprint_on(config, made)
+    names = jax.tree.leaves(blueprint.logical_axes, is_leaf=is_names)
+    for leaf, logical in zip(jax.tree.leaves(blueprint.state.params), names, strict=True):
+        axes = tuple(spec(logical))
+        shard = math.prod(leaf.shape) * FLOAT // (made.shape["tensor"] if "tensor" in axes else 1)
+        sizes["fsdp" in axes and made.shape["fsdp"] > 1] += shard
+    return Step(collectives_of(program.module, made, (0,) * 8), sizes[True], sizes[False])
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_data_parallel_reduces_every_gradient_once_and_sends_nothing_else(microbatches: int) -> None:
+    step = compiled(MeshConfig(8), microbatches)
+    assert step.kinds() == {("all-reduce", ("data",))}
+    assert step.whole <= step.large("all-reduce", "data") <= step.whole + METRICS
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(1, 8), MeshConfig(2, 4)], ids=["fsdp", "data,fsdp"])
+def test_fsdp_gathers_weights_and_scatters_gradients_and_sends_nothing_else(mesh: MeshConfig) -> None:
+    step = compiled(mesh, 4)
+    every = ("data", "fsdp") if mesh.data > 1 else ("fsdp",)
+    assert step.large("all-gather", "fsdp") == step.split
+    assert step.large("reduce-scatter", "fsdp") == step.split
+    assert step.whole <= step.large("all-reduce", *every) <= step.whole + METRICS
+    allowed = {("all-gather", ("fsdp",)), ("reduce-scatter", ("fsdp",)), ("all-reduce", every)}
+    if mesh.data > 1:  # what each device has of the scattered gradients is summed over data
+        shards = step.split // mesh.fsdp
+        assert shards <= step.large("all-reduce", "data") <= shards + METRICS
+        allowed.add(("all-reduce", ("data",)))
+    assert step.kinds() == allowed
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(1, 1, 8), MeshConfig(2, 2, 2)], ids=["tensor", "data,fsdp,tensor"])
+def test_tensor_sends_activations_only_and_leaves_the_rest_as_it_is(mesh: MeshConfig) -> None:
+    """Along `tensor` go sums of activations: behind attention and feed-forward layer, at both ends of the table."""
+    step = compiled(mesh, 4)
+    activation = ROWS // 4 // (mesh.data * mesh.fsdp) * LENGTH * HIDDEN * FLOAT
+    along_tensor = [one for one in step.sent if "tensor" in one.axes and one.payload > SMALL]
+    assert along_tensor
+    assert all(one.axes == ("tensor",) and one.largest <= activation for one in along_tensor), along_tensor
+    others = {(kind, axes) for kind, axes in step.kinds() if axes != ("tensor",)}
+    if mesh.fsdp == 1:
+        assert not others
+        return
+    # Each tensor shard of the weights is gathered, and of the gradients scattered, by itself.
+    assert step.large("all-gather", "fsdp") == step.split
+    assert step.large("reduce-scatter", "fsdp") == step.split
+    assert step.split // mesh.fsdp <= step.large("all-reduce", "data") <= step.split // mesh.fsdp + METRICS
+    assert step.whole <= step.large("all-reduce", "data", "fsdp") <= step.whole + METRICS
+    gathers = {("all-gather", ("fsdp",)), ("reduce-scatter", ("fsdp",))}
+    assert others == gathers | {("all-reduce", ("data",)), ("all-reduce", ("data", "fsdp"))}

@@ -1,0 +1,113 @@
+"""The text of a compiled program: loops, fusions, and every way in which it names groups of devices."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from bertjax.plan.collectives import collectives_of
+from bertjax.plan.hlo import parse
+from bertjax.plan.traffic import memory_traffic
+
+ROUNDS = 5
+
+
+def mesh_of(*shape: int) -> Mesh:
+    devices = np.array(jax.devices()[:8]).reshape(shape)
+    return Mesh(devices, ("data", "fsdp", "tensor")[: len(shape)], axis_types=(AxisType.Auto,) * len(shape))
+
+
+def program(attributes: str, *, fusion: str = "") -> str:
+    """A program of one all-reduce of 128 floats, in a loop of three rounds as a TPU's compiler writes it."""
+    return f"""HloModule m
+
+%body (p: (s32[], f32[128])) -> (s32[], f32[128]) {{
+  %p = (s32[]{{:T(128)}}, f32[128]{{0:T(128)S(1)}}) parameter(0)
+  %x = f32[128]{{0:T(128)S(1)}} get-tuple-element(%p), index=1
+  %i = s32[]{{:T(128)}} get-tuple-element(%p), index=0
+  %r = f32[128]{{0:T(128)}} all-reduce(%x), {attributes}, to_apply=%add
+  ROOT %t = (s32[], f32[128]) tuple(%i, %r){fusion}
+}}
+
+%condition (p.1: (s32[], f32[128])) -> pred[] {{
+  %p.1 = (s32[]{{:T(128)}}, f32[128]{{0:T(128)S(1)}}) parameter(0)
+  %bound = s32[]{{:T(128)}} constant(3), metadata={{op_name="x"}}
+  %i.1 = s32[]{{:T(128)}} get-tuple-element(%p.1), index=0
+  ROOT %lt = pred[]{{:T(512)}} compare(%i.1, %bound), direction=LT
+}}
+
+ENTRY %main (a: (s32[], f32[128])) -> (s32[], f32[128]) {{
+  %a = (s32[]{{:T(128)}}, f32[128]{{0:T(128)}}) parameter(0)
+  ROOT %w = (s32[], f32[128]) while(%a), condition=%condition, body=%body
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "first", "axes"),
+    [
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", (0, 1), ("tensor",)),
+        ("replica_groups={}", tuple(range(8)), ("data", "fsdp", "tensor")),
+        ("replica_groups=[4,2]<=[8]", (0, 1), ("tensor",)),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", (0, 2, 4, 6), ("data", "fsdp")),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", (0, 2, 4, 6), ("data", "fsdp")),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2,'axis_2'=2] {'axis_0','axis_2'}", (0, 1, 4, 5), ("data", "tensor")),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_0'}", (0, 1), ("tensor",)),
+    ],
+)
+def test_groups_are_read_in_every_notation(groups: str, first: tuple[int, ...], axes: tuple[str, ...]) -> None:
+    (found,) = collectives_of(parse(program(groups)), mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
+    assert (found.group, found.axes, found.times, found.payload) == (first, axes, 3, 512)
+    assert found.slices == (2 if 4 in first else 1)
+
+
+def test_an_unknown_notation_is_refused() -> None:
+    with pytest.raises(ValueError, match="names the devices of r in a way that is not known"):
+        collectives_of(parse(program("replica_groups=[[spiral]]")), mesh_of(8), (0,) * 8)
+
+
+def test_what_carries_on_a_gather_that_began_elsewhere_is_not_counted_again() -> None:
+    attributes = 'replica_groups={}, frontend_attributes={chain_id="2"}'
+    begins = '\n  %c = s32[2]{0:S(4)} custom-call(%r), custom_call_target="AsyncCollectiveStart"'
+    assert not collectives_of(parse(program(attributes)), mesh_of(8), (0,) * 8)
+    assert len(collectives_of(parse(program(attributes, fusion=begins)), mesh_of(8), (0,) * 8)) == 1
+
+
+def test_what_slices_send_each_other_is_found() -> None:
+    send = (
+        "\n  %s = (f32[64,8]{1,0:T(8,128)}, u32[], token[]) send(%x, %x), channel_id=1, is_host_transfer=true, "
+        'frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}'
+    )
+    module = parse(program("replica_groups={{0,1},{2,3},{4,5},{6,7}}", fusion=send))
+    _, between = collectives_of(module, mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
+    assert (between.kind, between.payload, between.times, between.slices) == ("all-reduce", 2048, 3, 2)
+    assert between.axes == ("data",)
+
+
+def test_traffic_counts_main_memory_only() -> None:
+    # In each of three rounds the all-reduce reads on-chip memory and writes 512 bytes to main memory, and the condition
+    # reads two numbers of 4 bytes and writes a byte.
+    assert memory_traffic(parse(program("replica_groups={}"))) == 3 * (512 + 4 + 4 + 1)
+
+
+def test_a_collective_in_a_loop_counts_as_often_as_it_runs() -> None:
+    mesh = mesh_of(4, 2)
+
+    def body(x):
+        gathered = jax.lax.all_gather(x, "fsdp", tiled=True)
+        total, _ = jax.lax.scan(lambda c, _: (jnp.sin(jax.lax.psum(c, "data")), None), gathered, None, length=ROUNDS)
+        return total
+
+    function = jax.jit(
+        jax.shard_map(body, mesh=mesh, in_specs=P(("data", "fsdp")), out_specs=P("data"), check_vma=False)
+    )
+    module = parse(function.lower(jax.ShapeDtypeStruct((64, 16), jnp.float32)).compile().as_text())
+    found = {one.kind: one for one in collectives_of(module, mesh, (0,) * 8)}
+    assert (found["all-gather"].axes, found["all-gather"].times) == (("fsdp",), 1)
+    assert found["all-gather"].payload == 16 * 16 * 4
+    assert (found["all-reduce"].axes, found["all-reduce"].times) == (("data",), ROUNDS)
+    assert found["all-reduce"].payload == 16 * 16 * 4

@@ -1,0 +1,59 @@
+"""Names of machines: which are known, what is said of those that are not."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from bertjax.plan.chips import CHIPS, chip_of
+from bertjax.plan.topologies import SHAPES, open_topology, parse_name
+
+
+@pytest.mark.parametrize("kind", CHIPS)
+def test_every_usual_name_is_read(kind: str) -> None:
+    for shape in SHAPES[kind]:
+        assert str(parse_name(f"{kind}:{shape}")) == f"{kind}:{shape}"
+    assert CHIPS[kind].flops > 1e14
+    assert CHIPS[kind].usable > 1e10
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "message"),
+    [
+        ("v5:16x16", 1, r"unknown; nearest: v5e:16x16"),
+        ("v5e16x16", 1, r"unknown; nearest: v5e:16x16"),
+        ("h100:8x", 1, r"unknown; nearest: h100:8x8"),
+        ("mars", 1, r"unknown; names are local, or like v4:8x16x16"),
+        ("v5p:4x4", 1, r"a v5p slice has 3 dims; nearest: v5p:4x4x4"),
+        ("v5e:2x2x2", 1, r"a v5e slice has 2 dims; nearest: v5e:2x2"),
+        ("h100:2x2x8", 1, r"HOSTSxGPUS"),
+        ("h100:8", 2, r"--slices 2 .* hosts of GPUs are part of the name"),
+        ("v5e:4x4", 0, r"--slices 0"),
+    ],
+)
+def test_a_name_that_is_not_known_is_refused_with_the_nearest(name: str, slices: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_name(name, slices)
+
+
+def test_rings_close_where_the_hardware_closes_them() -> None:
+    assert parse_name("v5e:16x16").wraps == (True, True)
+    assert parse_name("v5e:8x16").wraps == (False, True)
+    assert parse_name("v5p:4x4x8").wraps == (True, True, True)
+    assert parse_name("v5p:2x4x4").wraps == (False, False, False)
+
+
+def test_chips_are_known_by_the_names_of_real_devices() -> None:
+    for kind, name in [("TPU v5 lite", "v5e"), ("TPU v5p", "v5p"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e")]:
+        assert chip_of(kind) is CHIPS[name]
+    assert chip_of("NVIDIA H200") is CHIPS["h200"]
+    assert chip_of("NVIDIA H100 80GB HBM3") is CHIPS["h100"]
+    assert chip_of("cpu") is None
+
+
+def test_without_the_cuda_compiler_it_says_what_to_install() -> None:
+    if importlib.util.find_spec("jax_cuda12_plugin"):
+        pytest.skip("jax's CUDA plug-in is installed")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'bertjax\[cuda\]'"):
+        open_topology("h100:8")

@@ -1,0 +1,83 @@
+"""`bertjax plan` through the command line, with the real TPU compiler, on a machine without a TPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPE = """
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+
+def config():
+    return Config(
+        name="tiny",
+        model=ModelConfig(hidden_size=256, num_hidden_layers=1, num_attention_heads=2,
+                          intermediate_size=256, max_position_embeddings=128, dtype="bfloat16"),
+        data=DataConfig(vocab_size=1000, sequence_length=128, max_predictions=20),
+        optimizer=OptimizerConfig(warmup_steps=10),
+        training=TrainingConfig(steps=1000, global_batch_size=64, grad_accum_steps=2),
+    )
+"""
+NO_COMPILER = importlib.util.find_spec("libtpu") is None
+
+
+def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    recipe = folder / "tiny.py"
+    recipe.write_text(RECIPE)
+    command = [sys.executable, "-m", "bertjax", "plan", str(recipe), *arguments]
+    # As a user has it: nothing of what the tests set for CPU devices.
+    environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+
+
+@pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
+def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    ended = plan(tmp_path, "--topology", "v5e:2x2", "--mesh.fsdp", "2", "--price", "1.5", "--html", str(page))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == "compiling stage 1 of 1 for v5e:2x2\n"  # and no noise of a TPU that is not here
+    shown = ended.stdout
+    assert "mesh data=2 fsdp=2 tensor=1 of TPU v5 lite (4 devices)" in shown
+    assert "stage 1: 1,000 steps of 64 rows of 128 tokens, 8 a device at a time, in 2 microbatches" in shown
+    assert re.search(r"^  stage 1 .* 15\.75 +fits$", shown, re.M)
+    assert "tiny fits v5e:2x2" in shown
+    # In the table of what is sent: weights gathered and gradients scattered over fsdp, and summed over data.
+    kinds = set(
+        re.findall(r"^  (all-gather|reduce-scatter|all-reduce|all-to-all|collective-permute) +(\S.*?)  ", shown, re.M)
+    )
+    assert ("all-gather", "fsdp") in kinds
+    assert kinds & {("reduce-scatter", "fsdp"), ("all-reduce", "fsdp")}
+    assert kinds <= {
+        (kind, axes) for kind in ("all-gather", "reduce-scatter", "all-reduce") for axes in ("fsdp", "data")
+    }
+    written = page.read_text()
+    assert "<script" not in written
+    assert "Plan: tiny on v5e:2x2" in written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--topology", "v5:4x4"], "unknown; nearest: v5e:4x4"),
+        (["--topology", "v5e:2x2", "--mesh.data", "3"], "mesh data=3 fsdp=1 tensor=1 does not fit the 4 tpu devices"),
+        (["--topology", "v5e:2x2", "--slices", "2", "--mesh.dcn-data", "3"], "does not make the 2 slice(s)"),
+        (["--topology", "v5e:16x16"], "training.global_batch_size=64 with training.grad_accum_steps=2 gives 32 rows"),
+        (["--topology", "v5e:2x2", "--stage", "2"], "--stage 2: the recipe has 1"),
+        (["--topology", "v5e:3x5"], "the TPU compiler has no such slice"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_compiled(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    if NO_COMPILER and "v5:4x4" not in arguments:
+        pytest.skip("libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
+    ended = plan(tmp_path, *arguments)
+    assert ended.returncode == 1
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,152 @@
+"""Commands started several times on this machine, as the processes of one run, on fake CPU devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Zygote:
+    """Starts processes that have everything imported already."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).with_name("zygote.py")
+        self._process = subprocess.Popen(
+            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._changed = threading.Condition()
+        self._started: list[int] = []
+        self.codes: dict[int, int] = {}
+        assert self._process.stdout.readline() == "ready\n"
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def start(self, command: Sequence[str], log: Path, environment: dict[str, str], folder: Path) -> int:
+        """The id of a new process, whose current directory is `folder`."""
+        with self._changed:
+            before = len(self._started)
+            words = [str(word) for word in command]
+            job = {"command": words, "log": str(log), "environment": environment, "folder": str(folder)}
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+            assert self._changed.wait_for(lambda: len(self._started) > before, 60)
+            return self._started[before]
+
+    def wait(self, process: int, seconds: float) -> int | None:
+        """Its exit code, None if it still runs after so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: process in self.codes, seconds)
+            return self.codes.get(process)
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            child, _, code = line.partition(" ")
+            with self._changed:
+                if code:
+                    self.codes[int(child)] = int(code)
+                else:
+                    self._started.append(int(child))
+                self._changed.notify_all()
+
+
+class Group:
+    """The processes of one run; kills what is left of them in the end. What each prints is in `logs`."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        command: Sequence[str],
+        count: int,
+        log: Path,
+        *,
+        devices: int = 1,
+        address: Callable[[int, int, str], list[str]] | None = None,
+        numbers: Sequence[int] | None = None,
+        folders: Sequence[Path] | None = None,
+    ) -> None:
+        """Start `count` processes with as many fake devices each; `numbers` leaves some out, `folders` are theirs."""
+        flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
+        names = ("JAX_", "TF_", "OMP_")
+        environment = {key: value for key, value in os.environ.items() if key.startswith(names)} | {"XLA_FLAGS": flags}
+        self.coordinator = f"127.0.0.1:{free_port()}"
+        address = address or as_keys
+        self._zygote, self._paths, self.processes = zygote, [], []
+        for number in range(count) if numbers is None else numbers:
+            self._paths.append(log.with_name(f"{log.name}.{number}"))
+            words = address(number, count, self.coordinator) if count > 1 else []
+            folder = folders[number] if folders else log.parent
+            self.processes.append(zygote.start([*command, *words], self._paths[-1], environment, folder))
+
+    @property
+    def logs(self) -> list[str]:
+        """What each has printed so far."""
+        return [path.read_text(errors="replace") if path.exists() else "" for path in self._paths]
+
+    def ended(self) -> list[int | None]:
+        """The exit codes so far."""
+        return [self._zygote.codes.get(process) for process in self.processes]
+
+    def send(self, which: int, number: signal.Signals) -> None:
+        """Send one of them a signal."""
+        os.kill(self.processes[which], number)
+
+    def wait_for(self, text: str, which: int = 0, seconds: float = 300) -> None:
+        """Until one of them has printed something."""
+        deadline = time.monotonic() + seconds
+        while text not in self.logs[which]:
+            assert self.ended()[which] is None, f"{self.ended()} before it printed {text!r}:\n{self.told()}"
+            assert time.monotonic() < deadline, f"{text!r} was not printed in {seconds} s:\n{self.told()}"
+            time.sleep(0.02)
+
+    def wait(self, seconds: float = 300) -> list[int]:
+        """The exit codes."""
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            self._zygote.wait(process, max(deadline - time.monotonic(), 0.01))
+        assert None not in self.ended(), f"still running after {seconds} s: {self.ended()}\n{self.told()}"
+        return self.ended()
+
+    def finish(self, seconds: float = 600) -> None:
+        """Wait for all to end well."""
+        codes = self.wait(seconds)
+        assert not any(codes), f"{codes}\n{self.told()}"
+
+    def told(self) -> str:
+        """The end of what each has printed."""
+        return "\n".join(f"--- {path.name}\n{log[-2500:]}" for path, log in zip(self._paths, self.logs, strict=True))
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process, code in zip(self.processes, self.ended(), strict=True):
+            if code is None:
+                os.kill(process, signal.SIGKILL)
+                self._zygote.wait(process, 60)
+
+
+def as_keys(number: int, count: int, coordinator: str) -> list[str]:
+    """Who a process is, in keys of the config."""
+    return [
+        *("--hosts.coordinator", coordinator),
+        *("--hosts.processes", str(count)),
+        *("--hosts.process", str(number)),
+    ]

@@ -1,0 +1,75 @@
+"""`deterministic`: on a GPU the same bits in every process, elsewhere nothing but a word in the log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+
+from bertjax.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.training.job import _attention, _describe_attention, _describe_deterministic, preflight
+from bertjax.training.stages import stages_of
+
+PROGRAM = """
+import hashlib, sys, jax
+sys.path.insert(0, sys.argv[1])
+from random_batches import random_batches
+from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.state import draw_blueprint, init_state
+
+jax.config.update("jax_enable_compilation_cache", False)  # what is compiled anew must be the same too
+model = ModelConfig(vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4,
+                    intermediate_size=1024, dtype="bfloat16", attention_probs_dropout_prob=0.0)
+config = Config(model=model, data=DataConfig(sequence_length=512), training=TrainingConfig(steps=20_000),
+                deterministic=True)
+mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(config.optimizer)
+with jax.set_mesh(mesh):
+    blueprint = draw_blueprint(model, optimizer, mesh)
+    state = init_state(blueprint, model, optimizer, 0)
+    step = stage_step(config, stages_of(config)[0], blueprint, optimizer)
+    for batch in random_batches(5, rows=32, length=512, predictions=8, vocab_size=3000):
+        state, _ = step(state, to_global(mesh, batch, 32))
+print(hashlib.sha256(b"".join(jax.device_get(x).tobytes() for x in jax.tree.leaves(state))).hexdigest())
+"""
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU: elsewhere every run has the same bits")
+def test_three_processes_on_a_gpu_end_with_the_same_bits() -> None:
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
+    ends = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)}
+    assert len(ends) == 1
+
+
+def test_the_log_says_what_became_of_it() -> None:
+    mesh = make_mesh(Config().mesh)
+    assert _describe_deterministic(Config(), mesh) == []
+    (line,) = _describe_deterministic(Config(deterministic=True), mesh)
+    assert line == "deterministic: as everything is on a cpu; nothing is changed for it"
+
+
+def test_the_log_says_who_computes_the_attention_and_why() -> None:
+    config = Config()
+    choices = _attention(config, make_mesh(config.mesh), stages_of(config))
+    assert _describe_attention(choices) == "attention: xla (there is no other for cpu)"
+    assert _describe_attention([*choices, *choices]) == _describe_attention(choices)
+
+
+@pytest.mark.parametrize("backend", ["splash", "cudnn"])
+def test_an_attention_that_cannot_be_is_refused_before_any_text_is_prepared(backend: str) -> None:
+    config = Config(
+        model=ModelConfig(attention=backend),
+        optimizer=OptimizerConfig(warmup_steps=1),
+        training=TrainingConfig(steps=10, global_batch_size=8),
+    )
+    with pytest.raises(ValueError, match=f"model.attention='{backend}': it runs on .* compiled for cpu; set model.att"):
+        preflight(config)
+    assert preflight(replace(config, model=ModelConfig(attention="auto")))

@@ -1,0 +1,141 @@
+"""The train step with a fused attention: the same losses on a mesh, and no more traffic than without it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import jax
+import numpy as np
+import pytest
+from random_batches import random_batches
+
+from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.input.batches import batch_spec
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import batch_sharding, to_global
+from bertjax.training import step as step_module
+from bertjax.training.lowering import lower_train_step
+from bertjax.training.objectives import choose
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.state import draw_blueprint, init_state
+from bertjax.training.step import make_train_step
+
+ROWS, LENGTH = 4, 128
+MODEL = ModelConfig(
+    vocab_size=300,
+    hidden_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=512,
+    attention_probs_dropout_prob=0.0,
+    mlm_chunk=16,
+)
+OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=1)
+
+
+def losses(mesh: MeshConfig, devices: int) -> list[float]:
+    mesh = make_mesh(mesh, jax.devices()[:devices])
+    optimizer = make_optimizer(OPTIMIZER)
+    found = []
+    with jax.set_mesh(mesh):
+        blueprint = draw_blueprint(MODEL, optimizer, mesh)
+        state = init_state(blueprint, MODEL, optimizer, 0)
+        step = make_train_step(
+            blueprint,
+            choose(("mlm", "nsp")),
+            optimizer,
+            make_schedule(OPTIMIZER, 100),
+            clip_norm=1.0,
+            grad_accum_steps=1,
+            dropout_seed=3,
+        )
+        for batch in random_batches(2, rows=ROWS, length=LENGTH, predictions=6, vocab_size=MODEL.vocab_size):
+            state, metrics = step(state, to_global(mesh, batch, ROWS))
+            found.append(float(metrics["loss"]))
+    return found
+
+
+def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = losses(MeshConfig(1, 1, 1), 1)
+    monkeypatch.setattr(step_module, "_attention", lambda *_: "splash_interpreted")
+    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), 2), wanted, rtol=1e-5)
+
+
+def run(mesh: MeshConfig, packing: str, attention: str) -> Config:
+    return Config(
+        model=ModelConfig(**{**vars(MODEL), "dtype": "bfloat16", "attention": attention}),
+        data=DataConfig(sequence_length=512, packing=packing, pairs_per_row=4),
+        mesh=mesh,
+        training=TrainingConfig(steps=20_000, global_batch_size=8),
+    )
+
+
+@pytest.fixture(scope="module")
+def tpus() -> list[jax.Device]:
+    """Four chips of a TPU v5e, which need not be here."""
+    pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")
+    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "true"}
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+
+
+def traced(config: Config, devices: list[jax.Device], platform: str | None = None) -> jax.stages.Traced:
+    mesh, optimizer, stage = make_mesh(config.mesh, devices), make_optimizer(config.optimizer), stages_of(config)[0]
+    rows = batch_sharding(mesh)
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
+        for name, (shape, dtype) in batch_spec(stage.data, stage.training.global_batch_size).items()
+    }
+    with jax.set_mesh(mesh):
+        blueprint = draw_blueprint(config.model, optimizer, mesh)
+        return stage_step(config, stage, blueprint, optimizer, platform).trace(blueprint.state, batch)
+
+
+def collectives(text: str) -> set[tuple[str, str]]:
+    """Name and array types of every collective, layouts left out."""
+    kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+    found = re.findall(rf"= ([^=\n]*?) ({kinds})(?:-start)?\(", text)
+    return {(name, re.sub(r"\{[^}]*\}", "", types)) for types, name in found}
+
+
+@pytest.fixture(scope="module")
+def by_splash(tpus: list[jax.Device]) -> str:
+    return traced(run(MeshConfig(2, 1, 2), "pairs", "auto"), tpus).lower().compile().as_text()
+
+
+def test_splash_compiles_for_a_tpu_over_the_heads_of_each_device(by_splash: str) -> None:
+    calls = re.findall(r".*custom_call_target=\"tpu_custom_call\".*", by_splash)
+    assert len(calls) >= 3  # forward, gradient of q, gradients of k and v
+    rows, heads, whole = 8 // 2, 4 // 2, 4
+    assert all(f"bf16[{rows},{heads},512,16]" in call for call in calls)
+    assert f"[{rows},{whole},512,16]" not in by_splash and f"[{rows},512,{whole},16]" not in by_splash
+
+
+@pytest.mark.long
+def test_splash_moves_nothing_between_tpus_that_xla_does_not(by_splash: str, tpus: list[jax.Device]) -> None:
+    plain = traced(run(MeshConfig(2, 1, 2), "pairs", "xla"), tpus).lower().compile().as_text()
+    assert "tpu_custom_call" not in plain
+    assert collectives(by_splash) and collectives(by_splash) <= collectives(plain)
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(4, 1, 1), MeshConfig(2, 1, 2)], ids=["data=4", "data=2,tensor=2"])
+def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    # jax asks the installed cuDNN for its version before it lowers anything; here there is none.
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_100)
+    step = traced(run(mesh, "none", "cudnn"), jax.devices()[:4], "cuda")
+    text = step.lower(lowering_platforms=("cuda",)).as_text()
+    heads = 4 // mesh.tensor
+    calls = re.findall(r"@__cudnn\$fmha\w*\(.*", text)
+    assert len(calls) >= 2 and all(f"tensor<{8 // mesh.data}x512x{heads}x16xbf16>" in call for call in calls)
+
+
+def test_a_step_for_another_platform_has_that_platforms_attention() -> None:
+    config = run(MeshConfig(4, 1, 1), "none", "auto")
+    stage = stages_of(config)[0]
+    assert "tpu_custom_call" in lower_train_step(config, stage, 4, "tpu").as_text()
+    assert "tpu_custom_call" not in lower_train_step(config, stage, 4, "cpu").as_text()

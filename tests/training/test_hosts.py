@@ -1,0 +1,131 @@
+"""Several processes, for real: what they train on and save, and how they end. The full matrices are in check_*.py."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import steps_on_hosts
+from generated_corpus import write_corpus
+from hosts_matrix import STEPS, Matrix, Shape
+from several_processes import Group, Zygote
+from tiny_runs import checkpoints, command, digests, write_recipe
+
+from bertjax.config import load_recipe, override
+
+HERE = Shape(1, 8)  # this process
+FSDP = Shape(2, 2, fsdp=2)
+TENSOR = Shape(4, 1, tensor=2)  # pairs of processes share rows
+
+GRACE = 120  # seconds on cores that other tests load too; check_preemption.py asks for 30, and 60 after a SIGKILL
+SHORT = [
+    *("--training.steps", "20"),
+    *("--optimizer.warmup-steps", "5"),
+    *("--training.log-every", "1"),
+    *("--training.eval-every", "10"),
+]
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Recipe and corpus."""
+    folder = tmp_path_factory.mktemp("hosts")
+    return write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+
+
+def test_batches_losses_and_checkpoints_on_other_shapes(zygote: Zygote, files: tuple[Path, Path]) -> None:
+    recipe, source = files
+    matrix = Matrix(zygote, recipe.parent, recipe, source)
+    job = matrix.job(HERE, steps=STEPS, save=True, restore=[])
+    matrix.seen[HERE.name] = [
+        json.loads(json.dumps(steps_on_hosts.run(override(load_recipe(recipe), job["overrides"], "here"), job)))
+    ]
+    matrix.run(FSDP, save=True, restore=[HERE])
+    matrix.run(TENSOR, restore=[HERE, FSDP])
+    for shape in (FSDP, TENSOR):
+        assert matrix.rows(shape) == matrix.rows(HERE)
+        np.testing.assert_allclose(matrix.losses(shape), matrix.losses(HERE), rtol=1e-5)
+    assert matrix.made(FSDP) == [8, 8] and matrix.made(TENSOR) == [8] * 4
+    back = steps_on_hosts.run(
+        override(load_recipe(recipe), job["overrides"], "here"),
+        matrix.job(HERE, steps=1, save=False, restore=[FSDP]),
+    )
+    assert len(jax.devices()) == 8 and back["restored"][0] > 0
+
+
+def test_stopped_killed_and_resumed_by_two_processes(zygote: Zygote, files: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, source = files
+
+    def start(run_dir: Path) -> Group:
+        more = [*SHORT, "--training.checkpoint-every", "10"]
+        return Group(zygote, command(recipe, source, run_dir, *more), 2, run_dir.with_suffix(".log"))
+
+    with start(tmp_path / "whole") as group:
+        group.finish()
+        assert "process 0/2, 1/2 devices, reads rows 0-7 of each 16" in group.logs[0]
+        assert "process 1/2, 1/2 devices, reads rows 8-15 of each 16" in group.logs[1]
+        assert "held-out text" in group.logs[0] and "held-out text" not in group.logs[1]
+    assert (tmp_path / "whole" / "huggingface" / "model.safetensors").is_file()
+
+    run_dir = tmp_path / "disturbed"
+    with start(run_dir) as group:  # while it compiles or before
+        group.wait_for("reads rows", 1)
+        group.send(1, signal.SIGTERM)
+        assert group.wait(GRACE) == [75, 75]
+        assert all("nothing" in log for log in group.logs), group.told()
+        assert checkpoints(run_dir) == []
+    with start(run_dir) as group:
+        group.wait_for("pretraining  4 / 20")
+        group.send(1, signal.SIGTERM)
+        assert group.wait(GRACE) == [75, 75]
+        assert "stopped by a signal after step" in group.logs[0]
+    (stopped,) = (int(step) for step in checkpoints(run_dir))
+    assert 4 <= stopped < 20
+    with start(run_dir) as group:
+        group.wait_for("held out", 0)  # at step 10 or 20
+        group.send(1, signal.SIGKILL)
+        assert group.wait(GRACE) == [75, -9]
+        assert "lost process 1" in group.logs[0]
+    with start(run_dir) as group:
+        group.finish()
+    assert digests(run_dir) == digests(tmp_path / "whole")
+
+
+def test_a_directory_that_is_not_shared(zygote: Zygote, files: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, source = files
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    arguments = command(recipe, source, Path("run"), *SHORT)  # relative, and each is somewhere else
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with Group(zygote, arguments, 2, tmp_path / "apart.log", folders=folders) as group:
+        assert group.wait(120) == [1, 1]
+        for log in group.logs:
+            assert "run_dir=run: process 1 (" in log and "cannot read what process 0 (" in log, group.told()
+
+
+def test_hosts_that_do_not_come_or_differ(zygote: Zygote, files: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, source = files
+    arguments = command(recipe, source, tmp_path / "run", *SHORT, "--hosts.join-seconds", "2")
+    with (
+        Group(zygote, arguments, 3, tmp_path / "first.log", numbers=[0]) as first,
+        Group(zygote, arguments, 3, tmp_path / "lonely.log", numbers=[2]) as lonely,
+        Group(zygote, [*arguments, "--hosts.devices", "3", "--hosts.join-seconds", "60"], 2, tmp_path / "few") as few,
+    ):
+        assert first.wait(60) == [1] and lonely.wait(60) == [1]
+        assert f"of 3 processes 1, 2 did not come to {first.coordinator} within 2 s" in first.logs[0]
+        assert f"process 2 of 3: nobody answers at {lonely.coordinator}" in lonely.logs[0]
+        assert few.wait(60) == [1, 1]
+        assert all("hosts.devices=3, but the 2 processes have 2 cpu devices" in log for log in few.logs), few.told()
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,116 @@
+"""Memory that runs out is told in settings: for every wording of XLA, in every place of a run, and for real."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import command, write_recipe
+
+from bertjax.config import Config, MeshConfig, ModelConfig, StageConfig, TrainingConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.training.out_of_memory import OutOfMemory, remedies, settings_named
+from bertjax.training.run_directory import load_run
+from bertjax.training.stages import stages_of
+
+CONFIG = Config(
+    training=TrainingConfig(global_batch_size=96, grad_accum_steps=2),
+    stages=(StageConfig(start=900_000, global_batch_size=8, grad_accum_steps=1),),
+)
+ROWS, LAST_ROWS = stages_of(CONFIG)
+
+
+def mesh(devices: int = 1, fsdp: int = 1) -> jax.sharding.Mesh:
+    return make_mesh(MeshConfig(fsdp=fsdp), jax.devices()[:devices])
+
+
+def test_remedies_name_values_that_work() -> None:
+    first, dots, full, plan = remedies(CONFIG, mesh(), ROWS)
+    assert first.startswith("--training.grad-accum-steps 4: 24 rows a device at a time instead of 48")
+    assert dots.startswith("--model.remat dots") and full.startswith("--model.remat full")
+    assert plan.startswith("bertjax plan ")
+
+
+def test_remedies_are_of_the_stage_and_the_mesh() -> None:
+    found = remedies(CONFIG, mesh(4, fsdp=2), LAST_ROWS)
+    assert found[0].startswith("--stages.0.grad-accum-steps 2: 1 rows a device")
+    assert found[3].startswith("--mesh.fsdp 4")
+    assert not any("grad-accum" in line for line in remedies(CONFIG, mesh(8), LAST_ROWS))  # a row a device already
+    # 48 rows a device in 3 parts cannot go on in 6 where that does not divide them.
+    odd = replace(ROWS, training=replace(ROWS.training, global_batch_size=45, grad_accum_steps=3))
+    assert remedies(CONFIG, mesh(), odd)[0].startswith("--training.grad-accum-steps 9: 5 rows")
+
+
+def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
+    rematerialised = replace(CONFIG, model=ModelConfig(remat="dots"))
+    assert [line.split(":")[0] for line in remedies(rematerialised, mesh(), ROWS)][1] == "--model.remat full"
+    of_state = remedies(CONFIG, mesh(8), None)
+    assert of_state[0].startswith("--mesh.fsdp 2") and len(of_state) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("Out of memory allocating 8388608000 bytes.", "8.39 GB more were asked for"),  # CPU
+        ("Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment", "4.77 GB more"),  # GPU
+        ("Failed to allocate request for 6.27GiB (6727663616B) on device ordinal 0", "6.73 GB more"),
+        ("Out of memory while trying to allocate 6.27GiB.", "6.27GiB were asked for"),
+        (
+            "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries "
+            "(16.17G) exceeds available HBM (15.75G). HLO module: jit_train_step.",
+            "16.17G were asked for",
+        ),
+        ("Ran out of memory in memory space hbm. Used 20.9G of 15.48G hbm. Exceeded", "20.9G were asked for"),
+        ("something new", "how much was asked for is not told"),
+    ],
+)
+def test_what_was_asked_for_is_read_from_every_wording(words: str, told: str) -> None:
+    with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]):
+        raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {words}")
+    said = str(caught.value)
+    assert said.startswith(f"out of memory while evaluating: {told}")
+    assert f"XLA's words: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
+    assert "The last checkpoint, of step 200, is as it was" in said
+    assert "this machine has" in said
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), settings_named("x", CONFIG, mesh()):
+        raise jax.errors.JaxRuntimeError("INTERNAL: broken")
+
+
+def test_an_allocation_that_fails_is_caught() -> None:
+    with pytest.raises(OutOfMemory, match=r"281,474.98 GB more"), settings_named("x", CONFIG, mesh()):
+        jnp.ones((2**16, 2**16, 2**14)).block_until_ready()
+
+
+def test_a_run_whose_second_stage_does_not_fit_says_what_to_set_and_keeps_its_checkpoint(tmp_path: Path) -> None:
+    recipe, source = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 60)
+    recipe.write_text(
+        recipe.read_text()
+        .replace("import Config,", "import Config, StageConfig,")
+        .replace(
+            'name="tiny",', 'name="tiny", stages=(StageConfig(start=4, sequence_length=512, global_batch_size=1024),),'
+        )
+    )
+    shape = ("--model.num-attention-heads", "32", "--model.max-position-embeddings", "512")
+    brief = ("--training.steps", "8", "--training.eval-batches", "1", "--training.eval-every", "100")
+    arguments = command(recipe, source, tmp_path / "run", *shape, *brief, "--optimizer.warmup-steps", "2")
+    # Whatever the system would promise: 300 GB are more than it may.
+    limit = (resource.RLIMIT_AS, (2**36, 2**36))
+    ended = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=600, preexec_fn=lambda: resource.setrlimit(*limit)
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "out of memory while training on 1,024 rows of 512 tokens" in ended.stderr, ended.stderr
+    assert "and this process may map 68.72 GB" in ended.stderr
+    assert "--stages.0.grad-accum-steps 2:" in ended.stderr
+    assert "The last checkpoint, of step 4, is as it was" in ended.stderr
+    assert load_run(tmp_path / "run").step == 4  # its digests verify

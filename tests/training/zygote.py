@@ -1,0 +1,82 @@
+"""A process that has imported everything and forks one for each command line: what a start costs is paid once.
+
+Started and spoken to by `several_processes.Zygote`: a JSON object a line comes in, `pid` and later `pid code` go out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    # Importing starts no threads and no devices; a fork would not survive either.
+    import bertjax.cli.pretrain
+    import bertjax.cli.use  # noqa: F401
+    import bertjax.text.tensorflow as own
+
+    own.import_tensorflow()
+    import tensorboardX  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, reap)
+    os.write(1, b"ready\n")
+    while line := sys.stdin.readline():
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            become(job)
+        os.write(1, f"{child}\n".encode())
+
+
+def reap(*_: object) -> None:
+    """Tell how children ended."""
+    while True:
+        try:
+            child, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not child:
+            return
+        os.write(1, f"{child} {os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def become(job: dict) -> None:
+    """Run a command line of bertjax, or a script's `main`, as if it had just been started."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(job["environment"])
+    os.chdir(job["folder"])
+    _, *arguments = job["command"]
+    code = 1
+    try:
+        if arguments[:2] == ["-m", "bertjax"]:
+            from bertjax.__main__ import main as verb
+
+            sys.argv = ["bertjax", *arguments[2:]]
+            code = verb()
+        else:
+            import runpy
+
+            sys.argv = arguments
+            sys.path.insert(0, str(Path(arguments[0]).parent))
+            runpy.run_path(arguments[0], run_name="__main__")
+            code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    main()
