@@ -110,6 +110,7 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
+@pytest.mark.long
 def test_weights_above_what_a_message_holds_lie_beside_it(onnx, model, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_LARGEST_MESSAGE", 1000)
     folder = export_onnx(model, tmp_path / "out", "mean")

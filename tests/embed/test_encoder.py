@@ -22,7 +22,7 @@ from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the difference's norm, beside the reference's
 TEXTS = [text for pair in PAIRS[:3] for text in pair] + ["", "a", "the museum of drawings. " * 3]
-LAYERS = ("last", 0, pytest.param(-4, marks=pytest.mark.long), "sum4", "concat4")
+LAYERS = ("last", 0, *(pytest.param(layer, marks=pytest.mark.long) for layer in (-4, "sum4")), "concat4")
 # Every pooling of the last layer; of the others one, for they are pooled by the same lines.
 POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), -4: ("mean",)}
 
@@ -159,7 +159,9 @@ def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path])
     assert encoder.counts.told(8) == ["1 of 1 texts were longer than 8 tokens and were taken in 4 parts"]
 
 
-@pytest.mark.parametrize("pooling", ["mean", pytest.param("max", marks=pytest.mark.long), "pooler"])
+@pytest.mark.parametrize(
+    "pooling", ["mean", *(pytest.param(pooling, marks=pytest.mark.long) for pooling in ("max", "pooler"))]
+)
 def test_the_parts_of_a_text_are_pooled_together(tiny: tuple[TrainedModel, Path], pooling: str) -> None:
     states, pooled = their_states(tiny[1], PARTS)
     rows = [states_of_part[-1] for states_of_part in states]
@@ -178,6 +180,7 @@ def test_a_word_longer_than_a_row_is_cut_all_the_same(tiny: tuple[TrainedModel, 
     assert encoder.counts.parts == 3
 
 
+@pytest.mark.long
 def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
     exact, near = np.stack(ours(tiny[0], TEXTS)), np.stack(ours(tiny[0], TEXTS, dtype="bfloat16"))
     assert 1e-4 < np.linalg.norm(near - exact) / np.linalg.norm(exact) < 0.1
