@@ -1,3 +1,25 @@
 """BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertjax.loaded import LoadedModel
+
 __version__ = "0.1.0"
+
+
+def load(path: str | Path) -> LoadedModel:
+    """Open a trained model: a run's directory or one of its checkpoints, `hf:DIR` or `tf1:DIR`.
+
+        model = bertjax.load("runs/quickstart")
+        vectors = model.encode(["a text", "another one"])
+
+    Raises ValueError naming what is missing or damaged.
+    """
+    from bertjax.loaded import open_model  # jax and all that it needs; `import bertjax` takes no time
+
+    return open_model(str(path))

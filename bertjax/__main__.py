@@ -13,17 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIGURED = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
+POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.pooling, which takes long to import
 _FAILED = 1
 _OF_A_RECIPE = ("pretrain", "bench", "plan", "vocab", "prepare")  # the verbs that take a recipe and its keys
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A job: where its function is, what it does in one line, and one example."""
+    """A job: where its function is, what it does in one line, one example, and what comes after an interruption."""
 
     function: str  # module:function below bertjax.cli
     does: str
     example: str
+    interrupted: str = "the same command goes on from what is finished"
 
 
 VERBS = {
@@ -66,6 +68,12 @@ VERBS = {
         "use:fill_mask",
         "let a run's model fill each [MASK] of a text",
         "bertjax fill-mask runs/quickstart 'This function returns the [MASK] of the array.'",
+    ),
+    "embed": Verb(
+        "embed:embed",
+        "turn texts into vectors, or each text into a vector per token",
+        "bertjax embed runs/quickstart texts.txt --output vectors.npy --normalize",
+        interrupted="nothing was written; the same command starts over",
     ),
     "attention": Verb(
         "look:attention",
@@ -113,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bertjax {parsed.verb}: {error}", file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
-        print(f"\nbertjax {parsed.verb}: interrupted; the same command goes on from what is finished", file=sys.stderr)
+        print(f"\nbertjax {parsed.verb}: interrupted; {VERBS[parsed.verb].interrupted}", file=sys.stderr)
         return 130
 
 
@@ -181,10 +189,20 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
+    _add_embedding(made["embed"])
     _add_looking(made)
     made["export"].add_argument(
-        "--to", choices=("huggingface", "tf1"), default="huggingface", help="format (%(default)s)"
+        "--to",
+        choices=("huggingface", "tf1", "sentence-transformers", "onnx"),
+        default="huggingface",
+        help="format (%(default)s)",
     )
+    made["export"].add_argument(
+        "--pooling",
+        choices=POOLINGS,
+        help="to sentence-transformers (mean) and onnx (none): how the tokens' vectors become a text's",
+    )
+    made["export"].add_argument("--normalize", action="store_true", help="and scale it to length 1")
     made["export"].add_argument("--output", metavar="DIR", help="where to; by default RUN/<format>")
     made["import"].add_argument(
         "source",
@@ -193,6 +211,48 @@ def _parser() -> argparse.ArgumentParser:
     )
     made["import"].add_argument("--output", metavar="RUN", help="the run to make; by default runs/<name of DIR>")
     return parser
+
+
+def _add_embedding(parser: argparse.ArgumentParser) -> None:
+    """What `embed` takes; the choices and defaults are those of bertjax.embed.encoder.Encoding."""
+    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        default=["-"],
+        metavar="FILE",
+        help="a text a line, .jsonl or .parquet, compressed or not; - is standard input (the default)",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
+    parser.add_argument(
+        "--field", help="of a .jsonl or .parquet, where the text is (text); standard input is then .jsonl"
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=POOLINGS,
+        default="mean",
+        help="how the tokens' vectors become one; none: they do not, a text is a matrix (%(default)s)",
+    )
+    parser.add_argument(
+        "--layer",
+        type=_number_or_name,
+        default="last",
+        help="last, a number (0 is the embeddings), or the last four: sum4, concat4 (%(default)s)",
+    )
+    parser.add_argument("--normalize", action="store_true", help="scale every vector to length 1")
+    parser.add_argument(
+        "--long",
+        choices=("truncate", "split"),
+        default="truncate",
+        help="of texts longer than a row take the beginning, or all in parts (%(default)s)",
+    )
+    parser.add_argument("--max-length", type=int, metavar="N", help="tokens of a row; by default as it was trained")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=8192, metavar="N", help="on a device at once (%(default)s)")
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
 
 
 def _add_looking(made: dict[str, argparse.ArgumentParser]) -> None:

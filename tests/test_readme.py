@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.__main__ import _parser
 from bertjax.config import Config, load_recipe, override
 from bertjax.training.stages import stages_of
 
@@ -15,14 +16,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FENCES = re.findall(r"^```\n(.*?)^```", README, re.M | re.S)
 OUTSIDE = re.sub(r"^```\n.*?^```", "", README, flags=re.M | re.S)
-NO_KEYS_OF_A_RUN = ("--long", "--to", "--output", "--shard", "--text")
+NO_KEYS_OF_A_RUN = ["--long", "--to", "--output", "--shard", "--text", "--pooling", "--topology", "--slices", "--html"]
 
 
 def commands() -> list[str]:
     """Every whole `bertjax` command, in fences and in tables."""
     lines = "\n".join(FENCES).replace("\\\n", " ").splitlines()
     inline = re.findall(r"`(bertjax [^`]*)`", OUTSIDE)
-    found = [line.partition("  #")[0] for line in lines] + inline
+    found = [line.partition("  #")[0].rpartition(" | ")[2] for line in lines] + inline
     return sorted({" ".join(c.split()) for c in found if c.startswith("bertjax ") and "…" not in c})
 
 
@@ -37,6 +38,12 @@ def test_a_pretraining_command_is_understood(command: str) -> None:
     recipe, *changes = shlex.split(command)[2:]
     config = override(load_recipe(REPOSITORY / recipe), changes, "bertjax")
     assert stages_of(config)[-1].stop == config.training.steps
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] in ("embed", "export", "import")])
+def test_a_command_for_a_trained_model_is_understood(command: str) -> None:
+    arguments = shlex.split(command)[1:]
+    assert _parser().parse_args(arguments).verb == arguments[0]
 
 
 @pytest.mark.parametrize("option", options())

@@ -9,18 +9,31 @@ import jax
 
 from bertjax.analyze import fill_mask as masks
 from bertjax.convert.compare import Difference, compare_with_tensorflow, compare_with_transformers
+from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
 from bertjax.convert.folder import near
 from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.onnx_export import export_onnx
+from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
 from bertjax.input.training_data import open_training_data
 from bertjax.text.progress import ProgressLine
-from bertjax.text.remote import is_remote
-from bertjax.training.run_directory import load_run
+from bertjax.text.remote import Place, is_remote
+from bertjax.training.run_directory import TrainedModel, load_run
 from bertjax.training.stages import stages_of
 from bertjax.training.trainer import evaluate_params
 
 EXPORTERS = {"huggingface": export_huggingface, "tf1": export_tensorflow}
+# Those of encoders, which may end in one vector per text: the exporter, its pooling unless told, and who compares.
+ENCODERS = {
+    "sentence-transformers": (
+        export_sentence_transformers,
+        "mean",
+        ("transformers, pooled as it says", compare_with_sentence_transformers),
+    ),
+    "onnx": (export_onnx, "none", ("onnxruntime", compare_with_onnxruntime)),
+}
+_BOTH = " and ".join(ENCODERS)
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -50,7 +63,12 @@ def fill_mask(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Write the model in the format asked for."""
     model = load_run(arguments.run)
-    directory = EXPORTERS[arguments.to](model, arguments.output or model.directory / arguments.to)
+    target = arguments.output or model.directory / arguments.to
+    if arguments.to in ENCODERS:
+        return _export_encoder(model, target, arguments)
+    if arguments.pooling or arguments.normalize:
+        raise ValueError(f"--to {arguments.to} has no vectors of texts; --pooling and --normalize are for {_BOTH}")
+    directory = EXPORTERS[arguments.to](model, target)
     with near(directory) as folder:
         if arguments.to == "huggingface":
             print(_compared("transformers", compare_with_transformers(model, folder)))
@@ -60,6 +78,16 @@ def export(arguments: argparse.Namespace) -> int:
             print("read back: the same bits")
             print(_compared("google-research/bert", compare_with_tensorflow(model, folder)))
     print(f"exported step {model.step:,} to {directory}")
+    return 0
+
+
+def _export_encoder(model: TrainedModel, target: str | Place, arguments: argparse.Namespace) -> int:
+    exporter, pooling, (whom, compare) = ENCODERS[arguments.to]
+    pooling = arguments.pooling or pooling
+    directory = exporter(model, target, pooling, arguments.normalize)
+    with near(directory) as folder:
+        print(_compared(whom, compare(model, folder, pooling, arguments.normalize)))
+    print(f"exported step {model.step:,} to {directory}: pooling {pooling}")
     return 0
 
 

@@ -19,8 +19,8 @@ from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
-_HIDDEN, _MLM, _NSP = "hidden states", "MLM logits", "NSP logits"
-_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+HIDDEN, _MLM, _NSP = "hidden states", "MLM logits", "NSP logits"
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 # Padding (the pairs differ in length), two segments, accents, digits, other scripts.
 PAIRS = (
@@ -62,9 +62,9 @@ def compare_with_transformers(
     tokenizer = AutoTokenizer.from_pretrained(directory)
     network = (BertForPreTraining if heads else BertModel).from_pretrained(directory).float().eval()
     _check_ids(model.tokenizer, tokenizer, pairs)
-    batch = _batch(model, pairs)
+    batch = pair_batch(model, pairs)
     ours, theirs = _our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
-    return _within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
+    return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
 
 
 def compare_with_tensorflow(
@@ -77,14 +77,14 @@ def compare_with_tensorflow(
     arrays = read_arrays(directory)
     if "cls/predictions/output_bias" not in arrays or "cls/seq_relationship/output_bias" not in arrays:
         return None
-    batch = _batch(model, pairs)
+    batch = pair_batch(model, pairs)
     ours = _our_outputs(model, batch)
-    theirs = dict(zip((_HIDDEN, _MLM, _NSP), TensorflowBert(arrays, model.config.model)(*batch.values()), strict=True))
+    theirs = dict(zip((HIDDEN, _MLM, _NSP), TensorflowBert(arrays, model.config.model)(*batch.values()), strict=True))
     theirs[_MLM] = theirs[_MLM][..., : model.config.model.vocab_size]
-    return _within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: google-research/bert")
+    return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: google-research/bert")
 
 
-def _batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Pairs of texts as padded rows, cut to the longest that the model was trained on: int64 [B, L]."""
     tokenizer = model.tokenizer
     rows = []
@@ -94,16 +94,16 @@ def _batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, n
         rows.append((ids, [int(place > len(first) + 1) for place in range(len(ids))], [1] * len(ids)))
     length = max(len(ids) for ids, _, _ in rows)
     batch = {}
-    for key, filler, part in zip(_INPUTS, (tokenizer.pad_id, 0, 0), zip(*rows, strict=True), strict=True):
+    for key, filler, part in zip(INPUTS, (tokenizer.pad_id, 0, 0), zip(*rows, strict=True), strict=True):
         batch[key] = np.array([row + [filler] * (length - len(row)) for row in part], np.int64)
     return batch
 
 
-def _within_limit(
+def within_limit(
     ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], real: np.ndarray, who: str
 ) -> Difference:
     """Raises RuntimeError if any of theirs is farther from ours than `LIMIT`."""
-    found = Difference({name: _relative(ours[name], theirs[name], real) for name in theirs})
+    found = Difference({name: relative_difference(ours[name], theirs[name], real) for name in theirs})
     if not found.largest <= LIMIT:
         raise RuntimeError(f"{who} computes other outputs, off by {found} (limit {LIMIT})")
     return found
@@ -122,7 +122,7 @@ def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[s
     """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in."""
     config = replace(model.config.model, dtype="float32")
     graphdef = abstract_bert(config)[0]
-    ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in _INPUTS)
+    ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
 
     @jax.jit
     def outputs(params: Params) -> dict[str, jax.Array]:
@@ -130,7 +130,7 @@ def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[s
         hidden = bert.encoder(ids, types, mask, packed=False)
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         mlm = bert.mlm_logits(hidden, everywhere)[..., : config.vocab_size]
-        return {_HIDDEN: hidden, _MLM: mlm, _NSP: bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]}
+        return {HIDDEN: hidden, _MLM: mlm, _NSP: bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]}
 
     # Accelerators multiply float32 in fewer bits unless told otherwise.
     with jax.default_matmul_precision("highest"):
@@ -143,14 +143,15 @@ def _their_outputs(network: Any, batch: Mapping[str, np.ndarray], vocab_size: in
 
     with torch.no_grad():
         out = network(**{key: torch.from_numpy(x) for key, x in batch.items()}, output_hidden_states=True)
-    found = {_HIDDEN: out.hidden_states[-1].numpy()}
+    found = {HIDDEN: out.hidden_states[-1].numpy()}
     if "prediction_logits" in out:
         found[_MLM] = out.prediction_logits.numpy()[..., :vocab_size]
         found[_NSP] = out.seq_relationship_logits.numpy()
     return found
 
 
-def _relative(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) -> float:
+def relative_difference(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) -> float:
+    """Norm of the difference over that of theirs; of arrays of three dims at the real tokens, bool [B, L]."""
     if ours.ndim == 3:
         ours, theirs = ours[real], theirs[real]
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.text.store_writer import sync
 
@@ -35,11 +36,42 @@ def written_whole(target: Place, last: str) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        for path in partial.iterdir():
+        for path in partial.rglob("*"):
             sync(path)
         _put_in_place(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
+    """Raise ValueError unless `target` is free, empty, or an export whose weights are those that its card speaks of.
+
+    `known` are the files of such an export, as paths within it, and `weights` is one of them. In object storage files
+    of an export without a card are an upload that was cut short, which may be lost.
+    """
+    if not target.exists():
+        return
+    advice = "choose another folder (--output), or move it away"
+    if not target.is_dir():
+        raise ValueError(f"export to {target}: there is a file of that name; {advice}")
+    found = _names(target)
+    foreign = [name for name in found if name not in known]
+    if foreign:
+        raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
+    if not found:
+        return
+    card, file = target / CARD_FILE, target / weights
+    if isinstance(target, RemotePath) and not card.is_file():
+        return
+    if not (card.is_file() and file.is_file()) or digest_in_card(card, weights) != sha256_of_file(file):
+        raise ValueError(f"export to {target}: {weights} there is not the one its {CARD_FILE} speaks of; {advice}")
+
+
+def _names(folder: Place) -> list[str]:
+    """The files in a folder and below, as paths within it, in order."""
+    if isinstance(folder, RemotePath):
+        return sorted(folder.sizes())
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -59,7 +91,7 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 
 def _upload(folder: Path, target: RemotePath, last: str) -> None:
-    names = {path.name for path in folder.iterdir()}
+    names = set(_names(folder))
     (target / last).unlink(missing_ok=True)
     for name in target.sizes().keys() - names:
         (target / name).unlink()

@@ -24,6 +24,7 @@ _MODULES = {
     "MLM head": "cls.predictions.",
     "NSP head": "cls.seq_relationship.",
 }
+_OURS = {"pooler": "pooler", "MLM head": "mlm_head", "NSP head": "nsp_head"}
 _BY_TOKEN = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
 _LARGEST = 1 << 20  # of any size in a config
 
@@ -109,13 +110,20 @@ def foreign_model(
     if missing:
         raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; is the config that of these weights?")
     if drawn:
-        fresh = to_huggingface_tensors(jax.jit(lambda: init_params(config, jax.random.key(0)))(), config)
+        fresh = to_huggingface_tensors(jax.jit(lambda: _fresh(config, drawn))(), config)
         given |= {name: x for name, x in fresh.items() if name.startswith(heads)}
     try:
         params = from_huggingface_tensors(given, config)
     except ValueError as error:
         raise ValueError(f"{origin}: {error}") from None
     return ForeignModel(origin, config, tokenizer, params, drawn, tuple(notes))
+
+
+def _fresh(config: ModelConfig, modules: Sequence[str]) -> Params:
+    """Parameters of a new model, of these modules alone; the others are zero, since to draw them takes seconds."""
+    names = [_OURS[module] for module in modules]
+    params = init_params(config, jax.random.key(0))
+    return {name: part if name in names else jax.tree.map(jnp.zeros_like, part) for name, part in params.items()}
 
 
 def _rows_of_the_vocabulary(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer, where: str) -> int:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import save_file
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import folder_of, written_whole
+from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface_names import to_huggingface_tensors
-from bertjax.convert.model_card import CARD_FILE, digest_in_card, model_card, sha256_of_file
-from bertjax.text.remote import Place, RemotePath, place_of
+from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
+from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -52,7 +53,7 @@ def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
     is there, or an export that was changed since.
     """
     target = folder_of(directory)
-    _refuse_to_lose(target)
+    refuse_to_lose(target, (*FILES, *VOCABULARY_FILES, MERGES_FILE), WEIGHTS_FILE)
     with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial)
     return place_of(str(directory))
@@ -88,46 +89,41 @@ def tokenizer_config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, A
     }
 
 
+def tokenizer_texts(tokenizer: Tokenizer, max_length: int) -> dict[str, str | bytes]:
+    """The files of a folder from which AutoTokenizer makes the tokenizer: name -> content."""
+    # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
+    return tokenizer.files | {
+        "tokenizer.json": tokenizer.backend.to_str(pretty=True) + "\n",
+        "tokenizer_config.json": as_json(tokenizer_config(tokenizer, max_length)),
+    }
+
+
+def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files into a folder and folders in it, text as UTF-8."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def _write_files(model: TrainedModel, folder: Path) -> None:
     config, tokenizer = model.config, model.tokenizer
     # "pt" is what transformers insists on; it says how names and layouts are to be read.
     tensors = to_huggingface_tensors(model.params, config.model)
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
-    limits = tokenizer_config(tokenizer, model.max_length)
     parameters = sum(tensor.size for tensor in tensors.values())
-    texts = {
-        "config.json": _json(huggingface_config(config.model, tokenizer.pad_id)),
-        "tokenizer.json": tokenizer.backend.to_str(pretty=True) + "\n",
-        "tokenizer_config.json": _json(limits),
-        CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
-    }
-    for name, content in (tokenizer.files | {name: text.encode() for name, text in texts.items()}).items():
-        (folder / name).write_bytes(content)
+    write_texts(
+        folder,
+        {
+            "config.json": as_json(huggingface_config(config.model, tokenizer.pad_id)),
+            **tokenizer_texts(tokenizer, model.max_length),
+            CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
+        },
+    )
     # safetensors makes its file readable by the owner alone.
     shutil.copymode(folder / "config.json", folder / WEIGHTS_FILE)
     assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, *tokenizer.files))
 
 
-def _refuse_to_lose(target: Place) -> None:
-    """Raises ValueError unless `target` is free, an empty folder, or an export whose weights are those of its card."""
-    if not target.exists():
-        return
-    advice = "choose another folder (--output), or move it away"
-    if not target.is_dir():
-        raise ValueError(f"export to {target}: there is a file of that name; {advice}")
-    found = sorted(path.name for path in target.iterdir())
-    foreign = [name for name in found if name not in (*FILES, *VOCABULARY_FILES, MERGES_FILE)]
-    if foreign:
-        raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
-    if not found:
-        return
-    card, weights = target / CARD_FILE, target / WEIGHTS_FILE
-    if isinstance(target, RemotePath) and not card.is_file():
-        return  # an upload that was cut short
-    if not (card.is_file() and weights.is_file()) or digest_in_card(card) != sha256_of_file(weights):
-        raise ValueError(f"export to {target}: {WEIGHTS_FILE} there is not the one its {CARD_FILE} speaks of; {advice}")
-
-
-def _json(values: dict[str, Any]) -> str:
+def as_json(values: Any) -> str:
+    """A JSON file's text: the same for the same values."""
     return json.dumps(values, indent=2, sort_keys=True) + "\n"

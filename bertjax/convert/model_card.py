@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import bertjax
@@ -16,7 +17,7 @@ from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 CARD_FILE = "README.md"
 
-_DIGEST_LABEL = "SHA-256 of model.safetensors: "
+_DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
 _PRIVATE = ("run_dir", "init_from", "data.root", "data.cache_dir", "data.sources", "data.vocab")
 _MEASURES = (
@@ -29,6 +30,16 @@ _FRONT_MATTER = """\
 ---
 library_name: transformers
 pipeline_tag: {task}
+tags:
+- bert
+- bertjax
+---
+"""
+
+_ENCODER_FRONT_MATTER = """\
+---
+library_name: {library}
+pipeline_tag: sentence-similarity
 tags:
 - bert
 - bertjax
@@ -69,19 +80,36 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
         _held_out(_figures(model)),
         "## Training",
         _training(model),
-        "<details><summary>Configuration</summary>",
-        _table(("key", "value"), [(f"`{key}`", f"`{value}`") for key, value in _public(to_dict(config)).items()]),
-        "</details>",
-        _DIGEST_LABEL + weights_sha256,
+        *_configuration(config),
+        _DIGEST_LABEL.format("model.safetensors") + weights_sha256,
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def digest_in_card(path: Place) -> str | None:
-    """The digest of the weights that a card was written for; None if it tells none."""
+def encoder_card(model: TrainedModel, library: str, use: str, weights: Path) -> str:
+    """As `model_card`, of an export of the encoder alone, made for a library, with its weights in one file."""
+    net = model.config.model
+    sections = [
+        _ENCODER_FRONT_MATTER.format(library=library) + f"\n# {model.config.name}",
+        f"The encoder of a BERT of {net.num_hidden_layers} layers, width {net.hidden_size} and "
+        f"{net.num_attention_heads} heads, {_made(model)}.",
+        "## Use",
+        use,
+        _limits(model),
+        "## Training",
+        _training(model),
+        *_configuration(model.config),
+        _DIGEST_LABEL.format(weights.name) + sha256_of_file(weights),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def digest_in_card(path: Place, weights: str = "model.safetensors") -> str | None:
+    """The digest of a file of weights that a card was written for; None if it tells none."""
+    label = _DIGEST_LABEL.format(weights)
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(_DIGEST_LABEL):
-            return line.removeprefix(_DIGEST_LABEL)
+        if line.startswith(label):
+            return line.removeprefix(label)
     return None
 
 
@@ -93,14 +121,23 @@ def sha256_of_file(path: Place) -> str:
 
 def _about(model: TrainedModel, parameters: int) -> str:
     config, net = model.config, model.config.model
-    start = "from the weights of another model" if config.init_from else "from scratch"
-    made = f"pretrained {start} by bertjax {bertjax.__version__}"
-    if _is_imported(model):
-        made = f"imported by bertjax {bertjax.__version__}; a head that the original lacks is random"
+    random = "; a head that the original lacks is random" if _is_imported(model) else ""
     return (
         f"A BERT of {net.num_hidden_layers} layers, width {net.hidden_size}, {net.num_attention_heads} heads and "
-        f"{parameters:,} parameters, with {_objectives(config)}, {made}."
+        f"{parameters:,} parameters, with {_objectives(config)}, {_made(model)}{random}."
     )
+
+
+def _made(model: TrainedModel) -> str:
+    if _is_imported(model):
+        return f"imported by bertjax {bertjax.__version__}"
+    start = "from the weights of another model" if model.config.init_from else "from scratch"
+    return f"pretrained {start} by bertjax {bertjax.__version__}"
+
+
+def _configuration(config: Config) -> tuple[str, ...]:
+    rows = [(f"`{key}`", f"`{value}`") for key, value in _public(to_dict(config)).items()]
+    return "<details><summary>Configuration</summary>", _table(("key", "value"), rows), "</details>"
 
 
 def _is_imported(model: TrainedModel) -> bool:

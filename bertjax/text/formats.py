@@ -69,6 +69,15 @@ def read_sentence_lines(path: str, counts: ReadCounts) -> Paragraphs:
 def read_jsonl(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Paragraphs:
     """A JSON object a line with the document in one field, whose newlines end paragraphs; blank lines go.
 
+    Raises ValueError as `json_texts` does.
+    """
+    for text in json_texts(path, counts, field):
+        yield from paragraphs_of(text)
+
+
+def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:
+    """The text in a field of each JSON object of a file that has one a line; blank lines go.
+
     Raises ValueError naming file and line for bad JSON, a field that is missing or no string, or a record above
     `RECORD_CAP`.
     """
@@ -83,7 +92,7 @@ def read_jsonl(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Par
         if "\\u" in line:
             text, replaced = _SURROGATE.subn("\ufffd", text)
             counts.replaced_characters += replaced
-        yield from paragraphs_of(text)
+        yield text
 
 
 def _json_text(where: str, line: str, field: str) -> str:
@@ -95,7 +104,9 @@ def _json_text(where: str, line: str, field: str) -> str:
         raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with a field `{field}`")
     if field not in record:
         has = ", ".join(sorted(record)[:10]) or "no fields"
-        raise ValueError(f"{where}: no field `{field}`; it has {has}; name one of them: jsonl:GLOB:FIELD")
+        raise ValueError(
+            f"{where}: no field `{field}`; it has {has}; name one of them: jsonl:GLOB:FIELD, or --field FIELD"
+        )
     text = record[field]
     if not isinstance(text, str):
         raise ValueError(f"{where}: field `{field}` is {type(text).__name__}, not a string")

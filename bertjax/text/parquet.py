@@ -36,18 +36,30 @@ def require_field(path: str, field: str) -> None:
         kind = str(schema.field(place).type) if place >= 0 else ""
     if not kind:
         has = ", ".join(names[:20]) or "none"
-        raise ValueError(f"{path}: no field {field!r}; it has {has}; name one of them: parquet:GLOB:FIELD")
+        raise ValueError(
+            f"{path}: no field {field!r}; it has {has}; name one of them: parquet:GLOB:FIELD, or --field FIELD"
+        )
     if kind not in _STRINGS:
         raise ValueError(
-            f"{path}: field {field!r} is {kind}, not string; name a field of text (parquet:GLOB:FIELD), or cast it"
+            f"{path}: field {field!r} is {kind}, not string; name a field of text (parquet:GLOB:FIELD, or --field "
+            "FIELD), or cast it"
         )
 
 
 def read(path: str, counts: ReadCounts, field: str) -> Iterator[str | None]:
     """Yield the paragraphs of a file's documents, a row each; lines are paragraphs, None ends a document.
 
-    A null is a document without text. Raises ValueError naming the file, and the row where there is one, if the file
-    is damaged, has no such column of strings, has a row above `RECORD_CAP` bytes, or expands without bound.
+    Raises ValueError as `texts` does.
+    """
+    for text in texts(path, counts, field):
+        yield from paragraphs_of(text)
+
+
+def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
+    """The text in a column of each row of a file; a null is an empty one.
+
+    Raises ValueError naming the file, and the row where there is one, if the file is damaged, has no such column of
+    strings, has a row above `RECORD_CAP` bytes, or expands without bound.
     """
     require_field(path, field)
     utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
@@ -56,7 +68,7 @@ def read(path: str, counts: ReadCounts, field: str) -> Iterator[str | None]:
             raise ValueError(
                 f"{path}, row {number}: a text of more than {RECORD_CAP >> 20} MiB; split it, or leave it out"
             )
-        yield from paragraphs_of(utf8.decode(value.to_pybytes(), record=f"row {number}, ") if value else "")
+        yield utf8.decode(value.to_pybytes(), record=f"row {number}, ") if value else ""
     utf8.finish()
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 from bertjax.text.remote import Place, RemotePath
 
@@ -13,17 +17,24 @@ def replace_text(path: Place, text: str) -> None:
 
 
 def replace_bytes(path: Place, content: bytes) -> None:
-    """Write `content` to `path`, atomically: to a temporary file beside it, flushed to disk, then renamed.
-
-    An object in object storage is replaced whole by nature.
-    """
+    """Write `content` to `path` as `replacing` does; an object in object storage is replaced whole by nature."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the place of `path` at the end, atomically.
+
+    It is a temporary file beside it, flushed to disk and then renamed. After an error inside, nothing has changed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
+        with temporary.open("w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(
         self,
-        total: int,
+        total: int | None,
         description: str,
         *,
         unit: str = "step",
@@ -29,7 +29,10 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start at `initial` of `total` units. Nothing is written before the first update, except a terminal's bar."""
+        """Start at `initial` of `total` units, None if nobody knows how many; there is no ETA then.
+
+        Nothing is written before the first update, except a terminal's bar.
+        """
         self._total, self._done, self._description, self._unit = total, initial, description, unit
         self._every, self._every_seconds = every, every_seconds
         self._stream = stream or sys.stderr
@@ -74,10 +77,12 @@ class Progress:
     def line(self) -> str:
         """The state as one plain line: share done, rate, ETA, message."""
         share = f" ({self._done / self._total:.0%})" if self._total else ""
-        parts = [f"{self._description}  {self._done:,} / {self._total:,} {plural(self._unit)}{share}"]
+        of = "" if self._total is None else f" / {self._total:,}"
+        parts = [f"{self._description}  {self._done:,}{of} {plural(self._unit)}{share}"]
         rate = self._rate()
-        if rate and self._done < self._total:
+        if rate and (self._total is None or self._done < self._total):
             parts.append(f"{rate:,.3g} {self._unit}/s" if rate < 1000 else f"{rate:,.0f} {self._unit}/s")
+        if rate and self._total is not None and self._done < self._total:
             parts.append(f"ETA {duration((self._total - self._done) / rate)}")
         return "  ".join([*parts, self._message] if self._message else parts)
 
@@ -106,7 +111,7 @@ class Progress:
             initial=self._done,
             desc=self._description,
             unit=f" {self._unit}",
-            unit_scale=self._total >= 1_000_000,
+            unit_scale=(self._total or 0) >= 1_000_000,
             file=self._stream,
             dynamic_ncols=True,
             smoothing=0.05,

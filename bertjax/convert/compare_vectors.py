@@ -1,0 +1,121 @@
+"""Proof of an exported encoder: vectors of the same texts by ours and by what others make of the folder, compared."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.convert.compare import INPUTS, PAIRS, Difference, pair_batch, within_limit
+from bertjax.convert.onnx_export import HIDDEN, MODEL_FILE, VECTOR
+from bertjax.convert.sentence_transformers import MODULES_FILE
+from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.model.pooling import Pooling, pool, token_vectors
+from bertjax.training.run_directory import TrainedModel
+
+_STATES, _VECTORS = "hidden states", "vectors"
+
+
+def compare_with_onnxruntime(
+    model: TrainedModel,
+    directory: str | Path,
+    pooling: Pooling,
+    normalize: bool,
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+) -> Difference | None:
+    """Compare our float32 outputs with those of onnxruntime from a folder's file; None where it is not installed.
+
+    A padded batch of pairs of texts, and the first pair alone. Raises RuntimeError if they differ by more than the
+    limit.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(Path(directory) / MODEL_FILE, providers=["CPUExecutionProvider"])
+    names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if pooling != "none" else {})
+    batch = pair_batch(model, pairs)
+    alone = {name: x[:1, : int(batch["attention_mask"][0].sum())] for name, x in batch.items()}
+    found: dict[str, float] = {}
+    for rows in (batch, alone):
+        theirs = dict(zip(names, session.run(list(names.values()), rows), strict=True))
+        ours = _our_vectors(model, rows, pooling, normalize)
+        difference = within_limit(ours, theirs, rows["attention_mask"] == 1, f"{directory}: onnxruntime")
+        found = {name: max(value, found.get(name, 0)) for name, value in difference.of.items()}
+    return Difference(found)
+
+
+def compare_with_sentence_transformers(
+    model: TrainedModel, directory: str | Path, pooling: Pooling, normalize: bool
+) -> Difference | None:
+    """Compare our float32 vectors with those of a folder's model; None without torch and transformers.
+
+    transformers' forward is pooled as the folder's own files say, which is what sentence-transformers does. Raises
+    RuntimeError if token ids or vectors differ.
+    """
+    if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
+        return None
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = [text for pair in PAIRS for text in pair]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    for row, ids in zip(inputs["input_ids"].tolist(), model.tokenizer.encode_sentences(texts), strict=True):
+        kept = [model.tokenizer.cls_id, *ids.tolist()[: model.max_length - 2], model.tokenizer.sep_id]
+        if row[: len(kept)] != kept:
+            raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {kept}")
+    theirs = _by_the_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
+    batch = {name: inputs[name].numpy() for name in INPUTS}
+    ours = _our_vectors(model, batch, pooling, normalize)
+    return within_limit(ours, {_VECTORS: theirs}, batch["attention_mask"] == 1, f"{directory}: transformers")
+
+
+def _our_vectors(
+    model: TrainedModel, batch: dict[str, np.ndarray], pooling: Pooling, normalize: bool
+) -> dict[str, np.ndarray]:
+    graphdef = abstract_bert(replace(model.config.model, dtype="float32"))[0]
+    ids, types, mask = (jnp.asarray(batch[name], jnp.int32) for name in INPUTS)
+
+    @jax.jit
+    def outputs(params: Params) -> tuple[jax.Array, jax.Array]:
+        bert = bind(graphdef, params)
+        hidden = token_vectors(bert, ids, types, mask, "last")
+        return hidden, pool(bert, hidden, mask > 0, pooling)
+
+    with jax.default_matmul_precision("highest"):
+        hidden, vectors = jax.device_get(outputs(model.params))
+    if normalize:
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return {_STATES: hidden, _VECTORS: vectors}
+
+
+def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
+    """Vectors by transformers' network and torch, following `modules.json`."""
+    import torch
+    from safetensors.torch import load_file
+
+    with torch.no_grad():
+        hidden = network(**inputs).last_hidden_state
+        real = inputs["attention_mask"][..., None].bool()
+        for module in json.loads((folder / MODULES_FILE).read_text())[1:]:
+            place = folder / module["path"]
+            kind = module["type"].rpartition(".")[2]
+            if kind == "Pooling":
+                told = json.loads((place / "config.json").read_text())
+                means = (hidden * real).sum(1) / real.sum(1)
+                of = {"cls_token": hidden[:, 0], "mean_tokens": means}
+                of["max_tokens"] = hidden.masked_fill(~real, -torch.inf).amax(1)
+                x = torch.cat([vector for mode, vector in of.items() if told[f"pooling_mode_{mode}"]], dim=1)
+            elif kind == "Dense":
+                linear = load_file(place / "model.safetensors")
+                x = torch.tanh(torch.nn.functional.linear(x, linear["linear.weight"], linear["linear.bias"]))
+            else:
+                x = torch.nn.functional.normalize(x)
+    return x.numpy()

@@ -1,0 +1,137 @@
+"""Export to a folder that `SentenceTransformer` loads: the encoder, and how its vectors are pooled.
+
+    config.json, model.safetensors, tokenizer files   the encoder, as transformers' BertModel
+    modules.json                                      the steps from text to vector, in order
+    1_Pooling/, 2_Dense/, N_Normalize/                those behind the encoder; the dense one is BERT's pooler
+
+It is written in the names that every version of sentence-transformers reads, of which none is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
+from bertjax.convert.huggingface import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
+from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.model_card import CARD_FILE, encoder_card
+from bertjax.model.pooling import Pooling, check_vectors
+from bertjax.text.remote import Place, place_of
+from bertjax.tokenization.byte_level import MERGES_FILE
+from bertjax.tokenization.loading import VOCABULARY_FILES
+from bertjax.training.run_directory import TrainedModel
+
+LIBRARY = "sentence-transformers"
+MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
+
+_DENSE, _NORMALIZE = "2_Dense", "Normalize"
+_FILES = (
+    "config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    MODULES_FILE,
+    POOLING_FILE,
+    f"{_DENSE}/config.json",
+    f"{_DENSE}/{WEIGHTS_FILE}",
+    WEIGHTS_FILE,
+    CARD_FILE,
+    *VOCABULARY_FILES,
+    MERGES_FILE,
+)
+# Ours on the left; the pooler is what a dense layer with tanh makes of [CLS].
+_MODES = {"mean": "mean", "cls": "cls", "max": "max", "pooler": "cls"}
+_MODE_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    None: "pooling_mode_mean_sqrt_len_tokens",
+}
+_USE = """\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["a text", "another one"])
+```
+
+A vector has {width} numbers: pooling {pooling}{scaled}. bertjax computes the same by `bertjax embed hf:FOLDER texts.txt
+--output vectors.npy --pooling {pooling}{option}`."""
+
+
+def export_sentence_transformers(
+    model: TrainedModel, directory: str | Place, pooling: Pooling = "mean", normalize: bool = False
+) -> Place:
+    """Write the encoder and a pooling into `directory`, and return it; the same model gives the same bytes.
+
+    The folder appears whole or not at all (in object storage: it is whole if it has its card); an earlier export there
+    is replaced. Raises ValueError if anything else is there, and for pooling none.
+    """
+    check_vectors(model.config.model, pooling, "last")
+    if pooling not in _MODES:
+        raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
+    target = folder_of(directory)
+    refuse_to_lose(target, _FILES, WEIGHTS_FILE)
+    with written_whole(target, last=CARD_FILE) as partial:
+        _write_files(model, partial, pooling, normalize)
+    return place_of(str(directory))
+
+
+def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
+    """The weights of the encoder and the pooler under the names of transformers' BertModel."""
+    tensors = to_huggingface_tensors(model.params, model.config.model)
+    return {name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")}
+
+
+def encoder_config(model: TrainedModel) -> dict[str, Any]:
+    """`config.json` of a BertModel."""
+    return huggingface_config(model.config.model, model.tokenizer.pad_id) | {"architectures": ["BertModel"]}
+
+
+def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:
+    tensors, width = encoder_tensors(model), model.config.model.hidden_size
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    modes = {key: mode == _MODES[pooling] for mode, key in _MODE_KEYS.items()}
+    texts = {
+        "config.json": as_json(encoder_config(model)),
+        **tokenizer_texts(model.tokenizer, model.max_length),
+        MODULES_FILE: as_json(_modules(pooling, normalize)),
+        # The tokenizer says what is lower-cased.
+        "sentence_bert_config.json": as_json({"max_seq_length": model.max_length, "do_lower_case": False}),
+        "config_sentence_transformers.json": as_json({"__version__": {}, "prompts": {}, "default_prompt_name": None}),
+        POOLING_FILE: as_json({"word_embedding_dimension": width, **modes}),
+    }
+    if pooling == "pooler":
+        dense = {"in_features": width, "out_features": width, "bias": True}
+        texts[f"{_DENSE}/config.json"] = as_json(dense | {"activation_function": "torch.nn.modules.activation.Tanh"})
+    write_texts(folder, texts)
+    if pooling == "pooler":
+        linear = {f"linear.{part}": tensors[f"pooler.dense.{part}"] for part in ("weight", "bias")}
+        save_file(linear, folder / _DENSE / WEIGHTS_FILE, metadata={"format": "pt"})
+    if normalize:
+        (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told
+    scaled, option = (", scaled to length 1", " --normalize") if normalize else ("", "")
+    use = _USE.format(width=width, pooling=pooling, scaled=scaled, option=option)
+    write_texts(folder, {CARD_FILE: encoder_card(model, LIBRARY, use, folder / WEIGHTS_FILE)})
+    # safetensors makes its files readable by the owner alone.
+    for weights in folder.rglob(WEIGHTS_FILE):
+        shutil.copymode(folder / "config.json", weights)
+
+
+def _modules(pooling: Pooling, normalize: bool) -> list[dict[str, Any]]:
+    kinds = ["Transformer", "Pooling", *["Dense"] * (pooling == "pooler"), *[_NORMALIZE] * normalize]
+    return [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": f"{number}_{kind}" if number else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, kind in enumerate(kinds)
+    ]

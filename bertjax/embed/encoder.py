@@ -1,0 +1,248 @@
+"""Texts to vectors with a trained model: streaming, batched by length, on all devices of this machine."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypedDict
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.config import MeshConfig
+from bertjax.embed.parts import LengthCounts, Long, joined_rows, rows_of
+from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
+from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
+from bertjax.parallel.sharding import batch_sharding
+from bertjax.training.run_directory import TrainedModel
+
+SHORTEST_PART = 8  # tokens, special ones included
+_BUCKETS = (16, 32, 64, 128, 192, 256, 384)  # lengths that rows are padded to, and the longest
+_TOKENIZED_AT_ONCE = 256  # texts
+_WINDOW_BATCHES = 16  # that are sorted by length together; more waste less padding, and hold more
+_WINDOW_BYTES = 256 << 20  # of results that wait for their turn
+_TINY = 1e-12  # the shortest vector that is scaled to length 1, as torch's normalize has it
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a text becomes: one vector, or with pooling none one for each of its tokens."""
+
+    pooling: Pooling = "mean"
+    layer: Layer = "last"
+    normalize: bool = False  # scale every vector to length 1
+    long: Long = "truncate"  # of a text longer than a row: its beginning, or all of it in parts
+    max_length: int | None = None  # tokens of a row, special ones included; None: as long as it was trained on
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; bfloat16 is faster on accelerators
+    batch_tokens: int = 8192  # on a device at once, padding included
+
+
+class EncodingOptions(TypedDict, total=False):
+    """The fields of `Encoding`, each of which may be left out."""
+
+    pooling: Pooling
+    layer: Layer
+    normalize: bool
+    long: Long
+    max_length: int | None
+    dtype: Literal["float32", "bfloat16"]
+    batch_tokens: int
+
+
+class Embedding(NamedTuple):
+    """A text in numbers."""
+
+    vectors: np.ndarray  # float32 [D], or a row per token [n, D]
+    ids: np.ndarray  # int32 [n]: the tokens, [CLS] and [SEP] around those of the text
+
+
+class TextEncoder:
+    """A model with what texts are to become; `counts` tells of all texts that went through."""
+
+    def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[jax.Device] | None = None) -> None:
+        """Put the weights on every device. Raises ValueError for an encoding that the model does not have."""
+        self.encoding, self.counts, self._tokenizer = encoding, LengthCounts(), model.tokenizer
+        self.max_length = _checked_length(model, encoding)
+        net, self._graphdef = model.config.model, model.graphdef
+        if net.dtype != encoding.dtype:
+            self._graphdef = abstract_bert(replace(net, dtype=encoding.dtype))[0]
+        self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
+        self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
+        self.width = vector_width(net, encoding.layer)
+
+    def encode(self, texts: Iterable[str], done: Callable[[int], object] = lambda more: None) -> Iterator[Embedding]:
+        """The embedding of each text, in order, as soon as a window of texts is through.
+
+        `done` is told after each batch how many more texts were computed. Memory is bounded by the window and the
+        longest text. Raises ValueError for a text with a lone surrogate, or one whose vector is not finite, naming its
+        number from 1.
+        """
+        first = self.counts.texts + 1
+        for window in self._windows(texts):
+            rows = [row for parts in window for row in parts]
+            begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the rows that are a text's first
+            vectors = iter(self._vectors(rows, lambda some, begins=begins: done(int(np.isin(some, begins).sum()))))
+            for number, parts in enumerate(window, first):
+                found = [next(vectors) for _ in parts]
+                embedding = Embedding(self._finished(_joined(found, parts, self.encoding.pooling)), joined_rows(parts))
+                if not np.isfinite(embedding.vectors).all():
+                    raise ValueError(f"text {number}: its vector is not finite; are the model's weights damaged?")
+                yield embedding
+            first += len(window)
+
+    def _windows(self, texts: Iterable[str]) -> Iterator[list[list[np.ndarray]]]:
+        """The rows of each text, as many texts at a time as are sorted by length together."""
+        budget = _WINDOW_BATCHES * self.encoding.batch_tokens * batch_shards(self._mesh)
+        if self.encoding.pooling == "none":
+            budget = min(budget, _WINDOW_BYTES // (4 * self.width))
+        window: list[list[np.ndarray]] = []
+        tokens = 0
+        source = iter(texts)
+        while some := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
+            for parts in rows_of(some, self._tokenizer, self.max_length, self.encoding.long, self.counts):
+                size = sum(len(part) for part in parts)
+                if window and tokens + size > budget:
+                    yield window
+                    window, tokens = [], 0
+                window.append(parts)
+                tokens += size
+        if window:
+            yield window
+
+    def _vectors(self, rows: Sequence[np.ndarray], done: Callable[[list[int]], object]) -> list[np.ndarray]:
+        """What each row becomes; while a batch is fetched the next one is computed. `done` is told of its rows."""
+        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+
+        def fetch(numbers: list[int], out: jax.Array) -> None:
+            values = np.asarray(out)
+            for place, number in enumerate(numbers):
+                whole = self.encoding.pooling != "none"
+                # A copy: a view would keep the whole batch.
+                found[number] = (values[place] if whole else values[place, : len(rows[number])]).copy()
+            done(numbers)
+
+        waiting: tuple[list[int], jax.Array] | None = None
+        for numbers, length, height in self._batches([len(row) for row in rows]):
+            out = self._compute([rows[number] for number in numbers], length, height)
+            if waiting is not None:
+                fetch(*waiting)
+            waiting = numbers, out
+        if waiting is not None:
+            fetch(*waiting)
+        return found
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
+        """(numbers of rows of like lengths, length, rows with fillers), of few different shapes: each is compiled."""
+        order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+        shards, start = batch_shards(self._mesh), 0
+        while start < len(order):
+            length = min(bucket for bucket in (*_BUCKETS, self.max_length) if bucket >= lengths[order[start]])
+            height = shards * _power_of_two_below(self.encoding.batch_tokens // length)
+            numbers = order[start : start + height]
+            start += len(numbers)
+            while height >= 2 * shards and height // 2 >= len(numbers):
+                height //= 2
+            yield numbers, length, height
+
+    def _compute(self, rows: Sequence[np.ndarray], length: int, height: int) -> jax.Array:
+        ids = np.full((height, length), self._tokenizer.pad_id, np.int32)
+        real = np.zeros((height, length), np.int32)
+        for place, row in enumerate(rows):
+            ids[place, : len(row)], real[place, : len(row)] = row, 1
+        batch = jax.device_put((ids, real), batch_sharding(self._mesh))
+        # Accelerators multiply float32 in fewer bits unless told otherwise.
+        precision = "highest" if self.encoding.dtype == "float32" else "default"
+        with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
+            return _embed(
+                self._params,
+                *batch,
+                graphdef=self._graphdef,
+                mesh=self._mesh,
+                pooling=self.encoding.pooling,
+                layer=self.encoding.layer,
+            )
+
+    def _finished(self, vectors: np.ndarray) -> np.ndarray:
+        if not self.encoding.normalize:
+            return vectors
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(_TINY))
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "mesh", "pooling", "layer"))
+def _embed(
+    params: Params,
+    input_ids: jax.Array,
+    real: jax.Array,
+    *,
+    graphdef: nnx.GraphDef,
+    mesh: Mesh,
+    pooling: Pooling,
+    layer: Layer,
+) -> jax.Array:
+    """Vectors of rows that lie split over the devices, [B, D] or [B, L, D]; no device waits for another."""
+
+    def local(params: Params, input_ids: jax.Array, real: jax.Array) -> jax.Array:
+        bert = bind(graphdef, params)
+        vectors = token_vectors(bert, input_ids, jax.numpy.zeros_like(input_ids), real, layer)
+        return pool(bert, vectors, real > 0, pooling)
+
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(P(), P(BATCH_AXES), P(BATCH_AXES)),
+        out_specs=P(BATCH_AXES),
+        axis_names=set(BATCH_AXES),
+        check_vma=False,
+    )(params, input_ids, real)
+
+
+def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
+    """One text's vector from those of its parts, as if it had been one row as far as that can be.
+
+    Mean and maximum are over all tokens of all parts; of [CLS] and pooler it is the mean over the parts.
+    """
+    if pooling == "none":
+        return joined_rows(vectors)
+    if len(vectors) == 1:
+        return vectors[0]
+    if pooling == "max":
+        return np.max(vectors, axis=0)
+    weights = [len(part) for part in parts] if pooling == "mean" else None
+    return np.average(vectors, axis=0, weights=weights).astype(np.float32)
+
+
+def require_trained(encoding: Encoding, untrained: Collection[str], where: str) -> None:
+    """Raise ValueError if an encoding uses a module that was never trained."""
+    if encoding.pooling in untrained:
+        raise ValueError(f"{where}: pooling=pooler: it has no pooler; choose mean, cls or max")
+
+
+def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
+    """Tokens of the longest row. Raises ValueError for whatever of the encoding the model does not have."""
+    check_vectors(model.config.model, encoding.pooling, encoding.layer)
+    if encoding.long not in ("truncate", "split"):
+        raise ValueError(f"long={encoding.long!r}: choose truncate or split")
+    if encoding.dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"dtype={encoding.dtype!r}: choose float32 or bfloat16")
+    longest = model.max_length
+    length = longest if encoding.max_length is None else encoding.max_length
+    if not min(SHORTEST_PART, longest) <= length <= longest:
+        raise ValueError(
+            f"max_length={length}: the model was trained on rows of {longest} tokens; choose {SHORTEST_PART} to "
+            f"{longest}"
+        )
+    if encoding.batch_tokens < length:
+        raise ValueError(
+            f"batch_tokens={encoding.batch_tokens}: a row alone may have {length} tokens; give at least that"
+        )
+    return length
+
+
+def _power_of_two_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)

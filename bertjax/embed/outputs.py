@@ -1,0 +1,164 @@
+"""Files of vectors: .npy, .jsonl or .parquet, written as the vectors come, and there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from bertjax.embed.encoder import Embedding
+from bertjax.text.remote import is_remote
+from bertjax.training.files import replacing
+
+if TYPE_CHECKING:
+    import pyarrow
+
+OFFSETS = ".offsets.npy"  # of the file beside matrices in .npy: where each text's rows begin
+
+_FLOATS, _OFFSETS = "<f4", "<i8"
+_ROW_GROUP_BYTES = 16 << 20
+
+Add = Callable[[Embedding], None]
+
+
+def require_output(name: str) -> Path:
+    """The path of this name. Raises ValueError or ModuleNotFoundError at once if vectors cannot be written there."""
+    if is_remote(name):
+        raise ValueError(f"--output {name}: vectors are written to a file of this machine; name one, and upload that")
+    path = Path(name)
+    if path.suffix not in _WRITERS:
+        raise ValueError(f"--output {path}: its suffix says what it is to be: {', '.join(_WRITERS)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--output {path}: there is no directory {path.parent}; make it, or write elsewhere")
+    if path.suffix == ".parquet":
+        _pyarrow()
+    return path
+
+
+def open_output(path: Path, width: int, matrices: bool, tokens: list[str]) -> AbstractContextManager[Add]:
+    """A function that writes embeddings of `width` numbers, one after the other; what was there is replaced at the end.
+
+    .npy: float32 [texts, width]; of matrices [all tokens, width] with `<name>.offsets.npy`, int64 [texts + 1], beside
+    it: text i has the rows from offset i up to offset i + 1. .jsonl: a line per text, `{"vector": [...]}` or
+    `{"tokens": [...], "matrix": [[...], ...]}`, in digits that give the same float32. .parquet: columns of these names.
+    `tokens` are the vocabulary's.
+    """
+    return _WRITERS[path.suffix](path, width, matrices, tokens)
+
+
+@contextlib.contextmanager
+def _npy(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[Add]:
+    beside = path.with_name(path.stem + OFFSETS)
+    with contextlib.ExitStack() as stack:
+        rows = stack.enter_context(_GrowingArray.at(path, _FLOATS, (width,)))
+        if not matrices:
+            yield lambda embedding: rows.append(embedding.vectors[None])
+            return
+        # Entered last, so that it is in place first: where there are rows there are the offsets of these rows.
+        offsets = stack.enter_context(_GrowingArray.at(beside, _OFFSETS, ()))
+        offsets.append(np.zeros(1, np.int64))
+
+        def add(embedding: Embedding) -> None:
+            rows.append(embedding.vectors)
+            offsets.append(np.array([rows.length], np.int64))
+
+        yield add
+        path.unlink(missing_ok=True)
+
+
+class _GrowingArray:
+    """An .npy file that gets longer; its header is written again at the end."""
+
+    def __init__(self, file: BinaryIO, dtype: str, inner: tuple[int, ...]) -> None:
+        self._file, self._dtype, self._inner, self.length = file, dtype, inner, 0
+        self._header()
+        self._begin = file.tell()
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, path: Path, dtype: str, inner: tuple[int, ...]) -> Iterator[_GrowingArray]:
+        """One that takes the place of `path` at the end."""
+        with replacing(path) as file:
+            array = cls(file, dtype, inner)
+            yield array
+            file.seek(0)
+            array._header()
+            assert file.tell() == array._begin, "NumPy keeps room in a header for the first dim to grow"
+
+    def append(self, part: np.ndarray) -> None:
+        """Add along the first dim."""
+        self._file.write(np.ascontiguousarray(part, self._dtype).data)
+        self.length += len(part)
+
+    def _header(self) -> None:
+        described = {"descr": self._dtype, "fortran_order": False, "shape": (self.length, *self._inner)}
+        np.lib.format.write_array_header_1_0(self._file, described)
+
+
+@contextlib.contextmanager
+def _jsonl(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[Add]:
+    # Nine digits are enough for every float32.
+    pattern = "[" + ", ".join(["%.9g"] * width) + "]"
+    with replacing(path) as file:
+
+        def add(embedding: Embedding) -> None:
+            if matrices:
+                names = json.dumps([tokens[i] for i in embedding.ids], ensure_ascii=False)
+                rows = ", ".join(pattern % tuple(row) for row in embedding.vectors.tolist())
+                line = f'{{"tokens": {names}, "matrix": [{rows}]}}\n'
+            else:
+                line = f'{{"vector": {pattern % tuple(embedding.vectors.tolist())}}}\n'
+            file.write(line.encode())
+
+        yield add
+
+
+@contextlib.contextmanager
+def _parquet(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[Add]:
+    pa = _pyarrow()
+    vector = pa.list_(pa.float32(), width)
+    columns = {"tokens": pa.list_(pa.string()), "matrix": pa.list_(vector)} if matrices else {"vector": vector}
+    schema = pa.schema(columns)
+    held: list[Embedding] = []
+    size = 0
+
+    def write() -> None:
+        nonlocal size
+        flat = np.concatenate([embedding.vectors.ravel() for embedding in held])
+        arrays = [pa.FixedSizeListArray.from_arrays(pa.array(flat), width)]
+        if matrices:
+            offsets = pa.array(np.cumsum([0, *[len(embedding.ids) for embedding in held]]), pa.int32())
+            names = pa.array([[tokens[i] for i in embedding.ids] for embedding in held], columns["tokens"])
+            arrays = [names, pa.ListArray.from_arrays(offsets, arrays[0])]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        held.clear()
+        size = 0
+
+    def add(embedding: Embedding) -> None:
+        nonlocal size
+        held.append(embedding)
+        size += embedding.vectors.nbytes
+        if size >= _ROW_GROUP_BYTES:
+            write()
+
+    with replacing(path) as file, pa.parquet.ParquetWriter(file, schema) as writer:
+        yield add
+        if held:
+            write()
+
+
+def _pyarrow() -> pyarrow:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("Parquet needs pyarrow: pip install 'bertjax[parquet]'") from None
+    return pyarrow
+
+
+_WRITERS = {".npy": _npy, ".jsonl": _jsonl, ".parquet": _parquet}

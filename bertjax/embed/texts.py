@@ -1,0 +1,62 @@
+"""Reading the texts that are to become vectors: from files or standard input, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from bertjax.text import parquet
+from bertjax.text.documents import ReadCounts
+from bertjax.text.formats import DEFAULT_FIELD, RECORD_CAP, json_texts
+from bertjax.text.lines import COMPRESSED, read_lines
+from bertjax.text.remote import is_remote
+
+STANDARD_INPUT = "-"
+
+_JSON, _TABLES = (".jsonl", ".ndjson"), (".parquet", ".arrow")
+
+Reader = Callable[[ReadCounts], Iterator[str]]
+
+
+def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[str]:
+    """The texts of files, in order: `field` of a .jsonl's lines or of a Parquet's rows, else every line of a file.
+
+    Files may be compressed (.gz .bz2 .xz .zst); `-` is standard input, in JSON Lines if `field` is given. A blank line
+    is an empty text, so that text n is line n. Raises ValueError naming file and line for what cannot be read, and for
+    a field of a file that has none.
+    """
+    for reader in [_reader(path, field) for path in paths]:
+        yield from reader(counts)
+
+
+def count_texts(paths: Sequence[str], field: str | None) -> int | None:
+    """How many texts the files have, read once for it; None if one of them can be read only once (a pipe).
+
+    Raises ValueError as `read_texts` does, before anything is made of the texts before the one that is wrong.
+    """
+    if not all(is_remote(path) or Path(path).is_file() for path in paths):
+        return None
+    return sum(1 for _ in read_texts(paths, field, ReadCounts()))
+
+
+def _reader(path: str, field: str | None) -> Reader:
+    """What reads a file, told by its name. Raises ValueError if it is not there or `field` is not for it."""
+    if path == STANDARD_INPUT:
+        path = "/dev/stdin"
+    elif not is_remote(path) and not Path(path).exists():
+        raise ValueError(f"{path}: no such file")
+    name = path
+    for suffix in COMPRESSED:
+        name = name.removesuffix(suffix)
+    if name.endswith(_TABLES):
+        return lambda counts: parquet.texts(path, counts, field or DEFAULT_FIELD)
+    if name.endswith(_JSON) or (path == "/dev/stdin" and field):
+        return lambda counts: json_texts(path, counts, field or DEFAULT_FIELD)
+    if field:
+        raise ValueError(f"{path}: --field {field} is for {', '.join((*_JSON, *_TABLES))}, and this is a text a line")
+    return partial(read_lines, path, partial(_refuse, path), RECORD_CAP)
+
+
+def _refuse(path: str, number: int) -> None:
+    raise ValueError(f"{path}, line {number}: a text of more than {RECORD_CAP >> 20} MiB; is it a text a line?")

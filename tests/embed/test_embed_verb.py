@@ -1,0 +1,218 @@
+"""`bertjax embed` from every kind of file to every kind of file, and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
+from exported_models import trained_model
+
+import bertjax
+from bertjax.__main__ import main
+from bertjax.cli import embed as embed_verb
+from bertjax.convert.sources import write_run
+from bertjax.embed.outputs import open_output
+
+TEXTS = ["the museum opened", "", "of drawings, naïve and 1877 " * 5, "the", "a\tb"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(trained_model(tmp_path_factory.mktemp("verb") / "run"))
+
+
+@pytest.fixture(scope="module")
+def vectors(run: Path) -> np.ndarray:
+    return bertjax.load(run).encode(TEXTS)
+
+
+def embed(run: Path | str, *arguments: object) -> int:
+    return main(["embed", str(run), *map(str, arguments)])
+
+
+def written(tmp_path: Path, name: str) -> Path:
+    """The texts in a file of this kind."""
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        pa = pytest.importorskip("pyarrow")
+        pa.parquet = pytest.importorskip("pyarrow.parquet")
+        pa.parquet.write_table(pa.table({"abstract": TEXTS, "id": range(len(TEXTS))}), path)
+        return path
+    is_json = ".jsonl" in name
+    lines = [json.dumps({"id": n, "abstract": text}) if is_json else text for n, text in enumerate(TEXTS)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["texts.txt", "texts.jsonl.gz", "texts.parquet"])
+def test_texts_of_every_kind_of_file_in_their_order(run, vectors, tmp_path, capsys, name):
+    field = () if name == "texts.txt" else ("--field", "abstract")
+    assert embed(run, written(tmp_path, name), "--output", tmp_path / "out.npy", *field) == 0
+    found = np.load(tmp_path / "out.npy")
+    assert found.dtype == np.float32 and np.array_equal(found, vectors)
+    said = capsys.readouterr()
+    assert "5 texts with " in said.out and "32 numbers, pooling mean" in said.out
+    assert "1 of 5 texts have no token" in said.out and "tokens/s" in said.out
+    assert "embed  5 / 5 texts (100%)" in said.err
+
+
+def test_several_files_are_one_after_the_other(run, vectors, tmp_path):
+    first = written(tmp_path, "texts.txt")
+    (tmp_path / "more.txt").write_text("the museum opened")
+    assert embed(run, tmp_path / "more.txt", first, "--output", tmp_path / "out.npy", "--normalize") == 0
+    found = np.load(tmp_path / "out.npy")
+    wanted = np.concatenate([vectors[:1], vectors])
+    np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_json_lines_and_parquet_hold_the_same_numbers(run, vectors, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = written(tmp_path, "texts.txt")
+    for name in ("out.jsonl", "out.parquet"):
+        assert embed(run, texts, "--output", tmp_path / name) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert np.array_equal(np.array([line["vector"] for line in lines], np.float32), vectors)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert np.array_equal(np.array(table["vector"].to_pylist(), np.float32), vectors)
+
+
+def test_matrices_with_their_tokens(run, tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    model = bertjax.load(run)
+    wanted = model.encode(TEXTS, pooling="none", layer=1, long="split", max_length=16)
+    ids = [list(part) for part in model.tokenizer.encode_sentences(TEXTS)]
+    names = [
+        [model.tokenizer.tokens[i] for i in (model.tokenizer.cls_id, *part, model.tokenizer.sep_id)] for part in ids
+    ]
+    options = ("--pooling", "none", "--layer", "1", "--long", "split", "--max-length", "16")
+    texts = written(tmp_path, "texts.txt")
+    for suffix in ("npy", "jsonl", "parquet"):
+        assert embed(run, texts, "--output", tmp_path / f"out.{suffix}", *options) == 0
+        assert "1 of 5 texts were longer than 16 tokens and were taken in " in capsys.readouterr().out
+    rows, offsets = np.load(tmp_path / "out.npy"), np.load(tmp_path / "out.offsets.npy")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert offsets.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
+    for number, matrix in enumerate(wanted):
+        assert np.array_equal(rows[offsets[number] : offsets[number + 1]], matrix)
+        for line in (lines[number], table[number]):
+            assert line["tokens"] == names[number]
+            assert np.array_equal(np.array(line["matrix"], np.float32), matrix)
+
+
+@pytest.fixture
+def piped() -> Iterator[Callable[[bytes], None]]:
+    """Puts bytes into a pipe that is this process's standard input."""
+    before, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+
+    def put(content: bytes) -> None:
+        os.write(write, content)
+        os.close(write)
+
+    yield put
+    os.dup2(before, 0)
+    os.close(read), os.close(before)
+
+
+@pytest.mark.parametrize("field", [None, "abstract"])
+def test_standard_input(run, vectors, tmp_path, capsys, piped, field):
+    piped(written(tmp_path, "texts.jsonl" if field else "texts.txt").read_bytes())
+    assert embed(run, "--output", tmp_path / "out.npy", *(["--field", field] if field else [])) == 0
+    assert np.array_equal(np.load(tmp_path / "out.npy"), vectors)
+    assert "embed  5 texts" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_standard_input_of_a_process(run, vectors, tmp_path):
+    given = written(tmp_path, "texts.txt").read_bytes()
+    arguments = ["embed", str(run), "--output", str(tmp_path / "out.npy")]
+    ended = subprocess.run([sys.executable, "-m", "bertjax", *arguments], input=given, capture_output=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr.decode()
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), vectors, rtol=1e-5, atol=1e-6)
+    assert b"embed  5 texts" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("texts", "arguments", "message"),
+    [
+        (
+            "texts.txt",
+            ["--output", "out.csv"],
+            "--output out.csv: its suffix says what it is to be: .npy, .jsonl",
+        ),
+        ("texts.txt", ["--output", "nowhere/out.npy"], "there is no directory nowhere"),
+        ("texts.txt", ["--output", "s3://bucket/out.npy"], "are written to a file of this machine"),
+        (
+            "texts.txt",
+            ["--output", "out.npy", "--field", "abstract"],
+            "--field abstract is for .jsonl, .ndjson",
+        ),
+        ("texts.jsonl", ["--output", "out.npy"], "texts.jsonl, line 1: no field `text`; it has abstract, id"),
+        ("other.txt", ["--output", "out.npy"], "other.txt: no such file"),
+        ("texts.txt", ["--output", "out.npy", "--layer", "3"], "layer=3: the model has layers 1 to 2"),
+        ("texts.txt", ["--output", "out.npy", "--layer", "-4"], "layer=-4"),
+        (
+            "texts.txt",
+            ["--output", "out.npy", "--max-length", "100"],
+            "max_length=100: the model was trained on rows",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    run, tmp_path, capsys, monkeypatch, texts, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "texts.txt"), written(tmp_path, "texts.jsonl")
+    (tmp_path / "out.npy").write_bytes(b"from before")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert embed(run, texts, *arguments) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "out.npy").read_bytes() == b"from before"
+
+
+def test_a_line_that_is_wrong_is_found_before_the_first_text_is_embedded(run, tmp_path, capsys):
+    path = written(tmp_path, "texts.jsonl")
+    path.write_text(path.read_text() + '{"abstract": 7}\n')
+    assert embed(run, path, "--output", tmp_path / "out.npy", "--field", "abstract") == 1
+    said = capsys.readouterr()
+    assert "texts.jsonl, line 6: field `abstract` is int, not a string" in said.err and not said.out
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_after_an_interruption_nothing_is_there_and_none_is_promised(run, tmp_path, capsys, monkeypatch):
+    def interrupted(*arguments):
+        yield "the museum"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed_verb, "read_texts", interrupted)
+    assert embed(run, written(tmp_path, "texts.txt"), "--output", tmp_path / "out.npy") == 130
+    assert "interrupted; nothing was written; the same command starts over" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("matrices", [False, True])
+def test_no_text_gives_an_empty_file_and_an_error_none(tmp_path, suffix, matrices):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"out{suffix}"
+    with pytest.raises(KeyboardInterrupt), open_output(path, 4, matrices, []):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with open_output(path, 4, matrices, []):
+        pass
+    assert path.is_file()
+    if suffix == ".npy":
+        assert np.load(path).shape == (0, 4)

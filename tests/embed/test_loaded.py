@@ -1,0 +1,99 @@
+"""The model as an object: three lines to a first result, what it gives, what it warns of and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
+from exported_models import trained_model
+
+import bertjax
+from bertjax.analyze.fill_mask import fill_mask
+from bertjax.convert.huggingface import WEIGHTS_FILE, export_huggingface
+from bertjax.convert.sentence_transformers import export_sentence_transformers
+from bertjax.loaded import LoadedModel
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_huggingface(trained_model(tmp_path_factory.mktemp("api") / "run"), tmp_path_factory.mktemp("a") / "b")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> LoadedModel:
+    return bertjax.load(f"hf:{folder}")
+
+
+def test_importing_bertjax_imports_nothing_heavy() -> None:
+    code = (
+        "import bertjax, sys; print([name for name in ('jax', 'numpy', 'flax', 'tokenizers') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
+
+
+def test_one_text_is_a_vector_and_a_list_a_matrix(model: LoadedModel) -> None:
+    both = model.encode(["the museum", "of drawings"])
+    one = model.encode("of drawings")
+    assert both.shape == (2, 32) and one.shape == (32,) and one.dtype == np.float32
+    np.testing.assert_allclose(one, both[1], rtol=1e-5, atol=1e-6)
+    assert model.encode([]).shape == (0, 32)
+    tokens = model.encode(["the museum", "of drawings and"], pooling="none")
+    assert [matrix.shape for matrix in tokens] == [(4, 32), (5, 32)]
+    assert model.encode("the museum", pooling="none").shape == (4, 32)
+    assert "2 layers, width 32" in repr(model) and model.config.hidden_size == 32
+
+
+def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:
+    with pytest.warns(UserWarning, match="1 of 2 texts were longer than 8 tokens and were truncated: 2 of 9 tokens"):
+        model.encode(["the museum of " * 2 + "the drawings", "the"], max_length=8)
+    assert (model.counts.truncated, model.counts.tokens_cut) == (1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.encode(["the museum of " * 2 + "the drawings", "the"], max_length=8, long="split")
+    assert (model.counts.texts, model.counts.truncated, model.counts.split, model.counts.parts) == (2, 0, 1, 2)
+
+
+def test_masks_are_filled(model: LoadedModel) -> None:
+    (guesses,) = model.fill_mask("the [MASK] opened", top=3)
+    assert len(guesses) == 3 and guesses == sorted(guesses, key=lambda guess: -guess.probability)
+    texts = ["the [MASK] opened", ("a [MASK]", "b [MASK]")]
+    assert model.fill_mask(texts, top=3) == fill_mask(model._model, texts, 3)
+    with pytest.raises(ValueError, match="has no \\[MASK\\]"):
+        model.fill_mask("the")
+
+
+def test_what_was_never_trained_is_not_used(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
+    bare = export_sentence_transformers(model._model, tmp_path / "bare")
+    with pytest.raises(ValueError, match="no MLM head, so that it cannot fill masks"):
+        bertjax.load(f"hf:{bare}").fill_mask("the [MASK]")
+    tensors = safetensors.numpy.load_file(bare / WEIGHTS_FILE)
+    kept = {name: x for name, x in tensors.items() if not name.startswith("pooler")}
+    safetensors.numpy.save_file(kept, bare / WEIGHTS_FILE)
+    headless = bertjax.load(f"hf:{bare}")
+    with pytest.raises(ValueError, match="pooling=pooler: it has no pooler"):
+        headless.encode("the", pooling="pooler")
+    np.testing.assert_array_equal(headless.encode("the"), model.encode("the"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"pooling": "avg"}, "pooling='avg'"), ({"layer": 9}, "layer=9: the model has layers 1 to 2")],
+)
+def test_options_that_there_are_not_are_refused(model: LoadedModel, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.encode("the", **options)
+
+
+def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"for a folder of Hugging Face's layout write hf:{folder}"):
+        bertjax.load(folder)
+    with pytest.raises(ValueError, match="no checkpoint there"):
+        bertjax.load(tmp_path)
