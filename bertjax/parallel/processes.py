@@ -113,20 +113,20 @@ class Processes:
         self._agreement.rest()
         self._raise_if_unwinding()
 
-    def go_on(self, *, first: bool = False) -> bool:
-        """Whether to begin the next unit of work that all do together: a step, or a batch of an evaluation.
+    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
+        """Whether to begin the next unit of work that all do together: a step, or a batch of an `evaluation`.
 
         `first`: it is to be compiled, and everything before it is saved. After a no it stays at no, for all processes
         at the same unit.
         """
-        return self._agreement.go_on(first=first)
+        return self._agreement.go_on(first=first, doing=doing)
 
     def begun(self) -> None:
         """The unit that `go_on` allowed is with the devices."""
         self._agreement.begun()
 
     def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
-        """Inside, nothing is taken for a hang for long (`input`), or ever."""
+        """Inside, nothing is taken for a hang for half an hour (`input`), or ever."""
         return self._agreement.taking_time(doing)
 
     @property

@@ -282,6 +282,21 @@ def test_a_hang_names_who_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.join()
 
 
+def test_a_unit_is_measured_by_those_like_it() -> None:
+    """The first of a stage, and what an evaluation does, have none to be measured by."""
+    agreement = Agreement()
+    for _ in range(2):  # stages
+        for unit in range(5):
+            agreement.go_on(first=unit == 0)
+            agreement.begun()
+            assert agreement.standing().limit == (rules.LONGEST_UNIT if unit else rules.LONGEST_OTHER)
+    agreement.go_on(doing="evaluation")
+    assert agreement.standing().limit == rules.LONGEST_OTHER
+    usual = list(agreement._usual)
+    agreement.go_on()
+    assert list(agreement._usual) == usual and agreement.standing().limit == rules.LONGEST_UNIT
+
+
 def test_what_takes_long_by_its_nature_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "LONGEST_UNIT", 0.3)
     with crew(2) as two:
