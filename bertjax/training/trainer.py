@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -240,7 +241,8 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
-            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, self.processes.go_on)
+            go_on = functools.partial(self.processes.go_on, doing="evaluation")
+            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, go_on)
         if self.processes.stopped:
             return {}
         self.telemetry.write(step, figures | rows.baselines.metrics())
