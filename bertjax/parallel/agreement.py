@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 LONGEST_UNIT = 60.0  # seconds that a unit may always take, before anybody thinks that it hangs
-LONGEST_INPUT = 1800.0  # likewise for the next rows: a new epoch may have to be planned
+# Likewise for what nothing is known to compare with: the first units of a kind, a batch of an evaluation, which may
+# have to be compiled, and the next rows, for which a new epoch may have to be planned.
+LONGEST_OTHER = 1800.0
 _TIMES = 20  # what a unit usually takes, and still is no hang
 _REMEMBERED = 99  # units
 
@@ -28,7 +30,7 @@ class Standing:
 
     units: int
     resting: bool
-    doing: str  # "unit", "input", or "" for what may take any time
+    doing: str  # "unit", "input", "evaluation", or "" for what may take any time
     idle: float  # seconds since it began what it is doing
     limit: float  # seconds after which that is a hang
 
@@ -53,10 +55,11 @@ class Agreement:
             self._resting = True
             self._do("")
 
-    def go_on(self, *, first: bool = False) -> bool:
+    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
         """Whether to begin the next unit. `first`: it is to be compiled, and all that was done before is saved.
 
-        Waits while the last unit is not settled. After the last it stays at no.
+        What `doing` calls anything but a unit says nothing of how long those usually take. Waits while the last unit
+        is not settled. After the last it stays at no.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._asked or self._last is not None)
@@ -64,11 +67,13 @@ class Agreement:
                 self._do("")
                 self.over = True
                 return False
-            if self._doing == "unit":
+            if first:
+                self._usual.clear()  # what comes is another program
+            elif self._doing == "unit":
                 self._usual.append(time.monotonic() - self._since)
             self._units += 1
             self._resting = self._compiling = first
-            self._do("" if first else "unit")
+            self._do("" if first else doing)
             return True
 
     def begun(self) -> None:
@@ -80,7 +85,7 @@ class Agreement:
 
     @contextmanager
     def taking_time(self, doing: str = "") -> Iterator[None]:
-        """Inside, what takes long does not hang: `input` has a limit of its own, anything else none."""
+        """Inside, what takes long does not hang: `input` has a limit, anything else none."""
         with self._changed:
             before = self._doing
             self._do(doing if before else "")
@@ -103,8 +108,9 @@ class Agreement:
     def standing(self) -> Standing:
         """How far this process is."""
         with self._changed:
-            usual = statistics.median(self._usual) if self._usual else 0.0
-            limit = LONGEST_INPUT if self._doing == "input" else max(LONGEST_UNIT, _TIMES * usual)
+            limit = LONGEST_OTHER
+            if self._doing == "unit" and self._usual:
+                limit = max(LONGEST_UNIT, _TIMES * statistics.median(self._usual))
             # A unit that is being compiled can be called back.
             done = self._units - self._compiling
             return Standing(done, self._resting, self._doing, time.monotonic() - self._since, limit)

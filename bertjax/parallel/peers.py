@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from bertjax.parallel.agreement import Agreement, Standing
@@ -67,7 +68,7 @@ class Peers:
         self._decided = False
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
-        self._thread = threading.Thread(target=self._listen, name="peers", daemon=True)
+        self._thread = threading.Thread(target=self._listen_on, name="peers", daemon=True)
 
     @property
     def wake(self) -> socket.socket:
@@ -143,6 +144,21 @@ class Peers:
         self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
 
     # Everything below runs in the listening thread, but for `_collect` and `_tell`.
+
+    def _listen_on(self) -> None:
+        """Listen until `close`; a process that nobody hears, and that hears nobody, must not go on."""
+        try:
+            self._listen()
+        except Exception as error:
+            if self._closing:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                traceback.print_exception(error)
+            why = f"what listens to the other processes failed: {type(error).__name__}: {error}"
+            try:
+                self.fail(why)
+            finally:
+                self._end(why, FAILED)
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -305,7 +321,8 @@ class Peers:
     def _be_lost(self, number: int, why: str) -> None:
         self._ending = True
         if number == self.number:
-            faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may read it
+                faulthandler.dump_traceback(sys.stderr, all_threads=True)
         whom = "this process" if number == self.number else self._called(number)
         self._stay(_UNWIND_SECONDS)
         self._end(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from bertjax.parallel.peers import EXIT_CODES, FAILED, Peers
 from bertjax.parallel.roll_call import Roll, StoppedElsewhere, call_roll
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
+_UNHEARD = (OSError, ValueError)  # of a stream that is closed, at either end
 _JAX_HEARTBEATS = 5  # of ours fit into one of JAX's, so that ours, which names the lost process, comes first
 _SHUTDOWN_SECONDS = 60
 _HEAR_SECONDS = 2
@@ -113,20 +115,20 @@ class Processes:
         self._agreement.rest()
         self._raise_if_unwinding()
 
-    def go_on(self, *, first: bool = False) -> bool:
-        """Whether to begin the next unit of work that all do together: a step, or a batch of an evaluation.
+    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
+        """Whether to begin the next unit of work that all do together: a step, or a batch of an `evaluation`.
 
         `first`: it is to be compiled, and everything before it is saved. After a no it stays at no, for all processes
         at the same unit.
         """
-        return self._agreement.go_on(first=first)
+        return self._agreement.go_on(first=first, doing=doing)
 
     def begun(self) -> None:
         """The unit that `go_on` allowed is with the devices."""
         self._agreement.begun()
 
     def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
-        """Inside, nothing is taken for a hang for long (`input`), or ever."""
+        """Inside, nothing is taken for a hang for half an hour (`input`), or ever."""
         return self._agreement.taking_time(doing)
 
     @property
@@ -226,22 +228,33 @@ class Processes:
             words = str(error)
         else:
             words = f"{type(error).__name__}: {error}"
-            traceback.print_exception(error)
-        if not isinstance(error, ValueError):
-            # It may be what became of a collective whose other end is gone; the listening thread will say so then.
-            of_jax = isinstance(error, jax.errors.JaxRuntimeError)
-            time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
-        print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
-        self._peers.fail(words)
-        os._exit(FAILED)
+            with contextlib.suppress(*_UNHEARD):
+                traceback.print_exception(error)
+        try:
+            if not isinstance(error, ValueError):
+                # It may be what became of a collective whose other end is gone; the listening thread will say so then.
+                of_jax = isinstance(error, jax.errors.JaxRuntimeError)
+                time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
+            self._peers.fail(words)
+            self._say(words)
+        finally:
+            os._exit(FAILED)
 
     def _end(self, words: str, code: int) -> None:
-        """End this process, from any thread."""
-        if self._peers is not None and self.count > 1:
-            self._peers.say_goodbye()
-        print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(code)
+        """End this process, from any thread, whatever goes wrong meanwhile."""
+        try:
+            if self._peers is not None and self.count > 1:
+                self._peers.say_goodbye()
+            self._say(words)
+        finally:
+            os._exit(code)
+
+    def _say(self, words: str) -> None:
+        """Words for people, where somebody still reads them."""
+        with contextlib.suppress(*_UNHEARD):
+            print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
+        with contextlib.suppress(*_UNHEARD):
+            sys.stdout.flush()
 
     @property
     def _prefix(self) -> str:

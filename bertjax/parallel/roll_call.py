@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import bertjax
 from bertjax.parallel.clusters import Place, split_address
 
 Message = dict[str, Any]
@@ -86,7 +87,7 @@ def _report(place: Place, name: str, seconds: float) -> Roll:
     """What every process but 0 does."""
     deadline = time.monotonic() + seconds
     line = _reach(place, seconds, deadline)
-    line.send({"is": _GREETING, "process": place.process, "of": place.processes, "name": name})
+    line.send(_greeting(place, name))
     try:
         while True:
             # Process 0 speaks first if it gives up; this is for when its machine is gone.
@@ -109,6 +110,11 @@ def _report(place: Place, name: str, seconds: float) -> Roll:
         _tell_if_stopped([line], error)
         line.close()
         raise
+
+
+def _greeting(place: Place, name: str) -> Message:
+    me = {"process": place.process, "of": place.processes, "name": name}
+    return {"is": _GREETING, "version": bertjax.__version__} | me
 
 
 def _reach(place: Place, seconds: float, deadline: float) -> Line:
@@ -189,6 +195,9 @@ def _hear(roll: Roll, line: Line, place: Place) -> bool:
         if message.get("is") != _GREETING:
             return False  # some other program
         number, of, name = message["process"], message["of"], message["name"]
+        if (version := message.get("version", "of an older kind")) != bertjax.__version__:
+            why = f"process {number} on {name} is bertjax {version}, process 0 on {roll.names[0]} {bertjax.__version__}"
+            raise ValueError(f"{why}; install the same on all hosts")
         if of != place.processes or not 0 < number < of:
             why = f"process {number} of {of} on {name} has come to a job of {place.processes} processes"
             raise ValueError(f"{why}; start all with the same hosts.processes, each with its own hosts.process")

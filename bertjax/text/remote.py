@@ -63,21 +63,24 @@ class RemotePath:
 
     def exists(self) -> bool:
         """Whether there is an object of this name, or one below it."""
-        with _told(self.url, "looked up"):
-            storage, path = _storage(self.url)
-            return storage.exists(path)
+        return self._kind() is not None
 
     def is_file(self) -> bool:
         """Whether there is an object of this name."""
-        with _told(self.url, "looked up"):
-            storage, path = _storage(self.url)
-            return storage.isfile(path)
+        return self._kind() == "file"
 
     def is_dir(self) -> bool:
         """Whether there is an object below this name."""
+        return self._kind() == "directory"
+
+    def _kind(self) -> str | None:
+        # fsspec's own `exists` and `isfile` say no to whatever goes wrong while they look.
         with _told(self.url, "looked up"):
             storage, path = _storage(self.url)
-            return storage.isdir(path)
+            try:
+                return storage.info(path)["type"]
+            except FileNotFoundError:
+                return None
 
     def iterdir(self) -> Iterator[RemotePath]:
         """What lies directly below, in order; nothing if there is nothing."""
@@ -145,10 +148,11 @@ class RemotePath:
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object; some storages are content if there is none, whatever `missing_ok` says."""
+        if missing_ok and not self.is_file():
+            return
         with _told(self.url, "removed"):
             storage, path = _storage(self.url)
-            if not missing_ok or storage.isfile(path):
-                storage.rm_file(path)
+            storage.rm_file(path)
 
     def glob(self, pattern: str) -> list[RemotePath]:
         """The places below this one whose names match, in order."""
@@ -156,10 +160,11 @@ class RemotePath:
 
     def rmtree(self) -> None:
         """Remove everything below."""
+        if not self.exists():
+            return
         with _told(self.url, "removed"):
             storage, path = _storage(self.url)
-            if storage.exists(path):
-                storage.rm(path, recursive=True)
+            storage.rm(path, recursive=True)
 
 
 Place = Path | RemotePath

@@ -53,14 +53,16 @@ class HeldOut:
     ) -> dict[str, float]:
         """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part.
 
-        `go_on` is asked before every batch; after a no there are no figures.
+        `go_on` is asked before every batch, when at most the one before is still with the devices; after a no there
+        are no figures.
         """
         total: Any = None
         for batch in self:
             if not go_on():
                 return {}
-            sums = step(params, batch)
-            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+            sums, before = step(params, batch), total
+            total = sums if before is None else jax.tree.map(jnp.add, before, sums)
+            jax.block_until_ready(before)
         figures = jax.device_get(averages(total, total, objectives))
         return {f"{self._prefix}/{name}": float(value) for name, value in figures.items()}
 

@@ -6,10 +6,12 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
 
+from bertjax.text.remote import Place
 from bertjax.training.files import replace_bytes
 
 DIRECTORY = "profile"  # of a run, within its directory; what `xprof --logdir` takes
@@ -41,9 +43,16 @@ class Profile:
     process writes what its own devices did, into one folder.
     """
 
-    def __init__(self, steps: range, start: int, directory: Path, note: Callable[[str], None]) -> None:
-        """`start` is the step at which this process begins; `note` prints a line."""
-        self._directory, self._note = directory, note
+    def __init__(
+        self,
+        steps: range,
+        start: int,
+        directory: Place,
+        note: Callable[[str], None],
+        taking_time: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """`start` is the step at which this process begins; `note` prints a line; traces are written `taking_time`."""
+        self._directory, self._note, self._taking_time = directory, note, taking_time
         self._steps = range(max(steps.start, start), max(steps.stop, start))
         self._first = self._last = 0  # steps of the trace under way
         self._trace: tempfile.TemporaryDirectory | None = None
@@ -61,13 +70,15 @@ class Profile:
             return
         if self._trace is None:
             settle()
-            self._start(number)
+            with self._taking_time():
+                self._start(number)
         self._last = number
         with jax.profiler.StepTraceAnnotation("train", step_num=number):
             yield
         if number + 1 == self._steps.stop:
             settle()
-            self._stop()
+            with self._taking_time():
+                self._stop()
 
     def _start(self, number: int) -> None:
         options = jax.profiler.ProfileOptions()
@@ -75,19 +86,20 @@ class Profile:
         options.session_id = "trace"
         self._first = number
         # On a local disk first: the run's directory need not be one.
-        self._trace = tempfile.TemporaryDirectory(prefix="bertjax-profile-")
-        jax.profiler.start_trace(self._trace.name, profiler_options=options)
+        folder = tempfile.TemporaryDirectory(prefix="bertjax-profile-")
+        jax.profiler.start_trace(folder.name, profiler_options=options)
+        self._trace = folder
 
     def _stop(self) -> None:
-        assert self._trace is not None
+        trace, self._trace = self._trace, None
+        assert trace is not None
         jax.profiler.stop_trace()
         target = self._directory / _SESSIONS / f"steps_{self._first}_to_{self._last}"
         target.mkdir(parents=True, exist_ok=True)
-        with self._trace as folder:
+        with trace as folder:
             # Named by its host, which may have several processes.
             for file in sorted(Path(folder, _SESSIONS, "trace").iterdir()):
                 replace_bytes(target / f"process_{jax.process_index()}.{file.name}", file.read_bytes())
-        self._trace = None
         self._note(
             f"profile: steps {self._first:,} to {self._last:,} are in {target}: xprof --logdir {self._directory}"
         )
@@ -97,4 +109,5 @@ class Profile:
 
     def __exit__(self, *exception: object) -> None:
         if self._trace is not None:
-            self._stop()
+            with self._taking_time():
+                self._stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -84,7 +85,7 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
             progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every, stream=stream)
             traced = steps_to_profile(job.config.profile, training.steps)
-            profile = Profile(traced, start, directory / PROFILE, progress.note)
+            profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
                 seen = tokens_seen(directory, start) if processes.first else 0.0
                 return Loop(job, saved, telemetry, progress, profile, processes, seen).run(state)
@@ -210,7 +211,8 @@ class Loop:
 
     def rest(self, step: int) -> None:
         """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
-        self.saved.wait()
+        with self.processes.taking_time():
+            self.saved.wait()
         where = f"at step {step:,}, which is saved" if step else "before the first step; nothing was saved"
         self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
@@ -240,7 +242,8 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
-            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, self.processes.go_on)
+            go_on = functools.partial(self.processes.go_on, doing="evaluation")
+            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, go_on)
         if self.processes.stopped:
             return {}
         self.telemetry.write(step, figures | rows.baselines.metrics())

@@ -6,6 +6,7 @@ Here threads play the processes, over real connections; `tests/training/test_hos
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import signal
 import socket
@@ -16,11 +17,12 @@ from functools import partial
 
 import pytest
 
+import bertjax
 from bertjax.parallel import agreement as rules
 from bertjax.parallel.agreement import Agreement
 from bertjax.parallel.clusters import Place
 from bertjax.parallel.peers import FAILED, LOST, Peers
-from bertjax.parallel.roll_call import Line, Roll, StoppedElsewhere, call_roll
+from bertjax.parallel.roll_call import Line, Roll, StoppedElsewhere, _greeting, call_roll
 
 
 def free_address() -> str:
@@ -84,6 +86,26 @@ def test_numbers_that_cannot_be(numbers: list[int], words: str) -> None:
     assert any(isinstance(error, ValueError) and words in str(error) for error in outcomes), outcomes
 
 
+def test_another_version_is_refused() -> None:
+    address = free_address()
+
+    def other() -> None:
+        line = Line(socket.create_connection(address.split(":")))
+        line.send(_greeting(Place("address", address, 3, 1), "old-host") | {"version": "0.0.7"})
+        time.sleep(1)
+        line.close()
+
+    def late() -> None:
+        time.sleep(0.5)
+        other()
+
+    *outcomes, _ = in_threads([*[partial(join_all, address, 3, [number], 5) for number in (0, 2)], late])
+    for (error,) in outcomes:
+        assert isinstance(error, ValueError)
+        words = f"process 1 on old-host is bertjax 0.0.7, process 0 on host-0 {bertjax.__version__}; install the same"
+        assert words in str(error)
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -99,7 +121,7 @@ def test_a_stranger_and_one_that_died_and_came_again() -> None:
         for words in (
             b"GET / HTTP/1.1\r\n\r\n",
             b'{"is": "nonsense"}\n',
-            b'{"is": "bertjax", "process": 1, "of": 3, ' + b'"name": "early"}\n',
+            json.dumps(_greeting(Place("address", address, 3, 1), "early")).encode() + b"\n",
         ):
             for _ in range(100):
                 with contextlib.suppress(OSError):
@@ -123,7 +145,7 @@ def test_a_signal_during_the_roll_call_is_passed_on() -> None:
 
     def stopped() -> None:
         line = Line(socket.create_connection(address.split(":")))
-        line.send({"is": "bertjax", "process": 1, "of": 4, "name": "host-1"})
+        line.send(_greeting(Place("address", address, 4, 1), "host-1"))
         line.send({"is": "stopped", "signal": 15})
 
     server = threading.Thread(target=lambda: outcomes.extend(join_all(address, 4, [0, 2])))
@@ -213,6 +235,15 @@ def test_an_error_of_one_ends_all() -> None:
             assert "process 1 (host-1) ended with an error: the disk is full" in words and code == FAILED
 
 
+def test_a_process_that_cannot_listen_any_more_ends_all() -> None:
+    with crew(3) as three:
+        three.peers[2]._lines[0].send({"is": "nothing known"})
+        own, *others = three.told([0, 1, 2])
+        assert "what listens to the other processes failed: AttributeError" in own[0] and own[1] == FAILED
+        for words, code in others:
+            assert "process 0 (host-0) ended with an error: what listens to the other" in words and code == FAILED
+
+
 def work(agreement: Agreement, number: int, begun: list[int], rng: random.Random, stuck_at: int = -1) -> int:
     """Units that end only when all have begun them, run ahead by two; how many were done."""
     units = 0
@@ -280,6 +311,21 @@ def test_a_hang_names_who_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "lost process 1 (host-1): it hangs" in words and code == LOST
         for thread in threads:
             thread.join()
+
+
+def test_a_unit_is_measured_by_those_like_it() -> None:
+    """The first of a stage, and what an evaluation does, have none to be measured by."""
+    agreement = Agreement()
+    for _ in range(2):  # stages
+        for unit in range(5):
+            agreement.go_on(first=unit == 0)
+            agreement.begun()
+            assert agreement.standing().limit == (rules.LONGEST_UNIT if unit else rules.LONGEST_OTHER)
+    agreement.go_on(doing="evaluation")
+    assert agreement.standing().limit == rules.LONGEST_OTHER
+    usual = list(agreement._usual)
+    agreement.go_on()
+    assert list(agreement._usual) == usual and agreement.standing().limit == rules.LONGEST_UNIT
 
 
 def test_what_takes_long_by_its_nature_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -377,3 +377,20 @@ def test_places_are_listed_moved_and_removed(bucket, tmp_path):
     copy.rmtree()
     copy.rmtree()
     assert not copy.exists() and place.sizes().keys() == files.keys()
+
+
+def test_storage_that_does_not_answer_is_not_taken_for_empty(monkeypatch):
+    s3fs = pytest.importorskip("s3fs")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()  # they would remember another endpoint
+    place = RemotePath("s3://bucket/file")
+    tries = [place.exists, place.is_file, place.is_dir, place.rmtree, partial(place.unlink, missing_ok=True)]
+    try:
+        for ask in tries:
+            with pytest.raises(RemoteError, match=r"s3://bucket/file: cannot be looked up .*Could not connect"):
+                ask()
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()

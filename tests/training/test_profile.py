@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 from pathlib import Path
@@ -84,3 +85,20 @@ def test_a_loop_that_breaks_off_leaves_what_was_traced(tmp_path: Path) -> None:
     again = Stepping(tmp_path / "again", range(1, 2))
     again.run(3)
     assert again.traced() == ["1"]
+
+
+def test_starting_and_writing_a_trace_may_take_time(tmp_path: Path) -> None:
+    taken: list[str] = []
+    profile = Profile(range(0, 1), 0, tmp_path, taken.append, lambda: contextlib.nullcontext(taken.append("time")))
+    with profile, profile.step(0, lambda: taken.append("settled")):
+        taken.append("step")
+    assert taken[:5] == ["settled", "time", "step", "settled", "time"]
+
+
+def test_a_trace_that_cannot_begin_is_not_ended(tmp_path: Path) -> None:
+    jax.profiler.start_trace(str(tmp_path / "other"))  # there may be one at a time
+    try:
+        with pytest.raises(RuntimeError, match="[Oo]ne profile|[Pp]rofile has already"):
+            Stepping(tmp_path, range(0, 1)).run(2)
+    finally:
+        jax.profiler.stop_trace()

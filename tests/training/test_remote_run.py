@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 
 from bertjax.text import remote
-from bertjax.text.remote import RemotePath
+from bertjax.text.remote import RemoteError, RemotePath
 from bertjax.training import mirror
 from bertjax.training.checkpoint import Checkpoints, DamagedCheckpoint, read_metadata, restore_params
 from bertjax.training.mirror import Mirror
@@ -103,6 +103,25 @@ def test_without_metadata_it_is_none_and_the_next_save_clears_it(run, desk):
     assert saved.restore(abstract(state_at(3)), metadata()).step == 3
     save(run, desk, 4)
     assert {name.partition("/")[0] for name in (run / "checkpoints").sizes()} == {"3", "4"}
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, desk, monkeypatch):
+    s3fs = pytest.importorskip("s3fs")
+    save(run, desk, 3)
+    before, look_up = (run / "checkpoints").sizes(), s3fs.S3FileSystem._info
+
+    async def fail(self, path, *given, **more):
+        if path.endswith("/metadata/metadata"):
+            raise OSError("the storage is busy")
+        return await look_up(self, path, *given, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(RemoteError, match="the storage is busy"):
+        patched.setattr(s3fs.S3FileSystem, "_info", fail)
+        s3fs.S3FileSystem.clear_instance_cache()  # of objects that are bound to what it was
+        save(run, desk, 4)
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert (run / "checkpoints").sizes() == before
 
 
 @ON_BOTH
