@@ -16,6 +16,7 @@ read_arguments 'name image machine topology slices' 'on-demand build' "$@"
 needs_recipe
 needs image machine topology
 needs_object_storage
+wait_for_slices
 
 chips=$(chips_of_host)
 hosts=$(hosts_of_slice)

@@ -14,6 +14,7 @@ read_arguments 'name cluster image type slices' build "$@"
 needs_recipe
 needs cluster image type
 needs_object_storage
+wait_for_slices
 
 [[ $build == no ]] || build_image
 # Preempted and lost hosts leave with 75 or are killed (127-255 restart anyway); an error of the run's own ends it.

@@ -137,6 +137,12 @@ def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str,
     assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
 
 
+def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch) -> None:
+    launcher, *arguments = DRY_RUNS["xpk"]
+    printed = launched(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
+    assert printed.count("--hosts.join-seconds") == 1 and "--hosts.join-seconds 60" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
