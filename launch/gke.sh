@@ -75,7 +75,7 @@ spec:
                   args:
                     - |
                       exec $(quoted bertjax pretrain "${pretrain[@]}" \
-                        --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips)))
+                        --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips * $(devices_of_chip))))
                   resources:
                     requests: {google.com/tpu: $chips}
                     limits: {google.com/tpu: $chips}

@@ -25,6 +25,7 @@ BUCKET = ["--run-dir", "gs://mine/runs/bert", "--data.root", "gs://mine/data"]
 BUCKET += ["--data.sources", "text:gs://mine/a book/*.txt", "--data.vocab", "gs://mine/vocab.txt"]
 BASE = "configs/bert_base.py"
 SLICES = ["--machine", "ct5lp-hightpu-4t", "--topology", "4x4", "--slices", "2"]
+IRONWOOD = ["--machine", "tpu7x-standard-4t", "--topology", "4x4x4"]
 
 DRY_RUNS = {
     "local_cpu": ["local.sh", "--processes", "2", "--fake-devices", "4", "configs/quickstart.py"],
@@ -47,6 +48,8 @@ DRY_RUNS = {
         *BUCKET,
     ],
     "gke_cluster": ["gke_cluster.sh", "--cluster", "mine", "--zone", "us-west4-a", *SLICES],
+    "gke_cluster_tpu7x": ["gke_cluster.sh", "--cluster", "mine", "--zone", "us-central1-c", *IRONWOOD],
+    "gke_tpu7x": ["gke.sh", "--name", "mine", "--image", "gcr.io/me/bertjax", *IRONWOOD, BASE, *BUCKET],
     "gke": [
         "gke.sh",
         "--build",
@@ -127,13 +130,13 @@ def test_a_dry_run_is_as_on_record_and_touches_nothing(name: str, launched: Laun
     assert sorted(checkout.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", sorted(set(DRY_RUNS) - {"gke_cluster"}))
+@pytest.mark.parametrize("name", sorted(name for name in DRY_RUNS if "cluster" not in name))
 def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str, launched: Launch) -> None:
     words, printed = DRY_RUNS[name], dry_run(name, launched)
     given = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
     assert shlex.join(["bertjax", "pretrain", *given]) in printed
     override(load_recipe(REPOSITORY / given[0]), given[1:], "bertjax")
-    keys = {field.name for field in dataclasses.fields(HostsConfig)}
+    keys = {field.name.replace("_", "-") for field in dataclasses.fields(HostsConfig)}
     assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
 
 
@@ -157,6 +160,22 @@ def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch)
         (
             ["gke.sh", "--image", "i", "--machine", "ct5lp-hightpu-4t", "--topology", "3x3", BASE, *BUCKET],
             "do not fill",
+        ),
+        (
+            [
+                "gke.sh",
+                "--image",
+                "i",
+                "--machine",
+                "ct5lp-hightpu-4t",
+                "--topology",
+                "2x2",
+                "--slices",
+                "2",
+                BASE,
+                *BUCKET,
+            ],
+            "GKE connects slices of several hosts only",
         ),
         (["gke.sh", "--image", "i", "--machine", "e2-standard-4", "--topology", "4x4", BASE, *BUCKET], "TPU machine"),
     ],
