@@ -27,7 +27,8 @@ spot="
 processes=$((slices * hosts))
 
 # Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; other
-# failures do, for an error that comes every time must not be paid for ever.
+# failures do, for an error that comes every time must not be paid for ever, nor 75 without progress: keep_running.py
+# makes a failure of that.
 manifest() {
   cat <<END
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -74,7 +75,7 @@ spec:
                   command: [bash, -c]
                   args:
                     - |
-                      exec $(quoted bertjax pretrain "${pretrain[@]}" \
+                      exec $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}" \
                         --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips * $(devices_of_chip))))
                   resources:
                     requests: {google.com/tpu: $chips}

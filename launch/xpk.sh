@@ -20,4 +20,4 @@ wait_for_slices
 # Preempted and lost hosts leave with 75 or are killed (127-255 restart anyway); an error of the run's own ends it.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
   --docker-image="$image" --restart-on-exit-codes=75 --max-restarts=1000 \
-  --command="exec $(quoted bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"
+  --command="exec $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"

@@ -226,7 +226,10 @@ def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
     assert pod["restartPolicy"] == "Never"  # without it a pod failure policy is refused
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
     command = pod["containers"][0]["args"][0]
-    assert command.startswith("exec bertjax pretrain configs/bert_base.py") and command.count("\n") == 1
+    assert (
+        command.startswith("exec python launch/keep_running.py --hand-back bertjax pretrain configs/bert_base.py")
+        and command.count("\n") == 1
+    )
 
 
 SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Launch a job")[2].partition("\n## ")[0]
