@@ -124,8 +124,13 @@ extras_for() {
   printf '[%s]' "${extras#,}"
 }
 
-# Makes the container image that the variable `image` names, of this checkout, and pushes it.
+# Makes the container image that the variable `image` names, of this checkout, and pushes it. TPU hosts are x86-64,
+# whatever this machine is.
 build_image() {
+  local extras
+  extras=$(extras_for tpu)
+  extras=${extras#[}
   # shellcheck disable=SC2154 # set by what sources this file
-  perform docker build --push --file launch/Dockerfile --tag "$image" .
+  perform docker build --platform linux/amd64 --push --build-arg "EXTRAS=${extras%]}" \
+    --file launch/Dockerfile --tag "$image" .
 }

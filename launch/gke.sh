@@ -83,6 +83,26 @@ spec:
 END
 }
 
+log=(kubectl logs --follow --tail=-1 --selector
+  "jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0")
+
+# A JobSet that has ended stays as it is, and keeps its name; applied again it would not start.
+make_room() {
+  local found
+  found=$(kubectl get jobset "$name" --ignore-not-found --output='jsonpath={.kind} {.status.terminalState}') ||
+    die "kubectl cannot ask for the JobSet $name"
+  case $found in
+    '') ;;
+    'JobSet ') die "the JobSet $name runs already; follow it with: $(quoted "${log[@]}")
+  or end it with: kubectl delete jobset $name" ;;
+    *)
+      say "the JobSet $name has ended (${found#* }); it is deleted, and the run goes on from its newest checkpoint"
+      kubectl delete jobset "$name"
+      ;;
+  esac
+}
+
+[[ $dry_run == yes ]] || make_room
 [[ $build == no ]] || build_image
 perform_with "$(manifest)" kubectl apply -f -
-[[ $dry_run == yes ]] || say "kubectl logs --follow --selector jobset.sigs.k8s.io/jobset-name=$name --prefix"
+[[ $dry_run == yes ]] || say "what process 0 says: $(quoted "${log[@]}")"

@@ -72,7 +72,18 @@ while ((code == 75)); do
 done
 exit $code
 """
-KUBECTL = '#!/bin/sh\necho "$*" >"$CLOUD/calls"\ncat >"$CLOUD/manifest"\n'
+# A JobSet is a file with its state.
+KUBECTL = """#!/bin/sh
+case $1 in
+  get) cat "$CLOUD/jobset" 2>/dev/null || true ;;
+  delete) rm "$CLOUD/jobset" ;;
+  apply)
+    [ ! -e "$CLOUD/jobset" ] || exit 1
+    echo "$*" >"$CLOUD/calls"
+    cat >"$CLOUD/manifest" ;;
+  *) exit 1 ;;
+esac
+"""
 TOOLS = {"gcloud": GCLOUD, "sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL, "sky": SKY, "kubectl": KUBECTL}
 
 
@@ -140,6 +151,17 @@ def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subp
     assert (
         printed == f'kubectl {(world / "calls").read_text().strip()} <<"END"\n{(world / "manifest").read_text()}END\n'
     )
+
+
+@pytest.mark.parametrize("state", ["Completed", "Failed", ""])
+def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    launcher, *arguments = DRY_RUNS["gke_tpu7x"]
+    (tmp_path / "cloud" / "jobset").write_text(f"JobSet {state}")
+    process = cloud(launcher, *arguments)
+    said, _ = process.communicate(timeout=60)
+    assert (process.returncode, (tmp_path / "cloud" / "manifest").exists()) == ((0, True) if state else (1, False)), said
+    assert ("has ended" if state else "the JobSet mine runs already") in said
+    assert "kubectl logs --follow --tail=-1 --selector jobset.sigs.k8s.io/jobset-name=mine,jobset" in said
 
 
 TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]

@@ -140,6 +140,12 @@ def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str,
     assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
 
 
+def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched: Launch) -> None:
+    bucket = [word.replace("gs://", "s3://") for word in BUCKET]
+    printed = launched("gke.sh", "--dry-run", "--build", "--image", "i", *IRONWOOD, BASE, *bucket).stdout
+    assert "docker build --platform linux/amd64 " in printed and "--build-arg EXTRAS=tpu,s3 " in printed
+
+
 def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch) -> None:
     launcher, *arguments = DRY_RUNS["xpk"]
     printed = launched(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
