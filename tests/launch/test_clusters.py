@@ -159,7 +159,9 @@ def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., sub
     (tmp_path / "cloud" / "jobset").write_text(f"JobSet {state}")
     process = cloud(launcher, *arguments)
     said, _ = process.communicate(timeout=60)
-    assert (process.returncode, (tmp_path / "cloud" / "manifest").exists()) == ((0, True) if state else (1, False)), said
+    assert (process.returncode, (tmp_path / "cloud" / "manifest").exists()) == ((0, True) if state else (1, False)), (
+        said
+    )
     assert ("has ended" if state else "the JobSet mine runs already") in said
     assert "kubectl logs --follow --tail=-1 --selector jobset.sigs.k8s.io/jobset-name=mine,jobset" in said
 
@@ -182,6 +184,26 @@ def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subproc
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
     assert (run / "checkpoints" / "100").is_dir() and not (world / "state").exists()
+
+
+def test_a_tpu_that_fails_later_is_asked_for_again_and_one_that_never_came_is_not(
+    cloud: Callable[..., subprocess.Popen], tmp_path: Path
+) -> None:
+    run, world = tmp_path / "run", tmp_path / "cloud"
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", "--training.steps", "100"]
+    (world / "state").write_text("FAILED\n")
+    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in said, said
+    (world / "state").unlink()
+    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
+    wait_for(lambda: (run / "checkpoints" / "5").is_dir(), process)
+    hosts = sorted((world / "hosts").iterdir())
+    (world / "state").write_text("FAILED\n")
+    for host in hosts:
+        kill_session(int((host / "bertjax" / "build" / "detached" / "pid").read_text()))
+    said = said_by(process)
+    assert "the TPU is lost; asking for another one" in said and "done; everything is in" in said
 
 
 def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
