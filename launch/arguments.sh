@@ -110,6 +110,12 @@ needs_object_storage() {
   [[ ${pretrain[0]} == configs/* ]] || die "${pretrain[0]} does not get to the hosts; put your recipe into configs/"
 }
 
+# Slices that were preempted come back when there is room for them, which may take a day: the hosts that are there wait.
+# Puts that into the array `pretrain`, unless the user has said how long.
+wait_for_slices() {
+  [[ -n $(override_of --hosts.join-seconds) ]] || pretrain+=(--hosts.join-seconds 86400)
+}
+
 # extras_for cuda: what is to be installed for a platform, and for the storage that the overrides name: [cuda,gcs]
 extras_for() {
   local extras=$1
@@ -118,8 +124,13 @@ extras_for() {
   printf '[%s]' "${extras#,}"
 }
 
-# Makes the container image that the variable `image` names, of this checkout, and pushes it.
+# Makes the container image that the variable `image` names, of this checkout, and pushes it. TPU hosts are x86-64,
+# whatever this machine is.
 build_image() {
+  local extras
+  extras=$(extras_for tpu)
+  extras=${extras#[}
   # shellcheck disable=SC2154 # set by what sources this file
-  perform docker build --push --file launch/Dockerfile --tag "$image" .
+  perform docker build --platform linux/amd64 --push --build-arg "EXTRAS=${extras%]}" \
+    --file launch/Dockerfile --tag "$image" .
 }

@@ -16,6 +16,7 @@ read_arguments 'name image machine topology slices' 'on-demand build' "$@"
 needs_recipe
 needs image machine topology
 needs_object_storage
+wait_for_slices
 
 chips=$(chips_of_host)
 hosts=$(hosts_of_slice)
@@ -26,7 +27,8 @@ spot="
 processes=$((slices * hosts))
 
 # Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; other
-# failures do, for an error that comes every time must not be paid for ever.
+# failures do, for an error that comes every time must not be paid for ever, nor 75 without progress: keep_running.py
+# makes a failure of that.
 manifest() {
   cat <<END
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -73,14 +75,34 @@ spec:
                   command: [bash, -c]
                   args:
                     - |
-                      exec $(quoted bertjax pretrain "${pretrain[@]}" \
-                        --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips)))
+                      exec $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}" \
+                        --hosts.cluster tpu --hosts.processes "$processes" --hosts.devices $((processes * chips * $(devices_of_chip))))
                   resources:
                     requests: {google.com/tpu: $chips}
                     limits: {google.com/tpu: $chips}
 END
 }
 
+log=(kubectl logs --follow --tail=-1 --selector
+  "jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0")
+
+# A JobSet that has ended stays as it is, and keeps its name; applied again it would not start.
+make_room() {
+  local found
+  found=$(kubectl get jobset "$name" --ignore-not-found --output='jsonpath={.kind} {.status.terminalState}') ||
+    die "kubectl cannot ask for the JobSet $name"
+  case $found in
+    '') ;;
+    'JobSet ') die "the JobSet $name runs already; follow it with: $(quoted "${log[@]}")
+  or end it with: kubectl delete jobset $name" ;;
+    *)
+      say "the JobSet $name has ended (${found#* }); it is deleted, and the run goes on from its newest checkpoint"
+      kubectl delete jobset "$name"
+      ;;
+  esac
+}
+
+[[ $dry_run == yes ]] || make_room
 [[ $build == no ]] || build_image
 perform_with "$(manifest)" kubectl apply -f -
-[[ $dry_run == yes ]] || say "kubectl logs --follow --selector jobset.sigs.k8s.io/jobset-name=$name --prefix"
+[[ $dry_run == yes ]] || say "what process 0 says: $(quoted "${log[@]}")"

@@ -29,13 +29,25 @@ unless_there() {
 
 unless_there gcloud container clusters describe "$cluster" --location="$zone" -- \
   gcloud container clusters create "$cluster" --location="$zone" --machine-type=e2-standard-4 --num-nodes=1
-tier=()
+
+tier=() shape=(--tpu-topology="$topology") hosts=$(hosts_of_slice)
+if [[ $machine == tpu7x-* ]]; then
+  # Several hosts of TPU7x are made a slice by a workload policy, which belongs to a region; one host needs none.
+  shape=()
+  if ((hosts > 1)); then
+    policy=tpu7x-$topology region=${zone%-*}
+    unless_there gcloud compute resource-policies describe "$policy" --region="$region" -- \
+      gcloud compute resource-policies create workload-policy "$policy" --region="$region" \
+      --type=HIGH_THROUGHPUT --accelerator-topology="$topology"
+    shape=(--placement-policy="$policy")
+  fi
+fi
 [[ $on_demand == yes ]] || tier=(--spot)
 for ((slice = 0; slice < slices; slice++)); do
   pool=(--cluster="$cluster" --location="$zone")
   unless_there gcloud container node-pools describe "slice-$slice" "${pool[@]}" -- \
     gcloud container node-pools create "slice-$slice" "${pool[@]}" --machine-type="$machine" \
-    --tpu-topology="$topology" --num-nodes="$(hosts_of_slice)" --scopes=cloud-platform ${tier[@]+"${tier[@]}"}
+    ${shape[@]+"${shape[@]}"} --num-nodes="$hosts" --scopes=cloud-platform ${tier[@]+"${tier[@]}"}
 done
 perform gcloud container clusters get-credentials "$cluster" --location="$zone"
 perform kubectl apply --server-side \

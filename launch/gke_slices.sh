@@ -1,4 +1,4 @@
-# What a TPU slice is made of on GKE; reads the variables `machine` (ct5lp-hightpu-4t) and `topology` (4x4).
+# What a TPU slice is made of on GKE; reads the variables `machine` (ct5lp-hightpu-4t), `topology` (4x4) and `slices`.
 # shellcheck shell=bash
 
 chips_of_host() {
@@ -8,12 +8,21 @@ chips_of_host() {
   echo "${chips%t}"
 }
 
+# As jax counts them: the two halves of a TPU7x chip are a device each.
+devices_of_chip() {
+  if [[ $machine == tpu7x-* ]]; then echo 2; else echo 1; fi
+}
+
 hosts_of_slice() {
   # shellcheck disable=SC2154
   [[ $topology =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || die "--topology $topology: it is 4x4, or 4x4x4"
   local chips=$((${topology//x/*})) host
   host=$(chips_of_host)
   ((chips > 0 && chips % host == 0)) || die "--topology $topology: $chips chips do not fill hosts of $host ($machine)"
+  # shellcheck disable=SC2154
+  ((slices == 1 || chips > host)) ||
+    die "--slices $slices of --topology $topology on $machine: each would be one host, and GKE connects slices of several" \
+      "hosts only (Multislice); take a larger topology and one slice"
   echo $((chips / host))
 }
 

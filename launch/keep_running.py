@@ -4,7 +4,8 @@
 
 The exit codes of `bertjax pretrain` say what to do: 0 it is done; 75 it was preempted or has lost a peer, and resumes
 if it is run again; 130 somebody stopped it; 2 its arguments are wrong; anything else is a failure. Signals are passed
-on. A run that gets nowhere is given up: see MOST_FAILURES and MOST_RESUMES.
+on. A run that gets nowhere is given up: see MOST_FAILURES and MOST_RESUMES. With --hand-back whoever started this
+resumes the run, on whichever hosts; how often it has is counted in a file of the run, so that it ends all the same.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 DONE, MISUNDERSTOOD, RESUME, INTERRUPTED = 0, 2, 75, 130
 GIVEN_UP = 1  # on a run that always asks to be resumed, for whoever started this would resume it again
@@ -105,15 +109,68 @@ class Restarts:
             return self._step
 
 
-def keep_running(attempt: Callable[[], int], told: Told, restarts: Restarts, hand_back: bool = False) -> int:
+class HandedBack:
+    """How often in a row a run was handed back at one step: a file beside its checkpoints, for hosts come and go.
+
+    Every process decides by what stood there when it began, so that all decide the same; only the first one writes.
+    """
+
+    def __init__(self, pretrain: Sequence[str], is_first: bool) -> None:
+        self._pretrain, self._is_first = pretrain, is_first
+        self._before = self._read()
+
+    def is_too_often(self) -> bool:
+        """Count once more, after an end with 75; whether the run is to be given up."""
+        try:
+            step = newest_checkpoint(self._pretrain)
+            count = 1 + (self._before["resumes"] if self._before["step"] == step else 0)
+            files, path = self._place()
+            if self._is_first:
+                files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                files.pipe_file(path, json.dumps({"step": step, "resumes": count}).encode())
+        except Exception as error:
+            say(f"cannot count how often it was resumed ({type(error).__name__}: {error})")
+            return False
+        if count < MOST_RESUMES:
+            return False
+        say(f"handed back {count} times in a row without a new checkpoint: given up; to go on all the same, rm {path}")
+        return True
+
+    def _read(self) -> dict[str, int | None]:
+        try:
+            files, path = self._place()
+            files.invalidate_cache()
+            if files.exists(path):
+                found = json.loads(files.cat_file(path))
+                return {"step": found["step"], "resumes": int(found["resumes"])}
+        except Exception as error:
+            say(f"cannot read how often it was resumed ({type(error).__name__}: {error}); counting from 0")
+        return {"step": None, "resumes": 0}
+
+    def _place(self) -> tuple[Any, str]:
+        files, run = run_folder(self._pretrain)
+        return files, f"{run}/resumes.json"
+
+
+def is_first_process(pretrain: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether this host has process 0 of a run, as far as its cluster or the run's keys say."""
+    numbers = ("JOB_COMPLETION_INDEX", "MEGASCALE_SLICE_ID", "TPU_WORKER_ID", "SLURM_PROCID")
+    return configured(pretrain).hosts.process < 1 and all(environment.get(name, "0") == "0" for name in numbers)
+
+
+def keep_running(
+    attempt: Callable[[], int], told: Told, restarts: Restarts, handed_back: HandedBack | None = None
+) -> int:
     """Attempt until it is done, or must not be done again; returns the exit code.
 
-    With `hand_back` nothing is resumed here: 75 goes to whoever can start it elsewhere.
+    With `handed_back` nothing is resumed here: 75 goes to whoever can start it elsewhere.
     """
     while True:
         code = attempt()
-        if told.number is not None or (hand_back and code == RESUME):
-            return RESUME if code == TERMINATED else code
+        if told.number is not None or (handed_back is not None and code == RESUME):
+            code = RESUME if code == TERMINATED else code
+            too_often = code == RESUME and handed_back is not None and handed_back.is_too_often()
+            return GIVEN_UP if too_often else code
         pause = restarts.pause_after(code)
         if pause is None:
             return GIVEN_UP if code == RESUME else code
@@ -140,17 +197,27 @@ def exit_code(returncode: int) -> int:
     return 128 - returncode if returncode < 0 else returncode
 
 
-def newest_checkpoint(pretrain: Sequence[str]) -> int | None:
-    """The step of the newest checkpoint of the run that `CONFIG OVERRIDES...` describes; None if there is none.
+def configured(pretrain: Sequence[str]) -> Any:
+    """The config that `CONFIG OVERRIDES...` describes.
 
     Raises SystemExit for a key that there is not, as the run itself would.
     """
-    import fsspec
-
     from bertjax.config import load_recipe, override
 
-    config = override(load_recipe(pretrain[0]), list(pretrain[1:]), "bertjax pretrain")
-    files, path = fsspec.core.url_to_fs(config.run_dir or str(config.directory))
+    return override(load_recipe(pretrain[0]), list(pretrain[1:]), "bertjax pretrain")
+
+
+def run_folder(pretrain: Sequence[str]) -> tuple[Any, str]:
+    """The file system that a run is on, and its path there."""
+    import fsspec
+
+    config = configured(pretrain)
+    return fsspec.core.url_to_fs(config.run_dir or str(config.directory))
+
+
+def newest_checkpoint(pretrain: Sequence[str]) -> int | None:
+    """The step of the newest checkpoint of a run; None if there is none. Raises SystemExit like `configured`."""
+    files, path = run_folder(pretrain)
     with contextlib.suppress(FileNotFoundError):
         files.invalidate_cache()
         names = (entry.rstrip("/").rpartition("/")[2] for entry in files.ls(f"{path}/checkpoints", detail=False))
@@ -179,7 +246,8 @@ def main(arguments: Sequence[str]) -> int:
         return exit_code(process.wait())
 
     restarts = Restarts(lambda: newest_checkpoint(pretrain), parsed.pause)
-    return keep_running(attempt, told, restarts, parsed.hand_back)
+    handed_back = HandedBack(pretrain, is_first_process(pretrain, os.environ)) if parsed.hand_back else None
+    return keep_running(attempt, told, restarts, handed_back)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,10 @@ resources:
   use_spot: $spot
   job_recovery:
     recover_on_exit_codes: [75]
-    max_restarts_on_errors: 3
 setup: |
   ./launch/run.sh '$extras'
 run: |
-  exec ./launch/run.sh '$extras' $(quoted bertjax pretrain "${pretrain[@]}") \\
+  exec ./launch/run.sh '$extras' $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}") \\
     $hosts
 END
 }

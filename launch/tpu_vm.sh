@@ -30,13 +30,13 @@ esac
 pretrain+=(--hosts.cluster tpu --hosts.devices $((devices * slices)))
 
 nodes=("$name")
-request=(--node-id="$name")
+wanted=(--node-id="$name")
 if ((slices > 1)); then
   nodes=()
   for ((slice = 0; slice < slices; slice++)); do nodes+=("$name-$slice"); done
-  request=(--node-count="$slices" --node-prefix="$name")
+  wanted=(--node-count="$slices" --node-prefix="$name")
 fi
-[[ $on_demand == yes ]] || request+=(--spot)
+[[ $on_demand == yes ]] || wanted+=(--spot)
 
 tpus() { perform gcloud compute tpus "$@" --zone="$zone" --quiet; }
 
@@ -44,10 +44,16 @@ tpus() { perform gcloud compute tpus "$@" --zone="$zone" --quiet; }
 on_host=(./launch/run.sh "$(extras_for tpu)" python launch/keep_running.py bertjax pretrain "${pretrain[@]}")
 
 request() {
-  tpus queued-resources create "$name" "${request[@]}" --accelerator-type="$type" --runtime-version="${runtime:-$known}"
+  tpus queued-resources create "$name" "${wanted[@]}" --accelerator-type="$type" --runtime-version="${runtime:-$known}"
 }
 
 release() { tpus queued-resources delete "$name" --force; }
+
+ask_for_another() {
+  say "$1; asking for another one"
+  release || true
+  started=no asked=yes
+}
 
 # Workers on which it runs already are left alone.
 start_workers() {
@@ -102,7 +108,7 @@ finish() {
   fi
   on_workers "${nodes[0]}" 'tail -n 30 bertjax/build/detached/log' || true
   die "workers ended with exit code $1. The TPU is still there, and costs; to give it back:
-  gcloud compute tpus queued-resources delete $name --zone=$zone --force"
+  $delete"
 }
 
 if [[ $dry_run == yes ]]; then
@@ -116,7 +122,8 @@ if [[ $dry_run == yes ]]; then
   exit
 fi
 
-started=no asked=no said_before=''
+delete="gcloud compute tpus queued-resources delete $name --zone=$zone --force"
+started=no asked=no said_before='' was_active=no failures=0
 while true; do
   if ! now=$(state); then
     now='not to be learnt'
@@ -126,14 +133,19 @@ while true; do
       request || [[ $asked == yes ]] || die 'the TPU could not be asked for'
       asked=yes
       ;;
-    ACTIVE) look_after ;;
-    SUSPENDED)
-      say 'the TPU was preempted; asking for another one'
-      release || true
-      started=no asked=yes
-      continue
+    ACTIVE)
+      was_active=yes failures=0
+      look_after
       ;;
-    FAILED) die "the request has failed: gcloud compute tpus queued-resources describe $name --zone=$zone tells why" ;;
+    SUSPENDED) ask_for_another 'the TPU was preempted' ;;
+    FAILED)
+      # One that was there and could not be kept is worth another request; one that never came is not.
+      if [[ $was_active == no ]] || ((++failures > 5)); then
+        die "the request has failed: gcloud compute tpus queued-resources describe $name --zone=$zone tells why; before
+  the next one: $delete"
+      fi
+      ask_for_another 'the TPU is lost'
+      ;;
     *) say "state of the queued resource: $now" ;;
   esac
   sleep "$poll"

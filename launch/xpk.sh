@@ -14,9 +14,10 @@ read_arguments 'name cluster image type slices' build "$@"
 needs_recipe
 needs cluster image type
 needs_object_storage
+wait_for_slices
 
 [[ $build == no ]] || build_image
 # Preempted and lost hosts leave with 75 or are killed (127-255 restart anyway); an error of the run's own ends it.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
   --docker-image="$image" --restart-on-exit-codes=75 --max-restarts=1000 \
-  --command="exec $(quoted bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"
+  --command="exec $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"

@@ -95,19 +95,37 @@ def place(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(put, tree, shardings)
 
 
-def check_divisible(mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int) -> None:
-    """Refuse a mesh that cannot hold the batch or the weights evenly.
+def accumulation_key(stage: int) -> str:
+    """What sets a stage's number of microbatches on the command line."""
+    where = f"--stages.{stage - 1}" if stage else "--training"
+    return f"{where}.grad-accum-steps"
+
+
+def most_microbatches(training: TrainingConfig, shards: int) -> int | None:
+    """The most microbatches, not above those asked for, whose rows so many shards share evenly; None if none are."""
+    rows, left = divmod(training.global_batch_size, shards)
+    counts = range(min(training.grad_accum_steps, rows), 0, -1)
+    return None if left else next((count for count in counts if rows % count == 0), None)
+
+
+def check_divisible(
+    mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int, stage: int = 0
+) -> None:
+    """Refuse a mesh that cannot hold the batch of a stage (its number, from 0) or the weights evenly.
 
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
     shards, fsdp, tensor = batch_shards(mesh), mesh.shape["fsdp"], mesh.shape["tensor"]
     rows = training.global_batch_size // training.grad_accum_steps
     if rows % shards:
+        most = most_microbatches(training, shards)
+        fewer = f", or at most {most} microbatches: {accumulation_key(stage)} {most}" if most else ""
         raise ValueError(
+            f"{f'stage {stage + 1}: ' if stage else ''}"
             f"training.global_batch_size={training.global_batch_size} with "
             f"training.grad_accum_steps={training.grad_accum_steps} gives {rows} rows at a time, which "
             f"data x fsdp = {shards} devices cannot share evenly; "
-            f"use a batch size that is a multiple of {shards * training.grad_accum_steps}"
+            f"use a batch size that is a multiple of {shards * training.grad_accum_steps}{fewer}"
         )
     divided = [
         ("model.hidden_size", model.hidden_size, "fsdp", fsdp),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bertjax.plan.changes import Change, as_it_is, meshes, microbatches, shards_of
+from bertjax.plan.changes import Change, as_it_is, flags_for, meshes, microbatches, shards_of
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, milliseconds
 
@@ -56,7 +56,7 @@ def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
             if not tries:
                 break
             tries -= 1
-            flags = change.flags(stage.config, stage.stage)
+            flags = flags_for(plan, stage, change)
             say(f"trying {flags}")
             config, changed = change.applied(stage.config, stage.stage)
             # Microbatches do not change the count of a step's FLOPs, rematerialisation does.

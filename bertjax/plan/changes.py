@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from bertjax.config import Config, MeshConfig
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.training.stages import Stage
+from bertjax.parallel.sharding import accumulation_key
+from bertjax.plan.estimates import Plan, StagePlan
+from bertjax.training.stages import Stage, stages_of
 
 REMAT = ("none", "dots", "full")
 
@@ -36,9 +38,15 @@ class Change:
         if self.remat != config.model.remat:
             told.append(f"--model.remat {self.remat}")
         if self.grad_accum_steps != stage.training.grad_accum_steps:
-            where = "--training" if stage.number == 0 else f"--stages.{stage.number - 1}"
-            told.append(f"{where}.grad-accum-steps {self.grad_accum_steps}")
+            told.append(f"{accumulation_key(stage.number)} {self.grad_accum_steps}")
         return " ".join(told)
+
+
+def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
+    """What is to be added to the command line that was planned, so that a stage has a change."""
+    # A mesh that stays as it is need not be written otherwise than the user has it.
+    asked = replace(plan.asked, mesh=change.mesh) if change.mesh == plan.config.mesh else plan.asked
+    return change.flags(asked, stages_of(plan.asked)[stage.stage.number])
 
 
 def as_it_is(config: Config, stage: Stage) -> Change:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from bertjax.config import Config
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import Replicated, replicated
+from bertjax.parallel.sharding import check_divisible, most_microbatches
 from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import Program, TooLarge, compile_stage, compiler_flops
 from bertjax.plan.roofline import Bound, bound_of
@@ -82,7 +84,8 @@ class StagePlan:
 class Plan:
     """A recipe on a machine."""
 
-    config: Config
+    asked: Config  # as the user has it
+    config: Config  # the same with the sizes that the axes of the mesh have
     topology: Topology
     stages: tuple[StagePlan, ...]
     replicated: Replicated
@@ -103,24 +106,48 @@ class Plan:
 
 
 def make_plan(
-    config: Config, topology: Topology, *, stage: int | None = None, price: float | None = None, say: Say
+    config: Config,
+    topology: Topology,
+    *,
+    stage: int | None = None,
+    price: float | None = None,
+    adapt: bool = False,
+    say: Say,
 ) -> Plan:
     """Compile every stage of a recipe, or one, for a machine.
 
+    With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is said.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
     """
     stages = stages_of(config)
     if stage is not None and not 1 <= stage <= len(stages):
         raise ValueError(f"--stage {stage}: the recipe has {len(stages)}; give a number from 1 to {len(stages)}")
     chosen = stages if stage is None else (stages[stage - 1],)
-    mesh = mesh_on(config, topology)
-    # Changes are told against the sizes that the axes have, not against "whatever is left".
-    config = replace(config, mesh=replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1))
+    asked, mesh = config, mesh_on(config, topology)
+    sizes = replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1, dcn_data=-1)
+    config = replace(config, mesh=sizes)
+    if adapt:
+        chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
+    for one in chosen:
+        check_divisible(mesh, config.model, one.training, padded_vocab_size(config.model), one.number)
     planned = []
     for one in chosen:
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
         planned.append(plan_stage(config, one, topology, mesh))
-    return Plan(config, topology, tuple(planned), replicated(blueprint_on(config, mesh).state.params, mesh), price)
+    whole = replicated(blueprint_on(config, mesh).state.params, mesh)
+    return Plan(asked, config, topology, tuple(planned), whole, price)
+
+
+def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
+    """A stage, with fewer microbatches if its own leave devices without rows and fewer do not."""
+    asked, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
+    if most is None or most == asked:
+        return stage
+    say(
+        f"stage {stage.number + 1}: {asked} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
+        f"starting from {most}"
+    )
+    return replace(stage, training=replace(stage.training, grad_accum_steps=most))
 
 
 def mesh_on(config: Config, topology: Topology) -> Mesh:

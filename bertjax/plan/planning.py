@@ -45,7 +45,7 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     # A run takes the number of entries from its vocabulary; the recipe says how many that has.
     config = replace(config, model=replace(config.model, vocab_size=config.data.vocab_size))
     topology = open_topology(arguments.topology, arguments.slices)
-    plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, say=say)
+    plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None
     if arguments.topology == LOCAL and suggestion is None and topology.capacity is not None:
         suggestion = pick_microbatches(plan, say)

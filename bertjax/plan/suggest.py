@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bertjax.plan.changes import Change, as_it_is, meshes, microbatches, shards_of
+from bertjax.plan.changes import Change, as_it_is, flags_for, meshes, microbatches, shards_of
 from bertjax.plan.compiling import TooLarge
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, milliseconds
@@ -84,7 +84,7 @@ def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple
         while change is not None and change not in seen and len(tried) < _MOST_COMPILATIONS:
             seen.add(change)
             if change not in tried:
-                say(f"trying {change.flags(stage.config, stage.stage)}")
+                say(f"trying {flags_for(plan, stage, change) or 'what was asked for'}")
                 tried[change] = _compiled(plan, stage, change)
             change = _next(plan, tried[change], change)
     allowed = _allowed(starts, tried)
@@ -92,7 +92,7 @@ def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple
     if not fitting:
         return Choice(stage, None, "", len(tried)), None
     change, planned = min(fitting, key=lambda one: _cost(one[1]))
-    return Choice(stage, planned, change.flags(stage.config, stage.stage), len(tried)), change
+    return Choice(stage, planned, flags_for(plan, stage, change), len(tried)), change
 
 
 def _allowed(starts: list[Change], tried: dict[Change, StagePlan]) -> set[Change]:

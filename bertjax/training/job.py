@@ -238,4 +238,4 @@ def _describe_rows(rows: Rows, shards: int) -> str:
 
 def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:
     for stage in stages:
-        check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
+        check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)

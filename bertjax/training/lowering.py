@@ -23,7 +23,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
     Makes no array and needs no device but the one that jax runs on. Raises ValueError if the mesh does not fit.
     """
-    check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
+    check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
     optimizer = make_optimizer(config.optimizer)
     with _on(mesh):
         blueprint = draw_blueprint(config.model, optimizer, mesh)

@@ -25,6 +25,7 @@ BUCKET = ["--run-dir", "gs://mine/runs/bert", "--data.root", "gs://mine/data"]
 BUCKET += ["--data.sources", "text:gs://mine/a book/*.txt", "--data.vocab", "gs://mine/vocab.txt"]
 BASE = "configs/bert_base.py"
 SLICES = ["--machine", "ct5lp-hightpu-4t", "--topology", "4x4", "--slices", "2"]
+IRONWOOD = ["--machine", "tpu7x-standard-4t", "--topology", "4x4x4"]
 
 DRY_RUNS = {
     "local_cpu": ["local.sh", "--processes", "2", "--fake-devices", "4", "configs/quickstart.py"],
@@ -47,6 +48,8 @@ DRY_RUNS = {
         *BUCKET,
     ],
     "gke_cluster": ["gke_cluster.sh", "--cluster", "mine", "--zone", "us-west4-a", *SLICES],
+    "gke_cluster_tpu7x": ["gke_cluster.sh", "--cluster", "mine", "--zone", "us-central1-c", *IRONWOOD],
+    "gke_tpu7x": ["gke.sh", "--name", "mine", "--image", "gcr.io/me/bertjax", *IRONWOOD, BASE, *BUCKET],
     "gke": [
         "gke.sh",
         "--build",
@@ -127,14 +130,26 @@ def test_a_dry_run_is_as_on_record_and_touches_nothing(name: str, launched: Laun
     assert sorted(checkout.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", sorted(set(DRY_RUNS) - {"gke_cluster"}))
+@pytest.mark.parametrize("name", sorted(name for name in DRY_RUNS if "cluster" not in name))
 def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str, launched: Launch) -> None:
     words, printed = DRY_RUNS[name], dry_run(name, launched)
     given = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
     assert shlex.join(["bertjax", "pretrain", *given]) in printed
     override(load_recipe(REPOSITORY / given[0]), given[1:], "bertjax")
-    keys = {field.name for field in dataclasses.fields(HostsConfig)}
+    keys = {field.name.replace("_", "-") for field in dataclasses.fields(HostsConfig)}
     assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
+
+
+def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched: Launch) -> None:
+    bucket = [word.replace("gs://", "s3://") for word in BUCKET]
+    printed = launched("gke.sh", "--dry-run", "--build", "--image", "i", *IRONWOOD, BASE, *bucket).stdout
+    assert "docker build --platform linux/amd64 " in printed and "--build-arg EXTRAS=tpu,s3 " in printed
+
+
+def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch) -> None:
+    launcher, *arguments = DRY_RUNS["xpk"]
+    printed = launched(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
+    assert printed.count("--hosts.join-seconds") == 1 and "--hosts.join-seconds 60" in printed
 
 
 @pytest.mark.parametrize(
@@ -151,6 +166,22 @@ def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str,
         (
             ["gke.sh", "--image", "i", "--machine", "ct5lp-hightpu-4t", "--topology", "3x3", BASE, *BUCKET],
             "do not fill",
+        ),
+        (
+            [
+                "gke.sh",
+                "--image",
+                "i",
+                "--machine",
+                "ct5lp-hightpu-4t",
+                "--topology",
+                "2x2",
+                "--slices",
+                "2",
+                BASE,
+                *BUCKET,
+            ],
+            "GKE connects slices of several hosts only",
         ),
         (["gke.sh", "--image", "i", "--machine", "e2-standard-4", "--topology", "4x4", BASE, *BUCKET], "TPU machine"),
     ],
@@ -201,7 +232,10 @@ def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
     assert pod["restartPolicy"] == "Never"  # without it a pod failure policy is refused
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
     command = pod["containers"][0]["args"][0]
-    assert command.startswith("exec bertjax pretrain configs/bert_base.py") and command.count("\n") == 1
+    assert (
+        command.startswith("exec python launch/keep_running.py --hand-back bertjax pretrain configs/bert_base.py")
+        and command.count("\n") == 1
+    )
 
 
 SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Launch a job")[2].partition("\n## ")[0]

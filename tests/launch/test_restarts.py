@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -59,6 +60,26 @@ def test_what_is_handed_back_is_not_resumed_here(with_stand_in: dict[str, str], 
     environment = with_stand_in | {"STAND_IN": "0:1:1 0:7:75"}
     ended, said = launched("keep_running.py", tmp_path / "run", environment, "--hand-back")
     assert (ended, said.count("begins at step")) == (75, 2), said
+
+
+@pytest.mark.parametrize("place", ["folder", "url"])
+def test_what_is_handed_back_without_progress_is_given_up(
+    place: str, with_stand_in: dict[str, str], tmp_path: Path
+) -> None:
+    run, told = tmp_path / "run", tmp_path / "run" / "resumes.json"
+    environment = with_stand_in | {"STAND_IN": "0:always:75"}
+    keys = ["--run-dir", f"file://{run}"] if place == "url" else []
+    told.parent.mkdir()
+
+    def ended(count: int, step: int | None, **variables: str) -> int:
+        told.write_text(json.dumps({"step": step, "resumes": count}))
+        arguments = [*command("keep_running.py", run, "--hand-back"), *keys]
+        return subprocess.run(arguments, env=environment | variables, capture_output=True, timeout=60).returncode
+
+    assert ended(8, None) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 9}
+    assert ended(9, None) == 1
+    assert ended(9, None, TPU_WORKER_ID="1") == 1 and json.loads(told.read_text())["resumes"] == 9  # process 0 writes
+    assert ended(9, 5) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 1}
 
 
 def test_a_wrong_key_ends_it_before_anything_is_started(with_stand_in: dict[str, str], tmp_path: Path) -> None:

@@ -72,7 +72,18 @@ while ((code == 75)); do
 done
 exit $code
 """
-KUBECTL = '#!/bin/sh\necho "$*" >"$CLOUD/calls"\ncat >"$CLOUD/manifest"\n'
+# A JobSet is a file with its state.
+KUBECTL = """#!/bin/sh
+case $1 in
+  get) cat "$CLOUD/jobset" 2>/dev/null || true ;;
+  delete) rm "$CLOUD/jobset" ;;
+  apply)
+    [ ! -e "$CLOUD/jobset" ] || exit 1
+    echo "$*" >"$CLOUD/calls"
+    cat >"$CLOUD/manifest" ;;
+  *) exit 1 ;;
+esac
+"""
 TOOLS = {"gcloud": GCLOUD, "sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL, "sky": SKY, "kubectl": KUBECTL}
 
 
@@ -142,6 +153,19 @@ def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subp
     )
 
 
+@pytest.mark.parametrize("state", ["Completed", "Failed", ""])
+def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    launcher, *arguments = DRY_RUNS["gke_tpu7x"]
+    (tmp_path / "cloud" / "jobset").write_text(f"JobSet {state}")
+    process = cloud(launcher, *arguments)
+    said, _ = process.communicate(timeout=60)
+    assert (process.returncode, (tmp_path / "cloud" / "manifest").exists()) == ((0, True) if state else (1, False)), (
+        said
+    )
+    assert ("has ended" if state else "the JobSet mine runs already") in said
+    assert "kubectl logs --follow --tail=-1 --selector jobset.sigs.k8s.io/jobset-name=mine,jobset" in said
+
+
 TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
 
 
@@ -160,6 +184,26 @@ def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subproc
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
     assert (run / "checkpoints" / "100").is_dir() and not (world / "state").exists()
+
+
+def test_a_tpu_that_fails_later_is_asked_for_again_and_one_that_never_came_is_not(
+    cloud: Callable[..., subprocess.Popen], tmp_path: Path
+) -> None:
+    run, world = tmp_path / "run", tmp_path / "cloud"
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", "--training.steps", "100"]
+    (world / "state").write_text("FAILED\n")
+    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in said, said
+    (world / "state").unlink()
+    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
+    wait_for(lambda: (run / "checkpoints" / "5").is_dir(), process)
+    hosts = sorted((world / "hosts").iterdir())
+    (world / "state").write_text("FAILED\n")
+    for host in hosts:
+        kill_session(int((host / "bertjax" / "build" / "detached" / "pid").read_text()))
+    said = said_by(process)
+    assert "the TPU is lost; asking for another one" in said and "done; everything is in" in said
 
 
 def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import jax
 import pytest
 
 import bertjax.cli.plan
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, override
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, override
 from bertjax.plan import planning
 from bertjax.plan.advice import advise
+from bertjax.plan.compiling import compiler_flops
 from bertjax.plan.estimates import Plan, make_plan
 from bertjax.plan.suggest import pick_microbatches
 from bertjax.plan.topologies import open_topology
@@ -50,6 +51,26 @@ def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
         changed = override(RECIPE, remedy.flags.split(), "test")
         assert stages_of(changed)[0].training == remedy.planned.stage.training
         assert (changed.mesh, changed.model) == (remedy.planned.config.mesh, remedy.planned.config.model)
+
+
+def test_too_few_rows_in_a_later_stage_are_told_before_any_is_compiled() -> None:
+    said: list[str] = []
+    later = replace(RECIPE, stages=(StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),))
+    two = replace(open_topology("local"), devices=tuple(jax.devices()[:4]), slices=(0,) * 4)
+    with pytest.raises(ValueError, match=r"stage 2: .* or at most 24 microbatches: --stages.0.grad-accum-steps 24"):
+        make_plan(later, two, say=said.append)
+    assert not said
+    (planned,) = make_plan(later, two, stage=2, adapt=True, say=said.append).stages
+    assert planned.stage.training.grad_accum_steps == 24
+    assert said[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
+
+
+@pytest.mark.parametrize("attention", ["splash", "cudnn"])
+def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) -> None:
+    model = replace(RECIPE.model, attention_probs_dropout_prob=0.0, num_hidden_layers=1)
+    wished = replace(RECIPE, model=replace(model, attention=attention, dtype="bfloat16"))
+    plain = replace(RECIPE, model=replace(model, attention="xla", dtype="bfloat16"))
+    assert compiler_flops(wished, stages_of(wished)[0]) == compiler_flops(plain, stages_of(plain)[0]) > 0
 
 
 def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
