@@ -347,6 +347,7 @@ def test_longer_positions_repeat_and_more_segments_start_as_the_first(model: Tra
     assert notes == ["the position table was cut from 80 to 40"]
 
 
+@pytest.mark.long
 def test_the_command_line_imports_compares_and_exports(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     def bertjax(*arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run(

@@ -130,7 +130,7 @@ def test_hostile_files_are_refused_at_once_and_run_nothing(tmp_path: Path, name:
     start = time.thread_time()
     with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin"):
         read_torch_tensors(path)
-    assert time.thread_time() - start < 1
+    assert time.thread_time() - start < 5  # of which a collection of the test process's garbage may be the most
     assert [entry.name for entry in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 

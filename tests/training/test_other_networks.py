@@ -46,6 +46,7 @@ def assert_same(again: ForeignModel, ours: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(theirs[parameter], array, parameter)
 
 
+@pytest.mark.long
 def test_rows_beyond_512_and_four_segments_start_from_512_and_two(corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     recipe, log = write_recipe(tmp_path), tmp_path / "log"
