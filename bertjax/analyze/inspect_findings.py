@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bertjax.analyze.corpus_figures import RARE, Amount, Words
 from bertjax.analyze.inspection import Inspection
 from bertjax.analyze.near_duplicates import HASHES, SHINGLE, SIMILAR
 from bertjax.analyze.overlap import Contaminated, Overlap
 from bertjax.analyze.row_figures import RowFigures, Rows
-
-
-@dataclass(frozen=True)
-class Table:
-    """A heading, what is to be known about the figures, and rows under column names; the first column is text."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+from bertjax.training.table import Table
 
 
 def tables(found: Inspection) -> tuple[Table, ...]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from bertjax.analyze.corpus_figures import Lengths
 from bertjax.analyze.inspect_charts import Bars, lying_bars, standing_bars
-from bertjax.analyze.inspect_findings import Table, frequent_tokens, tables
+from bertjax.analyze.inspect_findings import frequent_tokens, tables
 from bertjax.analyze.inspection import Inspection
 from bertjax.analyze.readable_rows import Piece, ReadablePair, glues
 from bertjax.training.page import escaped, render_page
+from bertjax.training.table import table_html
 
 _OWN_STYLE = """
 td:first-child { overflow-wrap: anywhere; }
@@ -32,14 +33,14 @@ def render_inspection(found: Inspection) -> str:
     body = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">fingerprint {escaped(found.fingerprint[:12])}; inspected by bertjax</p>',
-        _table(amounts),
+        table_html(amounts),
         "<h2>Lengths</h2>",
         _charts([_histogram(one, colour) for one, colour in zip(found.lengths, _COLOURS, strict=True)]),
-        _table(words),
+        table_html(words),
         _charts(_frequent(found)),
-        _table(rows),
+        table_html(rows),
         _charts([_padding(found)]),
-        _table(duplicates),
+        table_html(duplicates),
         _examples(
             ("equal", "documents that begin"), [(f"{number:,}", [text]) for number, text in found.duplicate_texts]
         ),
@@ -47,7 +48,7 @@ def render_inspection(found: Inspection) -> str:
             ("linked", "nearly equal documents, with their similarity"),
             [(f"{number:,}", [f"{share:.2f}: {a}", b]) for number, share, a, b in found.near_texts],
         ),
-        _table(overlap),
+        table_html(overlap),
         _charts([_overlaps(found)]),
         _examples(
             ("runs seen", "texts with most of their 13-token runs in the training text"),
@@ -58,19 +59,6 @@ def render_inspection(found: Inspection) -> str:
         *(_pair(pair) for pair in found.readable),
     ]
     return render_page(title, body, style=_OWN_STYLE)
-
-
-def _table(table: Table) -> str:
-    kinds = ["", *(' class="number"' for _ in table.columns[1:])]
-    heads = "".join(f"<th{kind}>{escaped(name)}</th>" for kind, name in zip(kinds, table.columns, strict=True))
-    rows = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in table.rows
-    )
-    return (
-        f'<h2>{escaped(table.title)}</h2>\n<p class="caption">{escaped(table.note)}</p>\n'
-        f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
 
 
 def _examples(columns: tuple[str, str], examples: Sequence[tuple[str, Sequence[str]]]) -> str:

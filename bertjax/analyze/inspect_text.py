@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Sequence
 
 from bertjax.analyze.corpus_figures import Lengths
-from bertjax.analyze.inspect_findings import Table, frequent_tokens, tables
+from bertjax.analyze.inspect_findings import frequent_tokens, tables
 from bertjax.analyze.inspection import Inspection
 from bertjax.analyze.readable_rows import ReadablePair, joined
+from bertjax.training.table import Table, text_lines
 
 _WIDTH = 118
 _BAR = 16
@@ -42,15 +43,7 @@ def render_text(found: Inspection) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = [table.columns, *table.rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(table.columns))]
-    lines = [f"  {'  '.join(_cell(row, place, width) for place, width in enumerate(widths))}".rstrip() for row in rows]
-    return "\n".join([_heading(table.title), *_wrapped(table.note, "  "), *lines])
-
-
-def _cell(row: Sequence[str], place: int, width: int) -> str:
-    """The first column stands at its left, figures at their right."""
-    return f"{row[place]:<{width}}" if place == 0 else f"{row[place]:>{width}}"
+    return "\n".join([_heading(table.title), *_wrapped(table.note, "  "), *text_lines(table)])
 
 
 def _lengths(all_lengths: Sequence[Lengths]) -> str:

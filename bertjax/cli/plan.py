@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
+from bertjax.cli.page_path import page_path
 from bertjax.plan.topologies import LOCAL, parse_name, set_environment
 
 DOES_NOT_FIT = 3
@@ -15,7 +15,7 @@ def plan(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Print the plan of a recipe and, if asked for, write it as a page. The exit code is 3 if it does not fit."""
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
-    page = _page_path(arguments.html)
+    page = None if arguments.html is None else page_path(arguments.html)
     # jax reads its environment when it is imported, so that everything that imports it comes after this line.
     set_environment(arguments.topology)
     from bertjax.cli.recipe import configured
@@ -36,13 +36,3 @@ def plan(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _page_path(name: str | None) -> Path | None:
-    """Where the page goes, looked at before the long work."""
-    if name is None:
-        return None
-    path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"--html {name}: name a file in a directory that is there")
-    return path

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bertjax.plan.chips import GIB
 from bertjax.plan.collectives import Collective
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import Plan, StagePlan
+from bertjax.training.table import Table, text_lines
 
 SMALL = 1 << 20  # collectives that move less are shown in one row together
 _NOT_KNOWN = "–"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, what should be known of it, the names of the columns, and rows of cells."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
@@ -206,15 +196,6 @@ def _span(values: Sequence[float], form: str) -> str:
 
 
 def as_text(table: Table) -> str:
-    """A table in columns, the first to the left and the others to the right."""
-    rows = (table.columns, *table.rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
+    """A table in columns; words and mesh axes to the left, figures to the right."""
     left = {0} | ({1} if "axes" in table.columns[1] else set())
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([table.title, *textwrap.wrap(f"({table.note})", 118), *(f"  {line}" for line in lines)])
+    return "\n".join([table.title, *textwrap.wrap(f"({table.note})", 118), *text_lines(table, left)])

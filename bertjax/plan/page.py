@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import StagePlan
-from bertjax.plan.figures import Table, about, described, gib, headline, label, milliseconds, tables
+from bertjax.plan.figures import about, described, gib, headline, label, milliseconds, tables
 from bertjax.plan.planning import Answer
 from bertjax.training.page import escaped, render_page
+from bertjax.training.table import table_html
 
 _OWN_STYLE = """
 p.caption { max-width: 96ch; }
@@ -41,8 +42,8 @@ def render_plan(answer: Answer) -> str:
         _bars([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
         "<h2>What each part of a step takes</h2>",
         _bars([_time_bar(stage) for stage in plan.stages if stage.bound is not None]),
-        _table(memory),
-        *(_table(table) for table in others),
+        table_html(memory),
+        *(table_html(table) for table in others),
     ]
     return render_page(title, body, style=_OWN_STYLE)
 
@@ -86,16 +87,3 @@ def _bar(title: str, parts: dict[str, tuple[float, str]]) -> str:
 
 def _bars(bars: list[str]) -> str:
     return f'<div class="card bars">{"".join(bars)}</div>' if bars else "<p class='caption'>not known</p>"
-
-
-def _table(table: Table) -> str:
-    kinds = ["", *(' class="number"' for _ in table.columns[1:])]
-    heads = "".join(f"<th{kind}>{escaped(name)}</th>" for kind, name in zip(kinds, table.columns, strict=True))
-    rows = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in table.rows
-    )
-    return (
-        f'<h2>{escaped(table.title)}</h2>\n<p class="caption">{escaped(table.note)}</p>\n'
-        f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
