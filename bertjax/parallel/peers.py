@@ -323,6 +323,7 @@ class Peers:
         if number == self.number:
             with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may read it
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._hung_up.add(number)  # it need not be waited for
         whom = "this process" if number == self.number else self._called(number)
         self._stay(_UNWIND_SECONDS)
         self._end(

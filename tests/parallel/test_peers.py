@@ -86,6 +86,35 @@ def test_numbers_that_cannot_be(numbers: list[int], words: str) -> None:
     assert any(isinstance(error, ValueError) and words in str(error) for error in outcomes), outcomes
 
 
+@pytest.mark.parametrize("words", [b"", b"\x00\x00\x12\x04\x00\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_left_of_an_earlier_job_is_not_taken_for_process_0(words: bytes) -> None:
+    address = free_address()
+    host, port = address.split(":")
+
+    def remains() -> None:
+        with socket.create_server((host, int(port))) as listener:
+            for _ in range(2):
+                with listener.accept()[0] as line:
+                    line.recv(1 << 16)
+                    line.sendall(words)
+
+    def first() -> object:
+        earlier.join(5)
+        return call_roll(Place("address", address, 2, 0), "host-0", 10)
+
+    earlier = threading.Thread(target=remains, daemon=True)
+    earlier.start()
+    rolls = in_threads([first, lambda: call_roll(Place("address", address, 2, 1), "host-1", 10)])
+    assert [roll.names for roll in rolls] == [["host-0", "host-1"]] * 2
+
+
+def test_what_never_becomes_process_0_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(TimeoutError, match=f"what answers at {address} is not process 0 of this job"):
+            call_roll(Place("address", address, 2, 1), "host", 1)
+
+
 def test_another_version_is_refused() -> None:
     address = free_address()
 
