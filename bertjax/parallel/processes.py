@@ -230,15 +230,16 @@ class Processes:
             words = f"{type(error).__name__}: {error}"
             with contextlib.suppress(*_UNHEARD):
                 traceback.print_exception(error)
+        code = getattr(error, "exit_code", FAILED)
         try:
             if not isinstance(error, ValueError):
                 # It may be what became of a collective whose other end is gone; the listening thread will say so then.
                 of_jax = isinstance(error, jax.errors.JaxRuntimeError)
                 time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
-            self._peers.fail(words)
+            self._peers.fail(words, code)
             self._say(words)
         finally:
-            os._exit(FAILED)
+            os._exit(code)
 
     def _end(self, words: str, code: int) -> None:
         """End this process, from any thread, whatever goes wrong meanwhile."""

@@ -257,11 +257,21 @@ def test_a_silent_process_is_lost() -> None:
             assert "lost process 1 (host-1): nothing was heard of it" in words and code == LOST
 
 
-def test_an_error_of_one_ends_all() -> None:
+@pytest.mark.parametrize("code", [FAILED, 2])
+def test_an_error_of_one_ends_all(code: int) -> None:
     with crew(3) as three:
-        three.peers[1].fail("the disk is full")
-        for words, code in three.told([0, 2]):
-            assert "process 1 (host-1) ended with an error: the disk is full" in words and code == FAILED
+        three.peers[1].fail("the disk is full", code)
+        for words, told in three.told([0, 2]):
+            assert "process 1 (host-1) ended with an error: the disk is full" in words and told == code
+
+
+def test_who_will_not_wait_for_the_save_ends_all() -> None:
+    with crew(3) as three:
+        for agreement in three.agreements:
+            agreement.go_on()
+        three.peers[1].wake.send(bytes([signal.SIGINT, signal.SIGINT]))
+        for words, code in three.told([0, 1, 2]):
+            assert "interrupted twice" in words and code == 130
 
 
 def test_a_process_that_cannot_listen_any_more_ends_all() -> None:
