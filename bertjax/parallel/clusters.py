@@ -108,11 +108,23 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> Place | None:
     # Two jobs may share a node, so that each has a port of its own, of the 4096 highest.
     port = environment.get("JAX_COORDINATOR_PORT") or str(61_440 + int(environment["SLURM_JOB_ID"]) % 4096)
     tasks_here = environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(",")[0].partition("(")[0]
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    devices = None
-    if int(tasks_here) > 1 and len(visible) > 1:  # the tasks of a node see all its GPUs, and take one each
-        devices = (int(environment["SLURM_LOCALID"]),)
+    devices = _share_of_gpus(int(tasks_here), environment)
     return Place("slurm", hosts.coordinator or f"{node}:{port}", processes, int(environment["SLURM_PROCID"]), devices)
+
+
+def _share_of_gpus(tasks: int, environment: Environment) -> tuple[int, ...] | None:
+    """Which of the GPUs that this task sees are its own, where the tasks of a node see the same ones."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if tasks < 2 or not visible or "SLURM_GPUS_PER_TASK" in environment:
+        return None  # what it sees is its own
+    share, rest = divmod(len(visible.split(",")), tasks)
+    if rest or not share:
+        raise ValueError(
+            f"CUDA_VISIBLE_DEVICES={visible} for {tasks} tasks on this node (SLURM_STEP_TASKS_PER_NODE), which cannot "
+            "have as many each; start as many tasks as GPUs, or give each its own with srun --gpus-per-task"
+        )
+    local = int(environment["SLURM_LOCALID"])
+    return tuple(range(local * share, (local + 1) * share))
 
 
 def _first_node(nodes: str) -> str:

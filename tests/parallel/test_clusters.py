@@ -60,11 +60,23 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
 
 @pytest.mark.parametrize(
     ("visible", "tasks", "devices"),
-    [("0,1,2,3", "4(x2)", (1,)), ("2", "4(x2)", None), ("0,1,2,3", "1(x2)", None), (None, "4", None)],
+    [
+        ("0,1,2,3", "4(x2)", (1,)),
+        ("0,1,2,3,4,5,6,7", "4(x2)", (2, 3)),
+        ("0,1,2,3", "1(x2)", None),
+        (None, "4", None),
+    ],
 )
 def test_tasks_of_a_node_share_its_gpus(visible: str | None, tasks: str, devices: tuple[int, ...] | None) -> None:
     told = SLURM | {"SLURM_STEP_TASKS_PER_NODE": tasks} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
     assert find_place(HostsConfig(), told).local_devices == devices
+    assert find_place(HostsConfig(), told | {"SLURM_GPUS_PER_TASK": "2"}).local_devices is None
+
+
+@pytest.mark.parametrize("visible", ["2", "0,1,2"])
+def test_gpus_that_tasks_cannot_share_evenly_are_refused(visible: str) -> None:
+    with pytest.raises(ValueError, match=rf"CUDA_VISIBLE_DEVICES={visible} for 2 tasks .*--gpus-per-task"):
+        find_place(HostsConfig(), SLURM | {"CUDA_VISIBLE_DEVICES": visible})
 
 
 @pytest.mark.parametrize("told", [GKE, SLICES])
