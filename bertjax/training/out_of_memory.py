@@ -46,12 +46,10 @@ def settings_named(
         if _EXHAUSTED not in str(error):
             raise
         device = mesh.devices.flat[0]
+        changes = _without_training(mesh) if saved is None else remedies(config, mesh, stage)
         lines = [
             f"out of memory while {doing}: {_asked(str(error))}; {_capacity(device)}. Change, in this order:",
-            *[
-                f"  {line}"
-                for line in (remedies(config, mesh, stage) if saved is not None else _without_training(mesh))
-            ],
+            *[f"  {line}" for line in changes],
             *([] if saved is None else [_what_is_left(saved)]),
             f"XLA's words: {_first_line(str(error))}",
         ]

@@ -95,9 +95,9 @@ def test_a_save_that_failed_is_told_instead_of_what_is_left() -> None:
     def saved() -> list[int]:
         raise OSError("checkpoint 7 was not written: the disk is full")
 
-    with pytest.raises(OutOfMemory, match="checkpoint 7 was not written"):
-        with settings_named("training", CONFIG, mesh(), ROWS, saved):
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
+    told = settings_named("training", CONFIG, mesh(), ROWS, saved)
+    with pytest.raises(OutOfMemory, match="checkpoint 7 was not written"), told:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
 def test_an_allocation_that_fails_is_caught() -> None:
