@@ -33,12 +33,18 @@ class OutOfMemory(RuntimeError):
 
 @contextlib.contextmanager
 def settings_named(
-    doing: str, config: Config, mesh: Mesh, stage: Stage | None = None, saved: Callable[[], Sequence[int]] | None = None
+    doing: str,
+    config: Config,
+    mesh: Mesh,
+    stage: Stage | None = None,
+    saved: Callable[[], Sequence[int]] | None = None,
+    *,
+    of_a_recipe: bool = True,
 ) -> Iterator[None]:
     """Raise OutOfMemory for what XLA raises inside, at compile time or later, when memory is exhausted.
 
     `doing` says what was being done; `stage` is the one whose rows were at work, if any were; `saved` gives the steps
-    that have a checkpoint; without it no recipe is at work whose keys could be changed.
+    that have a checkpoint, where some may. Without a recipe there are no keys to change.
     """
     try:
         yield
@@ -46,7 +52,7 @@ def settings_named(
         if _EXHAUSTED not in str(error):
             raise
         device = mesh.devices.flat[0]
-        changes = _without_training(mesh) if saved is None else remedies(config, mesh, stage)
+        changes = remedies(config, mesh, stage) if of_a_recipe else _without_recipe(mesh)
         lines = [
             f"out of memory while {doing}: {_asked(str(error))}; {_capacity(device)}. Change, in this order:",
             *[f"  {line}" for line in changes],
@@ -72,7 +78,7 @@ def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
     ]
 
 
-def _without_training(mesh: Mesh) -> list[str]:
+def _without_recipe(mesh: Mesh) -> list[str]:
     return [*_more_of_a_gpu(mesh), "the machine: devices with more memory, or more of them, among which rows are split"]
 
 

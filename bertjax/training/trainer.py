@@ -312,6 +312,7 @@ def evaluate_params(
     config = replace(config, model=replace(config.model, attention="auto"), mesh=MeshConfig())
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
-    with jax.set_mesh(job.mesh), settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage):
+    told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
+    with jax.set_mesh(job.mesh), told:
         placed = place(params, job.blueprint.shardings.params)
         return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines

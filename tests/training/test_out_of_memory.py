@@ -86,7 +86,8 @@ def test_other_errors_pass() -> None:
 
 
 def test_what_trains_nothing_is_told_no_key_and_of_no_checkpoint() -> None:
-    with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS):
+    told = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
+    with pytest.raises(OutOfMemory) as caught, told:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
     assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
 
