@@ -17,7 +17,7 @@ import jax
 
 from bertjax.config import HostsConfig
 from bertjax.parallel.agreement import Agreement
-from bertjax.parallel.clusters import Place, find_place, split_address
+from bertjax.parallel.clusters import Seat, find_place, split_address
 from bertjax.parallel.peers import EXIT_CODES, FAILED, Peers
 from bertjax.parallel.roll_call import Roll, StoppedElsewhere, call_roll
 
@@ -48,7 +48,7 @@ class Processes:
     `Stopped`, and else where `go_on` says so. An error in one of several ends all.
     """
 
-    def __init__(self, place: Place, hosts: HostsConfig) -> None:
+    def __init__(self, place: Seat, hosts: HostsConfig) -> None:
         self.number, self.count = place.process, place.processes
         self._place, self._hosts = place, hosts
         self._agreement = Agreement()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bertjax
-from bertjax.parallel.clusters import Place, split_address
+from bertjax.parallel.clusters import Seat, split_address
 
 Message = dict[str, Any]
 
@@ -84,7 +84,7 @@ class StoppedElsewhere(Exception):
     """A signal has asked another process to stop before all had come; the argument is its number."""
 
 
-def call_roll(place: Place, name: str, seconds: float) -> Roll:
+def call_roll(place: Seat, name: str, seconds: float) -> Roll:
     """Meet the other processes; `name` is this one's host.
 
     Raises TimeoutError naming the coordinator's address if nobody answers there, or the processes that have not come;
@@ -93,7 +93,7 @@ def call_roll(place: Place, name: str, seconds: float) -> Roll:
     return _receive(place, name, seconds) if place.process == 0 else _report(place, name, seconds)
 
 
-def _report(place: Place, name: str, seconds: float) -> Roll:
+def _report(place: Seat, name: str, seconds: float) -> Roll:
     """What every process but 0 does."""
     deadline = time.monotonic() + seconds
     while True:
@@ -117,7 +117,7 @@ def _report(place: Place, name: str, seconds: float) -> Roll:
         time.sleep(_RETRY_SECONDS)
 
 
-def _wait_for_all(line: Line, place: Place, seconds: float, deadline: float) -> Roll | None:
+def _wait_for_all(line: Line, place: Seat, seconds: float, deadline: float) -> Roll | None:
     """What process 0 says when all have come; None if it is not process 0 that answers.
 
     It may be what is left of an earlier job: JAX's service has the port as long as that job's process 0 lives.
@@ -147,12 +147,12 @@ def _wait_for_all(line: Line, place: Place, seconds: float, deadline: float) -> 
                 return Roll(message["names"], {0: line})
 
 
-def _greeting(place: Place, name: str) -> Message:
+def _greeting(place: Seat, name: str) -> Message:
     me = {"process": place.process, "of": place.processes, "name": name}
     return {"is": _GREETING, "version": bertjax.__version__} | me
 
 
-def _reach(place: Place, seconds: float, deadline: float) -> Line:
+def _reach(place: Seat, seconds: float, deadline: float) -> Line:
     while True:
         try:
             return Line(socket.create_connection(split_address(place.coordinator), timeout=_patience(deadline)))
@@ -170,7 +170,7 @@ def _patience(deadline: float) -> float:
     return min(max(deadline - time.monotonic(), 0.1), 10.0)
 
 
-def _receive(place: Place, name: str, seconds: float) -> Roll:
+def _receive(place: Seat, name: str, seconds: float) -> Roll:
     """What process 0 does."""
     roll, callers = Roll([name, *[""] * (place.processes - 1)]), []
     deadline = time.monotonic() + seconds
@@ -200,7 +200,7 @@ def _receive(place: Place, name: str, seconds: float) -> Roll:
     return roll
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: Seat) -> socket.socket:
     host, port = split_address(place.coordinator)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Elsewhere a machine may be reached under a name that is no address of its own.
@@ -215,7 +215,7 @@ def _listen(place: Place) -> socket.socket:
         ) from error
 
 
-def _hear(roll: Roll, line: Line, place: Place) -> bool:
+def _hear(roll: Roll, line: Line, place: Seat) -> bool:
     """Take what has come from somebody; False if that is over."""
     number = next((number for number, known in roll.lines.items() if known is line), None)
     messages = line.receive()
@@ -244,7 +244,7 @@ def _hear(roll: Roll, line: Line, place: Place) -> bool:
     return True
 
 
-def _who_is_missing(roll: Roll, place: Place, seconds: float) -> str:
+def _who_is_missing(roll: Roll, place: Seat, seconds: float) -> str:
     missing = [str(number) for number, name in enumerate(roll.names) if not name]
     some = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
     there = ", ".join(f"{number} ({name})" for number, name in enumerate(roll.names) if name)
