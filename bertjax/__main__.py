@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("BERTJAX_TRACEBACK"):
             raise
         print(f"bertjax {parsed.verb}: {error}", file=sys.stderr)
-        return _FAILED
+        return getattr(error, "exit_code", _FAILED)
     except KeyboardInterrupt:
         print(f"\nbertjax {parsed.verb}: interrupted; {VERBS[parsed.verb].interrupted}", file=sys.stderr)
         return 130

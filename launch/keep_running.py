@@ -3,9 +3,10 @@
     python launch/keep_running.py [--hand-back] [--pause SECONDS] [--] bertjax pretrain CONFIG ...
 
 The exit codes of `bertjax pretrain` say what to do: 0 it is done; 75 it was preempted or has lost a peer, and resumes
-if it is run again; 130 somebody stopped it; 2 its arguments are wrong; anything else is a failure. Signals are passed
-on. A run that gets nowhere is given up: see MOST_FAILURES and MOST_RESUMES. With --hand-back whoever started this
-resumes the run, on whichever hosts; how often it has is counted in a file of the run, so that it ends all the same.
+if it is run again; 130 somebody stopped it; 2 its arguments are wrong, or another job has taken its directory; anything
+else is a failure. Signals are passed on. A run that gets nowhere is given up: see MOST_FAILURES and MOST_RESUMES. With
+--hand-back whoever started this resumes the run, on whichever hosts; how often it has is counted in a file of the run,
+so that it ends all the same.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _METADATA_SECONDS = 5
 
 
 @dataclass(frozen=True)
-class Place:
+class Seat:
     """One process of a job."""
 
     cluster: str  # who said so
@@ -29,12 +29,12 @@ class Place:
     local_devices: tuple[int, ...] | None = None  # of this machine's GPUs, where its processes share them
 
 
-ALONE = Place("one", "", 1, 0)
+ALONE = Seat("one", "", 1, 0)
 
 Environment = Mapping[str, str]
 
 
-def find_place(hosts: HostsConfig, environment: Environment | None = None) -> Place:
+def find_place(hosts: HostsConfig, environment: Environment | None = None) -> Seat:
     """Where this process stands, as `hosts` and its environment say.
 
     Raises ValueError naming the key or variable that is missing or contradicts another.
@@ -58,7 +58,7 @@ def find_place(hosts: HostsConfig, environment: Environment | None = None) -> Pl
     return _checked(place, hosts)
 
 
-def _checked(place: Place, hosts: HostsConfig) -> Place:
+def _checked(place: Seat, hosts: HostsConfig) -> Seat:
     said = f"(hosts.cluster={hosts.cluster!r}, found: {place.cluster!r})"
     if hosts.processes and place.processes != hosts.processes:
         raise ValueError(
@@ -85,7 +85,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _address(hosts: HostsConfig, environment: Environment) -> Place | None:
+def _address(hosts: HostsConfig, environment: Environment) -> Seat | None:
     """What hosts.coordinator, hosts.processes and hosts.process say, or the variables that JAX has for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
@@ -97,10 +97,10 @@ def _address(hosts: HostsConfig, environment: Environment) -> Place | None:
             f"hosts.coordinator={coordinator!r} with hosts.processes={hosts.processes} and hosts.process="
             f"{hosts.process}: say how many processes there are, and which this one is, from 0 on"
         )
-    return Place("address", coordinator, processes, process)
+    return Seat("address", coordinator, processes, process)
 
 
-def _slurm(hosts: HostsConfig, environment: Environment) -> Place | None:
+def _slurm(hosts: HostsConfig, environment: Environment) -> Seat | None:
     """A task of a job step, as srun starts it."""
     if not {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"} <= environment.keys():
         return None
@@ -108,11 +108,23 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> Place | None:
     # Two jobs may share a node, so that each has a port of its own, of the 4096 highest.
     port = environment.get("JAX_COORDINATOR_PORT") or str(61_440 + int(environment["SLURM_JOB_ID"]) % 4096)
     tasks_here = environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(",")[0].partition("(")[0]
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    devices = None
-    if int(tasks_here) > 1 and len(visible) > 1:  # the tasks of a node see all its GPUs, and take one each
-        devices = (int(environment["SLURM_LOCALID"]),)
-    return Place("slurm", hosts.coordinator or f"{node}:{port}", processes, int(environment["SLURM_PROCID"]), devices)
+    devices = _share_of_gpus(int(tasks_here), environment)
+    return Seat("slurm", hosts.coordinator or f"{node}:{port}", processes, int(environment["SLURM_PROCID"]), devices)
+
+
+def _share_of_gpus(tasks: int, environment: Environment) -> tuple[int, ...] | None:
+    """Which of the GPUs that this task sees are its own, where the tasks of a node see the same ones."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if tasks < 2 or not visible or "SLURM_GPUS_PER_TASK" in environment:
+        return None  # what it sees is its own
+    share, rest = divmod(len(visible.split(",")), tasks)
+    if rest or not share:
+        raise ValueError(
+            f"CUDA_VISIBLE_DEVICES={visible} for {tasks} tasks on this node (SLURM_STEP_TASKS_PER_NODE), which cannot "
+            "have as many each; start as many tasks as GPUs, or give each its own with srun --gpus-per-task"
+        )
+    local = int(environment["SLURM_LOCALID"])
+    return tuple(range(local * share, (local + 1) * share))
 
 
 def _first_node(nodes: str) -> str:
@@ -124,7 +136,7 @@ def _first_node(nodes: str) -> str:
     return prefix + number.partition(",")[0].partition("-")[0] + tail.partition(",")[0]
 
 
-def _tpu(hosts: HostsConfig, environment: Environment) -> Place | None:
+def _tpu(hosts: HostsConfig, environment: Environment) -> Seat | None:
     """A worker of a TPU slice, or of several slices: GKE and queued resources tell variables, a TPU VM its metadata."""
     if not _has_tpu(environment):
         return None
@@ -142,7 +154,7 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> Place | None:
     told = {**described, **environment}
     slices, number = int(told.get("MEGASCALE_NUM_SLICES") or 1), int(told.get("MEGASCALE_SLICE_ID") or 0)
     host = (told.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
-    return Place(
+    return Seat(
         "tpu",
         hosts.coordinator or f"{host}:{environment.get('JAX_COORDINATOR_PORT', PORT)}",
         len(names) * slices,
@@ -178,7 +190,7 @@ def _described(environment: Environment) -> dict[str, str]:
     return {key.strip(): value.strip().strip("'") for key, colon, value in lines if colon}
 
 
-def _kubernetes(hosts: HostsConfig, environment: Environment) -> Place | None:
+def _kubernetes(hosts: HostsConfig, environment: Environment) -> Seat | None:
     """A pod of an indexed Job, by itself or of a JobSet; its host's name is `<job>-<index>.<subdomain>...`."""
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys():
         return None
@@ -198,10 +210,10 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> Place | None:
                 "give the job a headless service as its subdomain, or set hosts.coordinator"
             )
         coordinator = f"{stem}-0.{domain}:{environment.get('JAX_COORDINATOR_PORT', PORT)}"
-    return Place("kubernetes", coordinator, processes, process)
+    return Seat("kubernetes", coordinator, processes, process)
 
 
-_CLUSTERS: dict[str, Callable[[HostsConfig, Environment], Place | None]] = {
+_CLUSTERS: dict[str, Callable[[HostsConfig, Environment], Seat | None]] = {
     "address": _address,
     "slurm": _slurm,
     "tpu": _tpu,

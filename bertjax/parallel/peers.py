@@ -100,10 +100,10 @@ class Peers:
             self._changed.wait_for(lambda: turn in self._gathered)
             return self._gathered.pop(turn)
 
-    def fail(self, why: str) -> None:
-        """Tell the others that this process ends with an error, so that they end too."""
+    def fail(self, why: str, code: int = FAILED) -> None:
+        """Tell the others that this process ends with an error, so that they end too, with the same exit code."""
         self._ending = True
-        self._tell({"is": "failed", "process": self.number, "why": why})
+        self._tell({"is": "failed", "process": self.number, "why": why, "code": code})
         self._stay(_FAREWELL_SECONDS * 2)
 
     def say_goodbye(self) -> None:
@@ -187,7 +187,9 @@ class Peers:
         for number in numbers:
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1:  # for whoever will not wait for the save
-                self._end("interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT])
+                words, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
+                self.fail(words, code)
+                self._end(words, code)
             if number in (signal.SIGTERM, signal.SIGINT) and self.asked is None:
                 self._request(signal.Signals(number))
 
@@ -252,7 +254,7 @@ class Peers:
             self._gone.add(who)
             self._tell(message, but=who)
         # What is wrong here too, this process had better say itself.
-        self._end_in(_FAREWELL_SECONDS, f"{self._called(who)} ended with an error: {message['why']}", FAILED)
+        self._end_in(_FAREWELL_SECONDS, f"{self._called(who)} ended with an error: {message['why']}", message["code"])
 
     def _hear_lost(self, number: int, message: Message) -> None:
         self._be_lost(message["process"], message["why"])
@@ -323,6 +325,7 @@ class Peers:
         if number == self.number:
             with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may read it
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._hung_up.add(number)  # it need not be waited for
         whom = "this process" if number == self.number else self._called(number)
         self._stay(_UNWIND_SECONDS)
         self._end(

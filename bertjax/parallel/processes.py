@@ -17,7 +17,7 @@ import jax
 
 from bertjax.config import HostsConfig
 from bertjax.parallel.agreement import Agreement
-from bertjax.parallel.clusters import Place, find_place, split_address
+from bertjax.parallel.clusters import Seat, find_place, split_address
 from bertjax.parallel.peers import EXIT_CODES, FAILED, Peers
 from bertjax.parallel.roll_call import Roll, StoppedElsewhere, call_roll
 
@@ -48,7 +48,7 @@ class Processes:
     `Stopped`, and else where `go_on` says so. An error in one of several ends all.
     """
 
-    def __init__(self, place: Place, hosts: HostsConfig) -> None:
+    def __init__(self, place: Seat, hosts: HostsConfig) -> None:
         self.number, self.count = place.process, place.processes
         self._place, self._hosts = place, hosts
         self._agreement = Agreement()
@@ -230,15 +230,16 @@ class Processes:
             words = f"{type(error).__name__}: {error}"
             with contextlib.suppress(*_UNHEARD):
                 traceback.print_exception(error)
+        code = getattr(error, "exit_code", FAILED)
         try:
             if not isinstance(error, ValueError):
                 # It may be what became of a collective whose other end is gone; the listening thread will say so then.
                 of_jax = isinstance(error, jax.errors.JaxRuntimeError)
                 time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
-            self._peers.fail(words)
+            self._peers.fail(words, code)
             self._say(words)
         finally:
-            os._exit(FAILED)
+            os._exit(code)
 
     def _end(self, words: str, code: int) -> None:
         """End this process, from any thread, whatever goes wrong meanwhile."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bertjax
-from bertjax.parallel.clusters import Place, split_address
+from bertjax.parallel.clusters import Seat, split_address
 
 Message = dict[str, Any]
 
@@ -55,6 +55,16 @@ class Line:
         except ValueError:
             return None  # some other program
 
+    @property
+    def ended(self) -> bool:
+        """Whether the other end has hung up, and nothing is left to be read."""
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Hang up, also for what else has a copy of the connection."""
         with contextlib.suppress(OSError):
@@ -74,7 +84,7 @@ class StoppedElsewhere(Exception):
     """A signal has asked another process to stop before all had come; the argument is its number."""
 
 
-def call_roll(place: Place, name: str, seconds: float) -> Roll:
+def call_roll(place: Seat, name: str, seconds: float) -> Roll:
     """Meet the other processes; `name` is this one's host.
 
     Raises TimeoutError naming the coordinator's address if nobody answers there, or the processes that have not come;
@@ -83,41 +93,66 @@ def call_roll(place: Place, name: str, seconds: float) -> Roll:
     return _receive(place, name, seconds) if place.process == 0 else _report(place, name, seconds)
 
 
-def _report(place: Place, name: str, seconds: float) -> Roll:
+def _report(place: Seat, name: str, seconds: float) -> Roll:
     """What every process but 0 does."""
     deadline = time.monotonic() + seconds
-    line = _reach(place, seconds, deadline)
-    line.send(_greeting(place, name))
-    try:
-        while True:
-            # Process 0 speaks first if it gives up; this is for when its machine is gone.
-            line.socket.settimeout(max(deadline - time.monotonic(), 0) + 10)
-            messages = line.receive()
-            if messages is None:
-                raise TimeoutError(
-                    f"process 0 at {place.coordinator} took this one, {place.process} of {place.processes}, into its "
-                    f"list and was gone before all had come, within {seconds:.0f} s; see what it printed"
-                )
-            for message in messages:
-                if message["is"] == "refused":
-                    raise {"ValueError": ValueError}.get(message["error"], TimeoutError)(message["why"])
-                if message["is"] == "stopped":
-                    raise StoppedElsewhere(message["signal"])
-                if message["is"] == "complete":
-                    line.socket.settimeout(None)
-                    return Roll(message["names"], {0: line})
-    except BaseException as error:
-        _tell_if_stopped([line], error)
+    while True:
+        line = _reach(place, seconds, deadline)
+        line.send(_greeting(place, name))
+        try:
+            roll = _wait_for_all(line, place, seconds, deadline)
+        except BaseException as error:
+            _tell_if_stopped([line], error)
+            line.close()
+            raise
+        if roll is not None:
+            return roll
         line.close()
-        raise
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"process {place.process} of {place.processes}: what answers at {place.coordinator} is not process 0 "
+                f"of this job, after {seconds:.0f} s; end what is left of an earlier job there, or choose another port "
+                "(hosts.coordinator)"
+            )
+        time.sleep(_RETRY_SECONDS)
 
 
-def _greeting(place: Place, name: str) -> Message:
+def _wait_for_all(line: Line, place: Seat, seconds: float, deadline: float) -> Roll | None:
+    """What process 0 says when all have come; None if it is not process 0 that answers.
+
+    It may be what is left of an earlier job: JAX's service has the port as long as that job's process 0 lives.
+    """
+    known = False
+    while True:
+        # Process 0 speaks first if it gives up; this is for when its machine is gone.
+        line.socket.settimeout(max(deadline - time.monotonic(), 0) + 10 if known else _patience(deadline))
+        messages = line.receive()
+        if messages is None and not known:
+            return None
+        if messages is None:
+            raise TimeoutError(
+                f"process 0 at {place.coordinator} took this one, {place.process} of {place.processes}, into its "
+                f"list and was gone before all had come, within {seconds:.0f} s; see what it printed"
+            )
+        for message in messages:
+            kind = message.get("is")
+            if kind == "welcome":
+                known = True
+            if kind == "refused":
+                raise {"ValueError": ValueError}.get(message["error"], TimeoutError)(message["why"])
+            if kind == "stopped":
+                raise StoppedElsewhere(message["signal"])
+            if kind == "complete":
+                line.socket.settimeout(None)
+                return Roll(message["names"], {0: line})
+
+
+def _greeting(place: Seat, name: str) -> Message:
     me = {"process": place.process, "of": place.processes, "name": name}
     return {"is": _GREETING, "version": bertjax.__version__} | me
 
 
-def _reach(place: Place, seconds: float, deadline: float) -> Line:
+def _reach(place: Seat, seconds: float, deadline: float) -> Line:
     while True:
         try:
             return Line(socket.create_connection(split_address(place.coordinator), timeout=_patience(deadline)))
@@ -135,7 +170,7 @@ def _patience(deadline: float) -> float:
     return min(max(deadline - time.monotonic(), 0.1), 10.0)
 
 
-def _receive(place: Place, name: str, seconds: float) -> Roll:
+def _receive(place: Seat, name: str, seconds: float) -> Roll:
     """What process 0 does."""
     roll, callers = Roll([name, *[""] * (place.processes - 1)]), []
     deadline = time.monotonic() + seconds
@@ -165,7 +200,7 @@ def _receive(place: Place, name: str, seconds: float) -> Roll:
     return roll
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: Seat) -> socket.socket:
     host, port = split_address(place.coordinator)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Elsewhere a machine may be reached under a name that is no address of its own.
@@ -180,7 +215,7 @@ def _listen(place: Place) -> socket.socket:
         ) from error
 
 
-def _hear(roll: Roll, line: Line, place: Place) -> bool:
+def _hear(roll: Roll, line: Line, place: Seat) -> bool:
     """Take what has come from somebody; False if that is over."""
     number = next((number for number, known in roll.lines.items() if known is line), None)
     messages = line.receive()
@@ -201,14 +236,15 @@ def _hear(roll: Roll, line: Line, place: Place) -> bool:
         if of != place.processes or not 0 < number < of:
             why = f"process {number} of {of} on {name} has come to a job of {place.processes} processes"
             raise ValueError(f"{why}; start all with the same hosts.processes, each with its own hosts.process")
-        if number in roll.lines:
+        if number in roll.lines and not roll.lines[number].ended:
             why = f"process {number} has come twice, from {roll.names[number]} and from {name}"
             raise ValueError(f"{why}; give each its own hosts.process")
         roll.lines[number], roll.names[number] = line, name
+        line.send({"is": "welcome"})
     return True
 
 
-def _who_is_missing(roll: Roll, place: Place, seconds: float) -> str:
+def _who_is_missing(roll: Roll, place: Seat, seconds: float) -> str:
     missing = [str(number) for number, name in enumerate(roll.names) if not name]
     some = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
     there = ", ".join(f"{number} ({name})" for number, name in enumerate(roll.names) if name)

@@ -40,7 +40,7 @@ from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.training import remote_checkpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
-from bertjax.training.remote_run import Desk
+from bertjax.training.remote_run import Desk, LostClaim
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
@@ -227,6 +227,8 @@ class Checkpoints:
     def _failures_named(self) -> Iterator[None]:
         try:
             yield
+        except LostClaim:
+            raise
         except Exception as error:
             free = shutil.disk_usage(self._disk).free
             raise OSError(

@@ -23,6 +23,7 @@ class StepMetrics:
     """Collects what steps return and hands out means over the steps since the last look.
 
     `add` waits for the step before the one before: an accelerator always has work queued, the host is never far ahead.
+    On a CPU it waits for the step itself.
     """
 
     def __init__(self, peak_flops: float, tokens_before: float = 0.0) -> None:

@@ -33,12 +33,18 @@ class OutOfMemory(RuntimeError):
 
 @contextlib.contextmanager
 def settings_named(
-    doing: str, config: Config, mesh: Mesh, stage: Stage | None = None, saved: Callable[[], Sequence[int]] = tuple
+    doing: str,
+    config: Config,
+    mesh: Mesh,
+    stage: Stage | None = None,
+    saved: Callable[[], Sequence[int]] | None = None,
+    *,
+    of_a_recipe: bool = True,
 ) -> Iterator[None]:
     """Raise OutOfMemory for what XLA raises inside, at compile time or later, when memory is exhausted.
 
     `doing` says what was being done; `stage` is the one whose rows were at work, if any were; `saved` gives the steps
-    that have a checkpoint.
+    that have a checkpoint, where some may. Without a recipe there are no keys to change.
     """
     try:
         yield
@@ -46,10 +52,11 @@ def settings_named(
         if _EXHAUSTED not in str(error):
             raise
         device = mesh.devices.flat[0]
+        changes = remedies(config, mesh, stage) if of_a_recipe else _without_recipe(mesh)
         lines = [
             f"out of memory while {doing}: {_asked(str(error))}; {_capacity(device)}. Change, in this order:",
-            *[f"  {line}" for line in remedies(config, mesh, stage)],
-            _what_is_left(saved()),
+            *[f"  {line}" for line in changes],
+            *([] if saved is None else [_what_is_left(saved)]),
             f"XLA's words: {_first_line(str(error))}",
         ]
         raise OutOfMemory("\n".join(lines)) from error
@@ -64,9 +71,21 @@ def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
     ]
     if wider:
         found.append(f"--mesh.fsdp {wider[0]}: weights and moments split over {wider[0]} devices")
-    if mesh.devices.flat[0].platform == "gpu" and _FRACTION not in os.environ:
-        found.append(f"{_FRACTION}=0.92 in the environment: jax takes three quarters of a GPU's memory unless told so")
-    return [*found, "bertjax plan RECIPE --topology local: which of these fit, before anything runs"]
+    return [
+        *found,
+        *_more_of_a_gpu(mesh),
+        "bertjax plan RECIPE --topology local: which of these fit, before anything runs",
+    ]
+
+
+def _without_recipe(mesh: Mesh) -> list[str]:
+    return [*_more_of_a_gpu(mesh), "the machine: devices with more memory, or more of them, among which rows are split"]
+
+
+def _more_of_a_gpu(mesh: Mesh) -> list[str]:
+    if mesh.devices.flat[0].platform != "gpu" or _FRACTION in os.environ:
+        return []
+    return [f"{_FRACTION}=0.92 in the environment: jax takes three quarters of a GPU's memory unless told so"]
 
 
 def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
@@ -117,11 +136,15 @@ def _capacity(device: jax.Device) -> str:
     return f"this machine has {physical / 1e9:,.2f} GB{limited}"
 
 
-def _what_is_left(saved: Sequence[int]) -> str:
-    if not saved:
+def _what_is_left(saved: Callable[[], Sequence[int]]) -> str:
+    try:
+        steps = saved()
+    except OSError as error:  # the save that was under way
+        return str(error)
+    if not steps:
         return "There is no checkpoint yet; the same command with the change starts from the beginning."
     return (
-        f"The last checkpoint, of step {max(saved):,}, is as it was; the same command with the change goes on from it."
+        f"The last checkpoint, of step {max(steps):,}, is as it was; the same command with the change goes on from it."
     )
 
 

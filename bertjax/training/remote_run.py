@@ -29,6 +29,8 @@ OWNER_FILE = "owner.json"  # within the run's directory
 class LostClaim(RuntimeError):
     """Another job has begun to train in this run's directory."""
 
+    exit_code = 2  # what no launcher starts again: two jobs would take the run from each other for ever
+
 
 class Claim:
     """The word of process 0 that a run is its job's: an object with a number drawn at the start.

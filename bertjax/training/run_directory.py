@@ -3,6 +3,7 @@
 config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
 vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, provenance
 report.html   the page about the run         huggingface/                  the exported model
+profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
 """
 
 from __future__ import annotations
@@ -92,27 +93,32 @@ def require_shared(directory: Place, processes: Processes) -> None:
     if processes.first:
         replace_text(place, word)
     word = processes.gather("word in the run's directory", word)[0]
-    found = processes.gather("word found", "yes" if _can_read(place, word) else "")
+    wrong = processes.gather("what is wrong with the run's directory", _why_unread(place, word))
     if processes.first:
         place.unlink(missing_ok=True)
-    strangers = [number for number, answer in enumerate(found) if not answer]
+    strangers = [number for number, why in enumerate(wrong) if why]
     if strangers:
+        advice = "mount one under the same name everywhere, or use object storage, and name it with --run-dir"
+        if isinstance(directory, RemotePath):
+            advice = "give every host what it needs to reach it"
         raise ValueError(
             f"run_dir={directory}: {processes.called(strangers)} cannot read what {processes.called([0])} writes "
-            "there, and checkpoints need a directory that all hosts share; mount one under the same name everywhere, "
-            "or use object storage, and name it with --run-dir"
+            f"there ({wrong[strangers[0]]}), and checkpoints need a directory that all hosts share; {advice}"
         )
 
 
-def _can_read(place: Place, word: str) -> bool:
-    """Whether a file has that content, now or in the seconds for which a network disk may remember otherwise."""
+def _why_unread(place: Place, word: str) -> str:
+    """Why a file has not that content, now or in the seconds for which a network disk may remember otherwise."""
     deadline = time.monotonic() + _REMEMBERED_SECONDS
     while True:
-        with contextlib.suppress(OSError):
+        try:
             if place.read_text() == word:
-                return True
+                return ""
+            why = f"{place} holds something else"
+        except OSError as error:
+            why = str(error)
         if time.monotonic() > deadline:
-            return False
+            return why
         time.sleep(0.2)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from bertjax.config import Config
+from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
@@ -308,9 +308,11 @@ def evaluate_params(
 ) -> tuple[dict[str, float], Baselines]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # Who computed the attention when the run was trained may not be had here, and is no part of the model.
-    config = replace(config, model=replace(config.model, attention="auto"))
+    # And it may have been trained on more devices than are here.
+    config = replace(config, model=replace(config.model, attention="auto"), mesh=MeshConfig())
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
-    with jax.set_mesh(job.mesh), settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage):
+    told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
+    with jax.set_mesh(job.mesh), told:
         placed = place(params, job.blueprint.shardings.params)
         return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines

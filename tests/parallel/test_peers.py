@@ -20,7 +20,7 @@ import pytest
 import bertjax
 from bertjax.parallel import agreement as rules
 from bertjax.parallel.agreement import Agreement
-from bertjax.parallel.clusters import Place
+from bertjax.parallel.clusters import Seat
 from bertjax.parallel.peers import FAILED, LOST, Peers
 from bertjax.parallel.roll_call import Line, Roll, StoppedElsewhere, _greeting, call_roll
 
@@ -50,7 +50,7 @@ def in_threads(tasks: list[Callable[[], object]]) -> list[object]:
 
 def join_all(address: str, count: int, numbers: list[int], seconds: float = 30) -> list[object]:
     """What the roll call gives to each of these processes."""
-    places = [Place("address", address, count, number) for number in numbers]
+    places = [Seat("address", address, count, number) for number in numbers]
     return in_threads([lambda place=place: call_roll(place, f"host-{place.process}", seconds) for place in places])
 
 
@@ -76,7 +76,7 @@ def test_a_coordinator_that_nobody_is_at_is_named() -> None:
     address = free_address()
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match=rf"process 2 of 3: nobody answers at {address}"):
-        call_roll(Place("address", address, 3, 2), "host", 1)
+        call_roll(Seat("address", address, 3, 2), "host", 1)
     assert time.monotonic() - begun < 5
 
 
@@ -86,12 +86,41 @@ def test_numbers_that_cannot_be(numbers: list[int], words: str) -> None:
     assert any(isinstance(error, ValueError) and words in str(error) for error in outcomes), outcomes
 
 
+@pytest.mark.parametrize("words", [b"", b"\x00\x00\x12\x04\x00\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_left_of_an_earlier_job_is_not_taken_for_process_0(words: bytes) -> None:
+    address = free_address()
+    host, port = address.split(":")
+
+    def remains() -> None:
+        with socket.create_server((host, int(port))) as listener:
+            for _ in range(2):
+                with listener.accept()[0] as line:
+                    line.recv(1 << 16)
+                    line.sendall(words)
+
+    def first() -> object:
+        earlier.join(5)
+        return call_roll(Seat("address", address, 2, 0), "host-0", 10)
+
+    earlier = threading.Thread(target=remains, daemon=True)
+    earlier.start()
+    rolls = in_threads([first, lambda: call_roll(Seat("address", address, 2, 1), "host-1", 10)])
+    assert [roll.names for roll in rolls] == [["host-0", "host-1"]] * 2
+
+
+def test_what_never_becomes_process_0_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(TimeoutError, match=f"what answers at {address} is not process 0 of this job"):
+            call_roll(Seat("address", address, 2, 1), "host", 1)
+
+
 def test_another_version_is_refused() -> None:
     address = free_address()
 
     def other() -> None:
         line = Line(socket.create_connection(address.split(":")))
-        line.send(_greeting(Place("address", address, 3, 1), "old-host") | {"version": "0.0.7"})
+        line.send(_greeting(Seat("address", address, 3, 1), "old-host") | {"version": "0.0.7"})
         time.sleep(1)
         line.close()
 
@@ -110,7 +139,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen at {address}"):
-            call_roll(Place("address", address, 2, 0), "host", 1)
+            call_roll(Seat("address", address, 2, 0), "host", 1)
 
 
 def test_a_stranger_and_one_that_died_and_came_again() -> None:
@@ -121,7 +150,7 @@ def test_a_stranger_and_one_that_died_and_came_again() -> None:
         for words in (
             b"GET / HTTP/1.1\r\n\r\n",
             b'{"is": "nonsense"}\n',
-            json.dumps(_greeting(Place("address", address, 3, 1), "early")).encode() + b"\n",
+            json.dumps(_greeting(Seat("address", address, 3, 1), "early")).encode() + b"\n",
         ):
             for _ in range(100):
                 with contextlib.suppress(OSError):
@@ -131,7 +160,7 @@ def test_a_stranger_and_one_that_died_and_came_again() -> None:
                     break
                 time.sleep(0.05)
 
-    places = [Place("address", address, 3, number) for number in range(3)]
+    places = [Seat("address", address, 3, number) for number in range(3)]
     first = threading.Thread(target=disturb)
     first.start()
     tasks = [lambda: call_roll(places[0], "host-0", 30)]
@@ -145,7 +174,7 @@ def test_a_signal_during_the_roll_call_is_passed_on() -> None:
 
     def stopped() -> None:
         line = Line(socket.create_connection(address.split(":")))
-        line.send(_greeting(Place("address", address, 4, 1), "host-1"))
+        line.send(_greeting(Seat("address", address, 4, 1), "host-1"))
         line.send({"is": "stopped", "signal": 15})
 
     server = threading.Thread(target=lambda: outcomes.extend(join_all(address, 4, [0, 2])))
@@ -228,11 +257,21 @@ def test_a_silent_process_is_lost() -> None:
             assert "lost process 1 (host-1): nothing was heard of it" in words and code == LOST
 
 
-def test_an_error_of_one_ends_all() -> None:
+@pytest.mark.parametrize("code", [FAILED, 2])
+def test_an_error_of_one_ends_all(code: int) -> None:
     with crew(3) as three:
-        three.peers[1].fail("the disk is full")
-        for words, code in three.told([0, 2]):
-            assert "process 1 (host-1) ended with an error: the disk is full" in words and code == FAILED
+        three.peers[1].fail("the disk is full", code)
+        for words, told in three.told([0, 2]):
+            assert "process 1 (host-1) ended with an error: the disk is full" in words and told == code
+
+
+def test_who_will_not_wait_for_the_save_ends_all() -> None:
+    with crew(3) as three:
+        for agreement in three.agreements:
+            agreement.go_on()
+        three.peers[1].wake.send(bytes([signal.SIGINT, signal.SIGINT]))
+        for words, code in three.told([0, 1, 2]):
+            assert "interrupted twice" in words and code == 130
 
 
 def test_a_process_that_cannot_listen_any_more_ends_all() -> None:

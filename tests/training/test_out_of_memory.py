@@ -85,6 +85,22 @@ def test_other_errors_pass() -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
 
 
+def test_what_trains_nothing_is_told_no_key_and_of_no_checkpoint() -> None:
+    told = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
+    with pytest.raises(OutOfMemory) as caught, told:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
+    assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
+
+
+def test_a_save_that_failed_is_told_instead_of_what_is_left() -> None:
+    def saved() -> list[int]:
+        raise OSError("checkpoint 7 was not written: the disk is full")
+
+    told = settings_named("training", CONFIG, mesh(), ROWS, saved)
+    with pytest.raises(OutOfMemory, match="checkpoint 7 was not written"), told:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
+
+
 def test_an_allocation_that_fails_is_caught() -> None:
     with pytest.raises(OutOfMemory, match=r"281,474.98 GB more"), settings_named("x", CONFIG, mesh()):
         jnp.ones((2**16, 2**16, 2**14)).block_until_ready()

@@ -151,8 +151,9 @@ def test_a_younger_job_owns_the_run(run, desk, tmp_path):
     with desk_for(run, str(tmp_path / "elsewhere"), process=0) as younger:
         assert saved.save(5, state_at(5), metadata()) and not saved.wait()
         assert "did not end in order" in younger.claim.take()
-        with pytest.raises(OSError, match=f"6 was not written: {run}: another job trains there now"):
+        with pytest.raises(LostClaim, match=f"{run}: another job trains there now") as lost:
             saved.save(6, state_at(6), metadata())
+        assert lost.value.exit_code == 2, "what launch/keep_running.py does not start again"
         logs = desk.folder / "logs"
         logs.mkdir()
         (logs / "late").write_text("late")
@@ -175,7 +176,7 @@ def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, desk, 
     saved = Checkpoints(run / "checkpoints", keep_last=2, desk=desk)
     monkeypatch.setattr(RemotePath, "upload_all", overtaken)
     saved.save(1, state_at(1), metadata())
-    with pytest.raises(OSError, match="another job trains there now"):
+    with pytest.raises(LostClaim, match="another job trains there now"):
         saved.wait()
     assert saved.steps() == []
 
@@ -220,7 +221,7 @@ def test_a_save_that_fails_is_named_and_the_next_one_works(run, desk, monkeypatc
 def test_a_run_that_was_removed(run, desk):
     saved = save(run, desk, 1)
     run.rmtree()
-    with pytest.raises(OSError, match=rf"checkpoints/2 was not written: {run}/{OWNER_FILE}.* is gone"):
+    with pytest.raises(LostClaim, match=rf"{run}/{OWNER_FILE}.* is gone"):
         saved.save(2, state_at(2), metadata())
 
 
