@@ -92,6 +92,11 @@ class Plan:
     price: float | None  # of a chip and hour
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is of every stage of the recipe."""
+        return len(self.stages) == 1 + len(self.asked.stages)
+
+    @property
     def fits(self) -> bool:
         """Whether every stage does."""
         return all(stage.fits for stage in self.stages)

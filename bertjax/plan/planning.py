@@ -49,5 +49,6 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     suggestion = suggest(plan, say) if arguments.suggest else None
     if arguments.topology == LOCAL and suggestion is None and topology.capacity is not None:
         suggestion = pick_microbatches(plan, say)
-    advice = None if plan.fits or suggestion is not None else advise(plan, say)
+    is_answered = suggestion is not None and suggestion.is_whole
+    advice = None if plan.fits or is_answered else advise(plan, say)
     return Answer(plan, advice, suggestion)
