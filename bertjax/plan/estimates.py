@@ -40,7 +40,6 @@ class StagePlan:
     collectives: tuple[Collective, ...]
     bound: Bound | None
     peak: float | None  # FLOP/s of one device
-    chips: float
 
     @property
     def fits(self) -> bool:
@@ -187,7 +186,6 @@ def plan_stage(
         collectives=collectives,
         bound=bound,
         peak=topology.chip.flops if topology.chip else None,
-        chips=topology.chips,
     )
 
 
