@@ -29,9 +29,8 @@ class Replicated:
     def __str__(self) -> str:
         arrays = ", ".join(f"{path} ({size / 1e6:,.1f} MB)" for path, size in self.largest)
         return (
-            f"{self.share:.1%} of the copies that the mesh could save are there, the largest of"
-            f" {arrays}; give their dims "
-            "logical names that bertjax/parallel/sharding.py maps to a mesh axis"
+            f"{self.share:.1%} of the copies that the mesh could save are there, the largest of {arrays}; "
+            "give their dims logical names that bertjax/parallel/sharding.py maps to a mesh axis"
         )
 
 
@@ -42,10 +41,8 @@ def replicated(params: Any, mesh: Mesh) -> Replicated:
         return Replicated(0.0, ())
     leaves = jax.tree_util.tree_leaves_with_path(params)
     sizes = {jax.tree_util.keystr(path, simple=True, separator="."): _bytes(leaf) for path, leaf in leaves}
-    copied = {
-        name: size * (devices // _shards(leaf) - 1)
-        for (name, size), (_, leaf) in zip(sizes.items(), leaves, strict=True)
-    }
+    shards = [_shards(leaf) for _, leaf in leaves]
+    copied = {name: size * (devices // n - 1) for (name, size), n in zip(sizes.items(), shards, strict=True)}
     largest = sorted((name for name in copied if copied[name]), key=lambda name: -copied[name])[:_NAMED]
     share = sum(copied.values()) / (sum(sizes.values()) * (devices - 1))
     return Replicated(share, tuple((name, sizes[name]) for name in largest))

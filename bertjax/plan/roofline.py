@@ -2,7 +2,8 @@
 
 Assumed: matmuls run at the data sheet's bf16 peak, main memory and links at theirs; latency costs nothing. A ring along
 a dim of a TPU's torus uses its links in both directions where the dim closes and the group has all of it, in one where
-not; groups that lie between each other share links; one that spreads over several dims uses the links of all. Between slices (of GPUs: hosts) each device has its share of the network.
+not; groups that lie between each other share links; one that spreads over several dims uses the links of all. Between
+slices (of GPUs: hosts) each device has its share of the network.
 """
 
 from __future__ import annotations
