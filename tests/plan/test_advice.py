@@ -136,7 +136,10 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
 ) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
-    monkeypatch.setattr(planning, "answer", lambda *_: planning.Answer(too_large, None, None))
+    monkeypatch.setattr(
+        planning, "answer", lambda *_: planning.Answer(too_large, None, None, "vocabulary of 300 entries")
+    )
     arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan")
     assert bertjax.cli.plan.plan(arguments, []) == 3
-    assert "does not fit" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "does not fit" in shown and "vocabulary of 300 entries" in shown
