@@ -26,7 +26,7 @@ from bertjax.plan.changes import flags_for
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline
-from bertjax.plan.suggest import _starts, _widths, pick_microbatches
+from bertjax.plan.suggest import Suggestion, _starts, _widths, pick_microbatches
 from bertjax.plan.topologies import open_topology
 from bertjax.training.stages import stages_of
 
@@ -129,6 +129,8 @@ def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
     assert choice.planned.fits
     assert choice.flags == "--training.grad-accum-steps 2"
     assert choice.flags in choice.text
+    nothing = replace(choice, planned=None)
+    assert Suggestion((choice,)).is_whole and not Suggestion((choice, nothing)).is_whole
 
 
 def test_a_plan_that_does_not_fit_ends_with_code_3(
