@@ -14,6 +14,7 @@ from bertjax.input.made_up_text import ABOUT, made_up_batches
 from bertjax.input.training_data import open_training_data
 from bertjax.text.progress import ProgressLine
 from bertjax.text.sources import parse_source, source_files
+from bertjax.text.vocabulary_size import vocabulary_size
 from bertjax.training.bench import Input, Machine, MakeRows, StageFigures, bench, slots
 from bertjax.training.environment import environment
 from bertjax.training.files import replace_text
@@ -44,12 +45,12 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     """The config with its vocabulary's size, what makes its rows, and what they are made of: its text, if there."""
     missing = "--made-up" if made_up else why_there_is_no_text(config.data.sources)
     if missing:
-        size = config.data.vocab_size
+        size, vocabulary = vocabulary_size(config.data)
         steps = max(slots(stage) for stage in stages_of(config))
         least, most = _MADE_UP_TOKENS
         tokens = min(max(_MADE_UP_STEPS * steps, least), most)
         config = replace(config, model=replace(config.model, vocab_size=size))
-        about = f"{ABOUT}, {tokens:,} of them, for a vocabulary of {size:,} ({missing})"
+        about = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
         return config, lambda data, seed: made_up_batches(data, seed, tokens), about
     content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine())
     config = replace(config, model=replace(config.model, vocab_size=content.tokenizer.vocab_size))

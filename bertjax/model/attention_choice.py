@@ -5,8 +5,9 @@ Nothing is asked of the machine at hand, for a step may be compiled for another 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -16,7 +17,17 @@ from bertjax.model.attention_backends import SPLASH_LENGTHS
 FUSED_FROM = 512  # tokens a row; below it the probabilities are small, and XLA fuses the rest as well
 CUDNN_HEAD_DIM = 128  # at most; Hopper takes 256
 CUDNN_PACKED_FROM = (0, 11, 2)  # the jax whose backward pass with a mask computes no gradient of the mask
+CUDNN_CAPABILITY = (8, 0)  # CUDA compute capability, at least: Ampere
+_DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs that a plan may be for and that are not here
 FUSED = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by the name jax has for the platform
+
+
+def compute_capability(device: Any) -> str | None:
+    """What jax says that a GPU can do: of NVIDIA's a number as 9.0, of others a name; None of other devices."""
+    told = getattr(device, "compute_capability", None)
+    if told is not None or device.platform not in ("gpu", "cuda"):
+        return told
+    return next((number for name, number in _DESCRIBED.items() if name in device.device_kind), None)
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,12 @@ def choose_attention(
     platform: str,
     length: int,
     packed: bool,
+    capability: str | None,
     jax_version: tuple[int, ...] = jax.__version_info__,
 ) -> AttentionChoice:
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
+    `capability` is what `compute_capability` says of its devices.
     Raises ValueError if `model.attention` names one that cannot do it, with the reason and what to do.
     """
     asked = model.attention
@@ -55,7 +68,7 @@ def choose_attention(
     backend = FUSED.get(platform, "xla") if asked == "auto" else asked
     if backend == "xla":
         return AttentionChoice("xla", f"there is no other for {platform}")
-    hindrance = _hindrance(backend, model, platform, length, packed, jax_version)
+    hindrance = _hindrance(backend, model, platform, length, packed, capability, jax_version)
     if asked != "auto":
         if hindrance is not None:
             raise ValueError(f"model.attention={asked!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
@@ -68,7 +81,13 @@ def choose_attention(
 
 
 def _hindrance(
-    backend: str, model: ModelConfig, platform: str, length: int, packed: bool, jax_version: tuple[int, ...]
+    backend: str,
+    model: ModelConfig,
+    platform: str,
+    length: int,
+    packed: bool,
+    capability: str | None,
+    jax_version: tuple[int, ...],
 ) -> Hindrance | None:
     """The first thing that keeps a fused back end from it, if there is one."""
     if FUSED.get(platform) != backend:
@@ -81,7 +100,18 @@ def _hindrance(
         )
     if backend == "splash":
         return _splash_hindrance(length)
-    return _cudnn_hindrance(model, length, packed, jax_version)
+    return _device_hindrance(capability) or _cudnn_hindrance(model, length, packed, jax_version)
+
+
+def _device_hindrance(capability: str | None) -> Hindrance | None:
+    number = re.fullmatch(r"(\d+)\.(\d+)", capability or "")
+    if number and tuple(map(int, number.groups())) >= CUDNN_CAPABILITY:
+        return None
+    needed = ".".join(map(str, CUDNN_CAPABILITY))
+    return Hindrance(
+        f"cudnn needs an NVIDIA GPU of compute capability {needed} or more, and this one has {capability or 'none'}",
+        "set model.attention='xla'",
+    )
 
 
 def _splash_hindrance(length: int) -> Hindrance | None:

@@ -26,7 +26,6 @@ class Chip:
     link: float  # one direction of one link of a TPU's torus; of a GPU all of its NVLinks, one direction
     dims: int  # of the torus; 0 for a switch
     network: float  # this device's share of its host's network, one direction
-    devices_per_host: int
     cores_of_a_chip: int = 1  # jax devices that share a chip and its links
 
     @property
@@ -57,15 +56,15 @@ def gpu_memory_share() -> float:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", "TPU v4", 30.75 * GIB, 1.228e12, 4.5e10, 3, 6.25e9, 4),
-        Chip("v5e", "TPU v5 lite", 15.75 * GIB, 8.19e11, 4.5e10, 2, 3.125e9, 4),
-        Chip("v5p", "TPU v5", 95.73 * GIB, 2.765e12, 9e10, 3, 6.25e9, 4),
-        Chip("v6e", "TPU v6 lite", 31.24 * GIB, 1.64e12, 9e10, 2, 1.25e10, 4),
+        Chip("v4", "TPU v4", 30.75 * GIB, 1.228e12, 4.5e10, 3, 6.25e9),
+        Chip("v5e", "TPU v5 lite", 15.75 * GIB, 8.19e11, 4.5e10, 2, 3.125e9),
+        Chip("v5p", "TPU v5", 95.73 * GIB, 2.765e12, 9e10, 3, 6.25e9),
+        Chip("v6e", "TPU v6 lite", 31.24 * GIB, 1.64e12, 9e10, 2, 1.25e10),
         # A jax device is one of the chip's two halves.
-        Chip("tpu7x", "TPU7x", 94.74 * GIB, 3.69e12, 9e10, 3, 6.25e9, 8, cores_of_a_chip=2),
-        Chip("h100", "NVIDIA H100 80GB HBM3", 80e9, 3.35e12, 4.5e11, 0, 5e10, 8),
-        Chip("h200", "NVIDIA H200", 141e9, 4.8e12, 4.5e11, 0, 5e10, 8),
-        Chip("b200", "NVIDIA B200", 180e9, 7.7e12, 9e11, 0, 5e10, 8),
+        Chip("tpu7x", "TPU7x", 94.74 * GIB, 3.69e12, 9e10, 3, 6.25e9, cores_of_a_chip=2),
+        Chip("h100", "NVIDIA H100 80GB HBM3", 80e9, 3.35e12, 4.5e11, 0, 5e10),
+        Chip("h200", "NVIDIA H200", 141e9, 4.8e12, 4.5e11, 0, 5e10),
+        Chip("b200", "NVIDIA B200", 180e9, 7.7e12, 9e11, 0, 5e10),
     )
 }
 

@@ -40,7 +40,6 @@ class StagePlan:
     collectives: tuple[Collective, ...]
     bound: Bound | None
     peak: float | None  # FLOP/s of one device
-    chips: float
 
     @property
     def fits(self) -> bool:
@@ -90,6 +89,11 @@ class Plan:
     stages: tuple[StagePlan, ...]
     replicated: Replicated
     price: float | None  # of a chip and hour
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of every stage of the recipe."""
+        return len(self.stages) == 1 + len(self.asked.stages)
 
     @property
     def fits(self) -> bool:
@@ -182,7 +186,6 @@ def plan_stage(
         collectives=collectives,
         bound=bound,
         peak=topology.chip.flops if topology.chip else None,
-        chips=topology.chips,
     )
 
 

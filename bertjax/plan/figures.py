@@ -85,7 +85,7 @@ def cost_table(plan: Plan) -> Table:
         rows.append(_cost_row("all", sum(stage.steps for stage in plan.stages), plan.hours, plan))
     price = "" if plan.price is None else f", at {plan.price:,.2f} a chip-hour"
     return Table(
-        "The whole recipe",
+        "The whole recipe" if plan.is_whole else f"{label(plan.stages[0]).capitalize()} of the recipe",
         f"{plan.topology.chips:,.0f} chips{price}; at best, and if nothing overlaps; without evaluation, saving, "
         "start-up or restarts",
         ("stage", "steps", "hours", "chip-hours", "cost"),
@@ -128,14 +128,15 @@ def collectives_table(stage: StagePlan) -> Table:
 
 def headline(plan: Plan) -> str:
     """The answer in one sentence."""
+    name = plan.config.name if plan.is_whole else f"{label(plan.stages[0])} of {plan.config.name}"
     if not plan.fits:
         first = next(stage for stage in plan.stages if not stage.fits)
         needed = "more" if first.needed is None else f"{gib(first.needed)} GiB"
         return (
-            f"{plan.config.name} does not fit {plan.topology.name}: {label(first)} needs {needed} a device, "
+            f"{name} does not fit {plan.topology.name}: {label(first)} needs {needed} a device, "
             f"which has {gib(first.capacity or 0)}"
         )
-    whole = f"{plan.config.name} fits {plan.topology.name}"
+    whole = f"{name} fits {plan.topology.name}"
     if plan.hours is None:
         return whole
     chip_hours = plan.hours[0] * plan.topology.chips

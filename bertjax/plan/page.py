@@ -35,6 +35,7 @@ def render_plan(answer: Answer) -> str:
     body = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">{escaped(about(plan))}; planned by bertjax, compiled with the real compiler</p>',
+        f'<p class="about">{escaped(answer.vocabulary)}</p>',
         *(f'<p class="about">{escaped(described(stage))}</p>' for stage in plan.stages),
         f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
         *(f'<div class="card" style="margin-top:18px"><pre>{escaped(text)}</pre></div>' for text in words),

@@ -11,6 +11,7 @@ from bertjax.plan.estimates import Plan, Say, make_plan
 from bertjax.plan.figures import about, as_text, described, headline, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
+from bertjax.text.vocabulary_size import vocabulary_size
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,14 @@ class Answer:
     plan: Plan
     advice: Advice | None  # where it does not fit
     suggestion: Suggestion | None  # where one was asked for
+    vocabulary: str  # how large it is, and how that is known
 
     @property
     def text(self) -> str:
         """For the terminal."""
         plan = self.plan
         stages = "\n".join(described(stage) for stage in plan.stages)
-        parts = [f"\n{about(plan)}\n{stages}", *(as_text(table) for table in tables(plan))]
+        parts = [f"\n{about(plan)}\n{self.vocabulary}\n{stages}", *(as_text(table) for table in tables(plan))]
         if plan.replicated.is_much:
             parts.append(f"WARNING: {plan.replicated}")
         parts += [f"{headline(plan)}."]
@@ -42,12 +44,13 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
 
     Raises ValueError like `open_topology` and `make_plan`.
     """
-    # A run takes the number of entries from its vocabulary; the recipe says how many that has.
-    config = replace(config, model=replace(config.model, vocab_size=config.data.vocab_size))
+    entries, vocabulary = vocabulary_size(config.data)
+    config = replace(config, model=replace(config.model, vocab_size=entries))
     topology = open_topology(arguments.topology, arguments.slices)
     plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None
     if arguments.topology == LOCAL and suggestion is None and topology.capacity is not None:
         suggestion = pick_microbatches(plan, say)
-    advice = None if plan.fits or suggestion is not None else advise(plan, say)
-    return Answer(plan, advice, suggestion)
+    is_answered = suggestion is not None and suggestion.is_whole
+    advice = None if plan.fits or is_answered else advise(plan, say)
+    return Answer(plan, advice, suggestion, vocabulary)

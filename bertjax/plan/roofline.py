@@ -1,12 +1,14 @@
 """How fast a step can be at best: the time of each thing it must do, if the chip did nothing else at its full rate.
 
 Assumed: matmuls run at the data sheet's bf16 peak, main memory and links at theirs; latency costs nothing. A ring along
-a dim of a TPU's torus uses its links in both directions where the dim closes, in one where it does not; a group that
-spreads over several dims uses all of them. Between slices (of GPUs: hosts) each device has its share of the network.
+a dim of a TPU's torus uses its links in both directions where the dim closes and the group has all of it, in one where
+not; groups that lie between each other share links; one that spreads over several dims uses the links of all. Between
+slices (of GPUs: hosts) each device has its share of the network.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +93,15 @@ def _rate(members: Sequence[Any], topology: Topology, chip: Chip) -> float:
     spread = [dim for dim in range(len(topology.wraps)) if len({place[dim] for place in places}) > 1]
     if not spread:
         return _DIE_TO_DIE * chip.link
-    whole = [topology.wraps[dim] for dim in spread]
-    links = sum(2 if wraps else 1 for wraps in whole)
+    links = sum(_links([place[dim] for place in places], dim, topology) for dim in spread)
     return links * chip.link / chip.cores_of_a_chip
+
+
+def _links(along: Sequence[int], dim: int, topology: Topology) -> float:
+    """How many links along a dim a device of a group has for itself, by the group's places there."""
+    places = sorted(set(along))
+    extent = 1 + max(device.coords[dim] for device in topology.devices)
+    is_ring = topology.wraps[dim] and len(places) == extent
+    # What lies between the places of one group belongs to others, which use the same links.
+    stride = min(after - before for before, after in itertools.pairwise(places))
+    return (2 if is_ring else 1) / stride

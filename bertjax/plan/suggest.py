@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bertjax.config import MeshConfig
 from bertjax.plan.changes import Change, as_it_is, flags_for, meshes, microbatches, shards_of
-from bertjax.plan.compiling import TooLarge
+from bertjax.plan.compiling import TooLarge, argument_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, milliseconds
 
@@ -37,7 +38,7 @@ class Choice:
             if self.before.bound is not None and self.before.fits:
                 step += f" (as it is: {milliseconds(self.before.bound.overlapped)})"
         used = f"{gib(self.planned.needed or 0)} GiB a device"
-        flags = self.flags or "as the recipe has it"
+        flags = self.flags or "as it is"
         return (
             f"{label(self.before)}: best of {self.compiled} compiled: {flags}: {', '.join(filter(None, (step, used)))}"
         )
@@ -48,6 +49,11 @@ class Suggestion:
     """The choice for each stage."""
 
     choices: tuple[Choice, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a plan that fits for every stage."""
+        return all(choice.planned is not None for choice in self.choices)
 
     @property
     def text(self) -> str:
@@ -84,7 +90,7 @@ def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple
         while change is not None and change not in seen and len(tried) < _MOST_COMPILATIONS:
             seen.add(change)
             if change not in tried:
-                say(f"trying {flags_for(plan, stage, change) or 'what was asked for'}")
+                say(f"trying {flags_for(plan, stage, change) or 'what is asked for'}")
                 tried[change] = _compiled(plan, stage, change)
             change = _next(plan, tried[change], change)
     allowed = _allowed(starts, tried)
@@ -102,17 +108,31 @@ def _allowed(starts: list[Change], tried: dict[Change, StagePlan]) -> set[Change
 
 
 def _starts(plan: Plan, stage: StagePlan) -> list[Change]:
-    """One per mesh and rematerialisation worth a try, with as many microbatches as the recipe has.
+    """What was asked for, then one per mesh and rematerialisation worth a try, with as many microbatches.
 
-    Whole copies of the weights cost the least time where they fit, so that few widths of fsdp are tried; `full`
-    recomputes a third of all and only saves what `dots` keeps, so that it is left to advice.
+    `full` recomputes a third of all and only saves what `dots` keeps, so that it is left to advice.
     """
     now = as_it_is(stage.config, stage.stage)
+    kinds = [(mesh, remat) for mesh in _widths(plan, stage) for remat in ("none", "dots")]
+    return list(dict.fromkeys([now, *(Change(mesh, remat, now.grad_accum_steps) for mesh, remat in kinds)]))
+
+
+def _widths(plan: Plan, stage: StagePlan) -> list[MeshConfig]:
+    """The least fsdp with which parameters and moments fit, for whole copies cost the least time; twice that; the most.
+
+    Nothing is compiled for it.
+    """
     devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
+
+    def holds(mesh: MeshConfig) -> bool:
+        config = replace(stage.config, mesh=mesh)
+        sizes = argument_sizes(config, stage.stage, mesh_on(config, plan.topology))
+        return plan.topology.capacity is None or sum(sizes) <= plan.topology.capacity
+
     wide = list(meshes(stage.config, devices, slices))
-    kinds = [(mesh, remat) for mesh in wide[:1] + wide[1:4:2] for remat in ("none", "dots")]
-    asked = [now] if now.mesh.tensor > 1 else []
-    return asked + [Change(mesh, remat, now.grad_accum_steps) for mesh, remat in kinds]
+    least = next((number for number, mesh in enumerate(wide) if holds(mesh)), len(wide))
+    wide = wide[least:]
+    return list(dict.fromkeys(wide[:2] + wide[-1:]))
 
 
 def _with_own_microbatches(shared: Change, stage: StagePlan) -> Change:

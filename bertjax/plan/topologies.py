@@ -25,6 +25,16 @@ SHAPES = {
     "h200": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
     "b200": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
 }
+# Other names of kinds, for the same message.
+ALIASES = {
+    "v5litepod": "v5e",
+    "v5lite": "v5e",
+    "trillium": "v6e",
+    "ironwood": "tpu7x",
+    "v7x": "tpu7x",
+    "tpu7": "tpu7x",
+}
+_CORES_IN_TYPES = ("v4", "v5p")  # whose accelerator types, as v5p-16, count two cores a chip
 _FULL_TORUS = 16  # chips along a dim of a v5e or v6e slice that closes into a ring
 _CUBE = 4  # chips along each dim of the blocks that v4, v5p and tpu7x are built of; whole blocks close into rings
 _MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
@@ -115,7 +125,15 @@ def parse_name(name: str, slices: int = 1) -> Name:
 
 def _nearest(name: str) -> str:
     known = [f"{kind}:{shape}" for kind, shapes in SHAPES.items() for shape in shapes]
-    kind = name.partition(":")[0]
+    kind, shape = re.match(r"([a-z0-9]*)(.*)", name.lower()).groups()
+    kind = ALIASES.get(kind, kind)
+    name = f"{kind}{shape}"
+    counted = re.fullmatch(r"-(\d+)", shape)
+    if kind in CHIPS and counted:
+        chips = int(counted.group(1)) // (2 if kind in _CORES_IN_TYPES else 1)
+        as_many = [one for one in SHAPES[kind] if math.prod(int(size) for size in one.split("x")) == chips]
+        if as_many:
+            return f"of as many chips: {', '.join(f'{kind}:{one}' for one in as_many)}"
     near = [one for one in known if one.startswith(f"{kind}:")] if kind in CHIPS else []
     near = difflib.get_close_matches(name, near or known, 4, 0.6 if not near else 0.3) or near[:4]
     near.sort(key=lambda one: (not one.startswith(name), known.index(one) if one.startswith(name) else 0))
@@ -132,6 +150,8 @@ def open_topology(name: str, slices: int = 1) -> Topology:
     from bertjax.parallel.mesh import slice_numbers
 
     if name == LOCAL:
+        if slices != 1:
+            raise ValueError(f"--slices {slices} with --topology local: this machine says itself which slices it has")
         return _local()
     parsed = parse_name(name, slices)
     devices = _tpu_devices(parsed) if parsed.chip.is_tpu else _gpu_devices(parsed)

@@ -21,8 +21,10 @@ _PEAKS_TFLOPS = (
     (r"TPU v4", 275.0),
     (r"TPU v3", 61.5),
     (r"TPU v2", 22.5),
+    (r"\bGB200\b", 2500.0),
     (r"\bB200\b", 2250.0),
-    (r"\bH100 (PCIe|NVL)", 756.0),
+    (r"\bH100 NVL", 835.0),
+    (r"\bH100 PCIe", 756.0),
     (r"\b(H100|H200|GH200)\b", 989.5),
     (r"\bA100\b", 312.0),
     (r"\bL40S\b", 362.0),
@@ -114,4 +116,6 @@ def device_peak(device: jax.Device) -> Peak:
     known = peak_flops(device.device_kind)
     if known is not None:
         return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")
+    if device.platform != "cpu":
+        return matmul_peak(device)
     return Peak(measured_peak_flops(), f"fastest float32 matmul measured on this {device.device_kind}")

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
-from bertjax.model.attention_choice import AttentionChoice, choose_attention
+from bertjax.model.attention_choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
@@ -206,8 +206,17 @@ def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> li
 
 def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[AttentionChoice]:
     """The back end of each stage's attention."""
-    platform = mesh.devices.flat[0].platform
-    return [choose_attention(config.model, platform, s.data.sequence_length, s.data.pair_slots > 1) for s in stages]
+    device = mesh.devices.flat[0]
+    return [
+        choose_attention(
+            config.model,
+            device.platform,
+            stage.data.sequence_length,
+            stage.data.pair_slots > 1,
+            compute_capability(device),
+        )
+        for stage in stages
+    ]
 
 
 def _describe_attention(choices: list[AttentionChoice]) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention_backends import Backend
-from bertjax.model.attention_choice import choose_attention
+from bertjax.model.attention_choice import choose_attention, compute_capability
 from bertjax.model.bert import Bert, Params, bind
 from bertjax.model.dropout import row_keys
 from bertjax.parallel.mesh import BATCH_AXES
@@ -75,7 +75,9 @@ def _is_packed(batch: Batch) -> bool:
 
 def _attention(blueprint: Blueprint, batch: Batch, platform: str) -> Backend:
     """The back end that computes the attention over such rows."""
-    return choose_attention(blueprint.model, platform, batch["input_ids"].shape[1], _is_packed(batch)).backend
+    capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
+    length = batch["input_ids"].shape[1]
+    return choose_attention(blueprint.model, platform, length, _is_packed(batch), capability).backend
 
 
 def split_microbatches(batch: Any, count: int) -> Any:

@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 from sides import Side, Work
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_choice import choose_attention
+from bertjax.model.attention_choice import choose_attention, compute_capability
 from bertjax.training.flops import peak_flops, train_flops_per_token
 
 SIZES = {  # name: (layers, hidden, heads)
@@ -105,7 +106,8 @@ def measure(row: Row, steps: int, rounds: int) -> list[dict]:
         attention = "sdpa"
         if kind_of_side == "bertjax":
             where = "cpu" if work.device == "cpu" else "gpu"
-            attention = str(choose_attention(work.model, where, work.length, work.pairs > 1))
+            capability = compute_capability(SimpleNamespace(platform=where, device_kind=kind))
+            attention = str(choose_attention(work.model, where, work.length, work.pairs > 1, capability))
         found.append(
             {
                 "row": row.name,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_choice import choose_attention
+from bertjax.model.attention_choice import choose_attention, compute_capability
 
 NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
 MODEL = ModelConfig(attention_probs_dropout_prob=0.0, dtype="bfloat16")
@@ -63,7 +64,7 @@ MODEL = ModelConfig(attention_probs_dropout_prob=0.0, dtype="bfloat16")
     ],
 )
 def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str) -> None:
-    assert str(choose_attention(replace(MODEL, **change), platform, length, packed, jax_version)) == expected
+    assert str(choose_attention(replace(MODEL, **change), platform, length, packed, "9.0", jax_version)) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,5 +93,29 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
 )
 def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, change: dict, complaint: str) -> None:
     with pytest.raises(ValueError) as error:
-        choose_attention(replace(MODEL, **change), platform, length, packed, OLD)
+        choose_attention(replace(MODEL, **change), platform, length, packed, "9.0", OLD)
     assert f"model.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("capability", "has"), [("7.5", "7.5"), ("7.0", "7.0"), ("gfx90a", "gfx90a"), (None, "none"), ("8", "8")]
+)
+def test_a_gpu_that_cudnn_cannot_use_is_left_to_xla(capability: str | None, has: str) -> None:
+    reason = f"cudnn needs an NVIDIA GPU of compute capability 8.0 or more, and this one has {has}"
+    assert str(choose_attention(MODEL, "gpu", 512, False, capability)) == f"xla ({reason})"
+    with pytest.raises(ValueError, match=reason):
+        choose_attention(replace(MODEL, attention="cudnn"), "gpu", 512, False, capability)
+
+
+@pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "12.0"])
+def test_a_gpu_that_cudnn_can_use_has_it(capability: str) -> None:
+    assert choose_attention(MODEL, "gpu", 512, False, capability).backend == "cudnn"
+
+
+def test_what_a_device_can_do_is_asked_or_known_of_one_that_is_not_here() -> None:
+    assert (
+        compute_capability(SimpleNamespace(platform="gpu", compute_capability="7.5", device_kind="Tesla T4")) == "7.5"
+    )
+    assert compute_capability(SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")) == "9.0"
+    assert compute_capability(SimpleNamespace(platform="gpu", device_kind="NVIDIA V100")) is None
+    assert compute_capability(SimpleNamespace(platform="tpu", device_kind="TPU v4")) is None

@@ -40,6 +40,13 @@ def test_what_the_rules_lose_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "encoder.embeddings.word (15.7 MB)" in str(found)
 
 
+def test_what_one_of_two_axes_splits_has_copies_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sharding.RULES, "embed", None)
+    found = looked_at(MeshConfig(1, 4, 2))
+    assert found.is_much
+    assert found.largest[0][0] == "encoder.embeddings.word"  # split over tensor, and four times there
+
+
 def test_every_dim_of_every_parameter_has_a_name_that_the_rules_know() -> None:
     _, shapes, axes = abstract_bert(MODEL)
     names = jax.tree.leaves(axes, is_leaf=is_names)

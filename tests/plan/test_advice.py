@@ -9,12 +9,24 @@ import jax
 import pytest
 
 import bertjax.cli.plan
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, override
+from bertjax.config import (
+    Config,
+    DataConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    StageConfig,
+    TrainingConfig,
+    override,
+)
+from bertjax.parallel.mesh import make_mesh
 from bertjax.plan import planning
 from bertjax.plan.advice import advise
-from bertjax.plan.compiling import compiler_flops
-from bertjax.plan.estimates import Plan, make_plan
-from bertjax.plan.suggest import pick_microbatches
+from bertjax.plan.changes import flags_for
+from bertjax.plan.compiling import argument_sizes, compiler_flops
+from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
+from bertjax.plan.figures import cost_table, headline
+from bertjax.plan.suggest import Suggestion, _starts, _widths, pick_microbatches
 from bertjax.plan.topologies import open_topology
 from bertjax.training.stages import stages_of
 
@@ -25,6 +37,7 @@ RECIPE = Config(
     data=DataConfig(sequence_length=128, max_predictions=8),
     optimizer=OptimizerConfig(warmup_steps=2),
     training=TrainingConfig(steps=100, global_batch_size=64),
+    mesh=MeshConfig(data=2),  # so that another width of fsdp needs another word on data
 )
 
 
@@ -43,6 +56,10 @@ def too_large() -> Plan:
 
 def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
     assert not too_large.fits
+    assert too_large.is_whole and headline(too_large).startswith(RECIPE.name)
+    of_several = replace(too_large, asked=replace(RECIPE, stages=(StageConfig(start=50),)))
+    assert headline(of_several).startswith(f"stage 1 of {RECIPE.name} does not fit")
+    assert cost_table(of_several).title == "Stage 1 of the recipe"
     ((stage, remedies),) = advise(too_large, silent).remedies
     assert {remedy.flags.split()[0] for remedy in remedies} >= {"--training.grad-accum-steps", "--model.remat"}
     for remedy in remedies:
@@ -50,18 +67,51 @@ def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
         assert remedy.planned.needed < stage.needed
         changed = override(RECIPE, remedy.flags.split(), "test")
         assert stages_of(changed)[0].training == remedy.planned.stage.training
-        assert (changed.mesh, changed.model) == (remedy.planned.config.mesh, remedy.planned.config.model)
+        assert changed.model == remedy.planned.config.model
+        assert make_mesh(changed.mesh, jax.devices()[:2]) == remedy.planned.mesh
+
+
+def test_the_best_plan_is_searched_from_what_was_asked_for(too_large: Plan) -> None:
+    (stage,) = too_large.stages
+    asked, *others = _starts(too_large, stage)
+    assert flags_for(too_large, stage, asked) == ""
+    assert len(others) == 3
+    for change in others:
+        flags = flags_for(too_large, stage, change)
+        changed = override(RECIPE, flags.split(), "test")
+        assert changed.model.remat == change.remat
+        assert make_mesh(changed.mesh, jax.devices()[:2]) == make_mesh(change.mesh, jax.devices()[:2]), flags
+
+
+def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> None:
+    (stage,) = too_large.stages
+    assert [mesh.fsdp for mesh in _widths(too_large, stage)] == [1, 2]
+    one, two = (
+        sum(
+            argument_sizes(
+                replace(stage.config, mesh=MeshConfig(-1, n)),
+                stage.stage,
+                make_mesh(MeshConfig(-1, n), jax.devices()[:2]),
+            )
+        )
+        for n in (1, 2)
+    )
+    tight = replace(too_large, topology=replace(too_large.topology, capacity=(one + two) / 2))
+    assert [mesh.fsdp for mesh in _widths(tight, stage)] == [2]
+    none = replace(too_large, topology=replace(too_large.topology, capacity=two / 2))
+    assert not _widths(none, stage)
 
 
 def test_too_few_rows_in_a_later_stage_are_told_before_any_is_compiled() -> None:
     said: list[str] = []
-    later = replace(RECIPE, stages=(StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),))
-    two = replace(open_topology("local"), devices=tuple(jax.devices()[:4]), slices=(0,) * 4)
+    stages = (StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),)
+    later = replace(RECIPE, mesh=MeshConfig(), stages=stages)
+    four = replace(open_topology("local"), devices=tuple(jax.devices()[:4]), slices=(0,) * 4)
     with pytest.raises(ValueError, match=r"stage 2: .* or at most 24 microbatches: --stages.0.grad-accum-steps 24"):
-        make_plan(later, two, say=said.append)
+        make_plan(later, four, say=said.append)
     assert not said
-    (planned,) = make_plan(later, two, stage=2, adapt=True, say=said.append).stages
-    assert planned.stage.training.grad_accum_steps == 24
+    adapted = _with_rows_for_all(stages_of(later)[1], mesh_on(later, four), said.append)
+    assert adapted.training.grad_accum_steps == 24
     assert said[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
 
 
@@ -79,6 +129,8 @@ def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
     assert choice.planned.fits
     assert choice.flags == "--training.grad-accum-steps 2"
     assert choice.flags in choice.text
+    nothing = replace(choice, planned=None)
+    assert Suggestion((choice,)).is_whole and not Suggestion((choice, nothing)).is_whole
 
 
 def test_a_plan_that_does_not_fit_ends_with_code_3(
@@ -86,7 +138,10 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
 ) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
-    monkeypatch.setattr(planning, "answer", lambda *_: planning.Answer(too_large, None, None))
+    monkeypatch.setattr(
+        planning, "answer", lambda *_: planning.Answer(too_large, None, None, "vocabulary of 300 entries")
+    )
     arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan")
     assert bertjax.cli.plan.plan(arguments, []) == 3
-    assert "does not fit" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "does not fit" in shown and "vocabulary of 300 entries" in shown

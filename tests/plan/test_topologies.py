@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 
 from bertjax.plan.chips import CHIPS, chip_of
-from bertjax.plan.topologies import SHAPES, open_topology, parse_name
+from bertjax.plan.roofline import _rate
+from bertjax.plan.topologies import SHAPES, Topology, open_topology, parse_name
 
 
 @pytest.mark.parametrize("kind", CHIPS)
@@ -30,11 +32,31 @@ def test_every_usual_name_is_read(kind: str) -> None:
         ("h100:2x2x8", 1, r"HOSTSxGPUS"),
         ("h100:8", 2, r"--slices 2 .* hosts of GPUs are part of the name"),
         ("v5e:4x4", 0, r"--slices 0"),
+        ("v5litepod-16", 1, r"unknown; of as many chips: v5e:4x4"),
+        ("v5p-16", 1, r"of as many chips: v5p:2x2x2"),
+        ("v5lite:4x4", 1, r"unknown; nearest: v5e:4x4"),
+        ("trillium:8x8", 1, r"unknown; nearest: v6e:8x8"),
+        ("ironwood-64", 1, r"of as many chips: tpu7x:4x4x4"),
     ],
 )
 def test_a_name_that_is_not_known_is_refused_with_the_nearest(name: str, slices: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_name(name, slices)
+
+
+def test_this_machine_is_not_multiplied() -> None:
+    with pytest.raises(ValueError, match="--slices 2 with --topology local"):
+        open_topology("local", 2)
+
+
+@pytest.mark.parametrize(
+    ("places", "links"), [(range(16), 2.0), (range(8), 1.0), (range(0, 16, 2), 0.5), (range(0, 8, 4), 0.25)]
+)
+def test_a_ring_is_what_has_all_places_of_a_dim_that_closes(places: range, links: float) -> None:
+    devices = tuple(SimpleNamespace(coords=(x, y, 0)) for x in range(16) for y in range(16))
+    topology = Topology("v5e:16x16", devices, CHIPS["v5e"], (True, True), None)
+    group = [device for device in devices if device.coords[0] in places and device.coords[1] == 3]
+    assert _rate(group, topology, CHIPS["v5e"]) == links * CHIPS["v5e"].link
 
 
 def test_rings_close_where_the_hardware_closes_them() -> None:

@@ -1,5 +1,7 @@
 """FLOPs of a step against numbers worked out by hand, and the table of peaks."""
 
+from types import SimpleNamespace
+
 import jax
 import pytest
 
@@ -52,8 +54,10 @@ def test_mfu_is_a_share_of_the_peak():
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA H100 80GB HBM3", 989.5),
         ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
         ("NVIDIA H200", 989.5),
         ("NVIDIA B200", 2250),
+        ("NVIDIA GB200", 2500),
         ("NVIDIA L4", 121),
         ("NVIDIA GeForce RTX 4090", 165.2),
         ("NVIDIA GeForce RTX 3090", 71),
@@ -71,7 +75,13 @@ def test_unknown_device_has_no_peak(device_kind):
 def test_peak_of_a_cpu_is_measured_and_says_so():
     peak = device_peak(jax.devices("cpu")[0])
     assert 1e9 < peak.flops < 1e14
-    assert "measured" in str(peak)
+    assert "fastest float32 matmul measured" in str(peak)
+
+
+def test_peak_of_an_unknown_accelerator_is_measured_in_bfloat16(monkeypatch):
+    monkeypatch.setattr("bertjax.training.flops.measured_peak_flops", lambda size, seconds, dtype: 1e14)
+    peak = device_peak(SimpleNamespace(platform="gpu", device_kind="NVIDIA A2000"))
+    assert "fastest bfloat16 matmul measured on this NVIDIA A2000" in str(peak)
 
 
 def test_measured_peak_takes_the_time_it_is_given():

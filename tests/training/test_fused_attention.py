@@ -128,6 +128,7 @@ def test_splash_moves_nothing_between_tpus_that_xla_does_not(by_splash: str, tpu
 def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     # jax asks the installed cuDNN for its version before it lowers anything; here there is none.
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_100)
+    monkeypatch.setattr("bertjax.training.step.compute_capability", lambda device: "9.0")
     step = traced(run(mesh, "none", "cudnn"), jax.devices()[:4], "cuda")
     text = step.lower(lowering_platforms=("cuda",)).as_text()
     heads = 4 // mesh.tensor
