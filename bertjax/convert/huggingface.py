@@ -59,14 +59,15 @@ def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
     return place_of(str(directory))
 
 
-def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
-    """`config.json`: transformers' BertConfig, with the vocabulary's true size."""
+def huggingface_config(model: ModelConfig, pad_token_id: int, task: TaskConfig | None = None) -> dict[str, Any]:
+    """`config.json`: transformers' BertConfig, with the vocabulary's true size and the names of a task's labels."""
     return {
-        "architectures": ["BertForPreTraining"],
+        "architectures": [architecture(model)],
         "model_type": "bert",
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         "hidden_act": _ACTIVATIONS[model.hidden_act],
         **({"is_decoder": True} if model.causal else {}),
+        **_label_names(model, task),
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
