@@ -1,4 +1,4 @@
-"""BERT for pretraining: the encoder and the heads of its objectives, and its parameters as plain dicts."""
+"""BERT for pretraining: the encoder and the heads of its objectives; and any network's parameters as plain dicts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import jax
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention_backends import Backend
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import MlmHead, NspHead, Pooler, gather_positions
 from bertjax.model.parameters import logical_axes
+from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 from bertjax.model.vocabulary_loss import Sums
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
@@ -24,6 +26,19 @@ class Bert(nnx.Module):
         self.pooler = Pooler(config, rngs=rngs)
         self.mlm_head = MlmHead(config, rngs=rngs)
         self.nsp_head = NspHead(config, rngs=rngs)
+
+    def encode(
+        self,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        sequence_ids: jax.Array,
+        keys: jax.Array | None = None,
+        *,
+        packed: bool = True,
+        attention: Backend = "xla",
+    ) -> jax.Array:
+        """What the objectives see of a batch: the encoder's last layer, [B, L, D]."""
+        return self.encoder(input_ids, token_type_ids, sequence_ids, keys, packed=packed, attention=attention)
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -39,17 +54,25 @@ class Bert(nnx.Module):
         return self.nsp_head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)))
 
 
+Network = Bert | TaskNetwork
+
+
+def _network(config: ModelConfig, rngs: nnx.Rngs) -> Network:
+    """The network with the head that the config names."""
+    return (Bert if config.head == "pretraining" else TASK_NETWORKS[config.head])(config, rngs=rngs)
+
+
 def abstract_bert(config: ModelConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim)."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: Bert(config, rngs=nnx.Rngs(0))))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, nnx.Rngs(0))))
     return graphdef, nnx.to_pure_dict(state), logical_axes(state)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Fresh parameters. Pure: run it under jit with output shardings to have them born where they live."""
-    return nnx.to_pure_dict(nnx.state(Bert(config, rngs=nnx.Rngs(key)), nnx.Param))
+    return nnx.to_pure_dict(nnx.state(_network(config, nnx.Rngs(key)), nnx.Param))
 
 
-def bind(graphdef: nnx.GraphDef, params: Params) -> Bert:
+def bind(graphdef: nnx.GraphDef, params: Params) -> Network:
     """A callable model around plain parameters; for use inside a jitted function."""
     return nnx.merge(graphdef, nnx.State(params))

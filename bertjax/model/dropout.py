@@ -12,8 +12,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-# Sites within a layer. Values are part of a run's identity: changing one changes every mask.
-EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT = range(4)
+# Sites within a layer, or around the layers. Values are part of a run's identity: changing one changes every mask.
+EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -110,10 +110,18 @@ class Encoder(nnx.Module):
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
         return self._through_layers(x, sequence_ids, dropout_keys, packed, attention)[0]
 
-    def hidden_states(self, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+    def hidden_states(
+        self,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        sequence_ids: jax.Array,
+        *,
+        packed: bool = True,
+        attention: Backend = "xla",
+    ) -> jax.Array:
         """The embeddings and what each layer makes of them, without dropout: [layers + 1, B, L, D]."""
-        x = self.embeddings(input_ids, token_type_ids, sequence_ids, None, True)
-        return jnp.concatenate([x[None], self._through_layers(x, sequence_ids, None, True, "xla", keep=True)[1]])
+        x = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed)
+        return jnp.concatenate([x[None], self._through_layers(x, sequence_ids, None, packed, attention, keep=True)[1]])
 
     def _through_layers(
         self,

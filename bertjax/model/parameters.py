@@ -17,6 +17,11 @@ def weight(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], confi
     return nnx.Param(value, logical_axes=names)
 
 
+def uniform(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], bound: float) -> nnx.Param:
+    """A recurrent layer's weights: anything between -bound and bound."""
+    return nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), logical_axes=names)
+
+
 def zeros(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
     """A bias: zeros."""
     return nnx.Param(jnp.zeros(shape, jnp.float32), logical_axes=names)

@@ -25,6 +25,9 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "position": None,
     "token_type": None,
     "classes": None,
+    "directions": None,
+    "gates": None,
+    "state": None,
     # activations
     "act_batch": BATCH_AXES,
     "act_length": None,
@@ -133,6 +136,8 @@ def check_divisible(
         ("model.intermediate_size", model.intermediate_size, "tensor", tensor),
         ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor", tensor),
     ]
+    if model.lstm_size:
+        divided.append(("model.lstm_size", model.lstm_size, "fsdp", fsdp))
     for key, value, axis, size in divided:
         if value % size:
             raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")

@@ -100,6 +100,8 @@ def preflight(config: Config) -> Config:
         stage.schedule()
     keep_freed_memory()
     objectives.choose(config.training.objectives)
+    if config.model.head != "pretraining":
+        raise ValueError(f"model.head={config.model.head!r}: pretraining has a head of its own; leave it 'pretraining'")
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     _attention(config, mesh, stages)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,23 +24,23 @@ Sums = dict[str, jax.Array]
 class Objective:
     """A training objective.
 
-    `weight_key` names the batch array whose sum is the weight of all its figures; `sums(model, hidden_BLD, batch)`
-    returns float32 scalars `loss` and `accuracy`, summed over the weighted predictions. `epsilon` is added to the
-    weight when dividing.
+    `weight_key` names the batch array whose sum is the weight of all its figures; `sums(model, hidden_BLD, batch,
+    dropout_keys)` returns float32 scalars `loss` and `accuracy`, summed over the weighted predictions. `epsilon` is
+    added to the weight when dividing.
     """
 
     name: str
     weight_key: str
-    sums: Callable[[Bert, jax.Array, Batch], Sums]
+    sums: Callable[[Any, jax.Array, Batch, jax.Array | None], Sums]  # of the network that has the head for it
     epsilon: float
 
 
-def _mlm(model: Bert, hidden_BLD: jax.Array, batch: Batch) -> Sums:
+def _mlm(model: Bert, hidden_BLD: jax.Array, batch: Batch, _: jax.Array | None) -> Sums:
     sums = model.mlm_sums(hidden_BLD, batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"])
     return {"loss": sums.loss, "accuracy": sums.hits}
 
 
-def _nsp(model: Bert, hidden_BLD: jax.Array, batch: Batch) -> Sums:
+def _nsp(model: Bert, hidden_BLD: jax.Array, batch: Batch, _: jax.Array | None) -> Sums:
     logits, labels = model.nsp_logits(hidden_BLD, batch["cls_positions"]), batch["pair_labels"]
     nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     hits = (logits.argmax(axis=-1) == labels).astype(jnp.float32)

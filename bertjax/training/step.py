@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention_backends import Backend
 from bertjax.model.attention_choice import choose_attention, compute_capability
-from bertjax.model.bert import Bert, Params, bind
+from bertjax.model.bert import Network, Params, bind
 from bertjax.model.dropout import row_keys
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
@@ -34,14 +34,14 @@ EvalStep = Callable[[Params, Batch], Metrics]
 
 
 def objective_sums(
-    model: Bert,
+    model: Network,
     batch: Batch,
     dropout_keys: jax.Array | None,
     objectives: tuple[Objective, ...],
     attention: Backend = "xla",
 ) -> Metrics:
     """`<objective>_loss` and `<objective>_accuracy` summed over this batch's weighted predictions."""
-    hidden = model.encoder(
+    hidden = model.encode(
         batch["input_ids"],
         batch["token_type_ids"],
         batch["sequence_ids"],
@@ -49,7 +49,7 @@ def objective_sums(
         packed=_is_packed(batch),
         attention=attention,
     )
-    sums = {o.name: o.sums(model, hidden, batch) for o in objectives}
+    sums = {o.name: o.sums(model, hidden, batch, dropout_keys) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
 
 
