@@ -214,6 +214,41 @@ class Config:
         return self.run_dir or f"runs/{self.name}"
 
 
+@dataclass(frozen=True)
+class TaskConfig:
+    """What a model is fine-tuned for. Recipes of the known tasks are in bertjax/finetune/tasks.py."""
+
+    name: str = ""  # of a known task (sst2, squad, ...), or the kind of one's own (classification, tagging, ...)
+    data: str = ""  # the folder of a known task's files, or tfds:glue/NAME
+    train: str = ""  # of one's own task: a file
+    dev: str = ""
+    test: str = ""
+    text: tuple[str, ...] = ()  # and in it the columns of the text, of both texts, or of the start and each end
+    label: str = ""
+    id: str = ""
+    labels: tuple[str, ...] = ()  # in the order of the network's outputs; empty: those of the training data, sorted
+    class_weights: tuple[float, ...] = ()  # of the loss, one for each label; empty: all weigh 1
+    balanced: bool = False  # weights by which every label counts the same over the training data
+    epochs: float = 3.0
+    warmup: float = 0.1  # share of the steps
+    examples: int = 0  # of the training data that many, drawn by the seed; 0: all
+    layer_decay: float = 1.0  # the rate of each layer is that of the one above it times this
+    patience: int = 0  # evaluations without a better one that end the training; the best is kept then. 0: no end
+    strict_length: bool = False  # refuse what is longer than a row, instead of cutting or splitting it
+    doc_stride: int = 128  # tokens from one window of a text to the next
+    max_query: int = 64  # tokens of a question
+    max_answer: int = 30  # tokens of an answer
+    null_threshold: float = 0.0  # how much better no answer has to score than the best one
+    temperature: float = 0.05  # of the contrastive loss
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(Config):
+    """A run that fine-tunes `init_from` for a task. With training.steps=0 they come from the task's epochs."""
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+
+
 def variant_of(variants: Mapping[str, T], name: str) -> T:
     """What a recipe has under the name of a variant. Raises ValueError for another name, with the list."""
     if name not in variants:
@@ -265,7 +300,7 @@ def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
     import tyro
 
     return tyro.cli(
-        Config,
+        type(config),
         default=config,
         args=list(arguments),
         prog=prog,
@@ -408,11 +443,11 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(values: dict[str, Any]) -> Config:
-    """The inverse of `to_dict` for a whole Config.
+    """The inverse of `to_dict` for a whole Config, or a FinetuneConfig, which has a task.
 
-    Raises ValueError for a key that Config does not have, naming the nearest one.
+    Raises ValueError for a key that it does not have, naming the nearest one.
     """
-    return _build(Config, values, "")
+    return _build(FinetuneConfig if "task" in values else Config, values, "")
 
 
 def _build(cls: type, values: dict[str, Any], where: str) -> Any:
@@ -425,16 +460,16 @@ def _build(cls: type, values: dict[str, Any], where: str) -> Any:
         default = fields[key].default_factory
         if isinstance(default, type) and dataclasses.is_dataclass(default):
             value = _build(default, value, f"{where}{key}.")
-        if key == "stages" and cls is Config:
+        if key == "stages" and issubclass(cls, Config):
             value = [_build(StageConfig, stage, f"{where}{key}.{n}.") for n, stage in enumerate(value)]
         made[key] = tuple(value) if isinstance(value, list) else value
     return cls(**made)
 
 
 def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value in base, value in config), for every key on which the two differ."""
+    """Dotted key -> (value in base, value in config), for every key on which the two differ; None where one lacks it."""
     old, new = flatten(to_dict(base)), flatten(to_dict(config))
-    return {key: (old[key], new[key]) for key in new if new[key] != old[key]}
+    return {key: (old.get(key), new.get(key)) for key in new | old if new.get(key) != old.get(key)}
 
 
 def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:

@@ -144,10 +144,10 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         peak=str(outcome.peak),
         mlm_loss=figures["eval/mlm_loss"],
         mlm_accuracy=figures["eval/mlm_accuracy"],
-        unigram_loss=baselines.unigram_loss,
-        unigram_accuracy=baselines.unigram_accuracy,
+        unigram_loss=baselines["baseline/unigram_loss"],
+        unigram_accuracy=baselines["baseline/unigram_accuracy"],
         nsp_accuracy=figures.get("eval/nsp_accuracy"),
-        majority_accuracy=baselines.majority_accuracy if "eval/nsp_accuracy" in figures else None,
+        majority_accuracy=baselines["baseline/majority_accuracy"] if "eval/nsp_accuracy" in figures else None,
         completions=completions,
     )
 

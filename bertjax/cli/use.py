@@ -44,9 +44,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")
-    print(f"  {'unigram loss':20} {baselines.unigram_loss:.4f}")
-    print(f"  {'unigram accuracy':20} {baselines.unigram_accuracy:.4f}")
-    print(f"  {'majority NSP':20} {baselines.majority_accuracy:.4f}")
+    print(f"  {'unigram loss':20} {baselines['baseline/unigram_loss']:.4f}")
+    print(f"  {'unigram accuracy':20} {baselines['baseline/unigram_accuracy']:.4f}")
+    print(f"  {'majority NSP':20} {baselines['baseline/majority_accuracy']:.4f}")
     return 0
 
 

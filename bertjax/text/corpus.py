@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.text.lines import COMPRESSED
 from bertjax.text.multistream import is_multistream
+from bertjax.text.publish import publish, scratch_for
 from bertjax.text.remote import Place, is_remote, place_of, state_of
 from bertjax.text.sources import Source, SourceFile, digest, parse_source, require_text, source_files
 from bertjax.text.store_writer import write_durably
@@ -181,6 +183,11 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cac
         found = list(threads.map(look_up, files, stamps))
     fresh = {key: value for key, value in found if key}
     if not fresh.keys() <= cache.keys():
-        cache_path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(cache_path, json.dumps(cache | fresh, indent=1).encode())
+        root = cache_path.parent
+        root.mkdir(parents=True, exist_ok=True)
+        # In a folder of its own: several processes may do this at once, and the last of them is right.
+        with scratch_for(root, ".digests-") as scratch:
+            made = Path(scratch) / cache_path.name
+            write_durably(made, json.dumps(cache | fresh, indent=1).encode())
+            publish(made, root)
     return [value for _, value in found]

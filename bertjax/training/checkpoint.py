@@ -43,6 +43,7 @@ from bertjax.training.digest import digest_arrays
 from bertjax.training.remote_run import Desk, LostClaim
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
+BEST = "best"  # beside it, where training stops early: the weights alone of the best evaluation
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
 _PARAMS = "params"  # the part of the state that --init-from takes
 _SHOWN = 5  # array names in a message
@@ -428,10 +429,10 @@ def _located(path: str | Place) -> Place:
 
 
 def _checkpoint_directory(path: Place) -> Place:
-    """A checkpoint's own directory, from itself, the directory of all checkpoints, or the run's."""
+    """A checkpoint's own directory, from itself, the directory of all checkpoints, or the run's (its best, if kept)."""
     if path.name.isdecimal() and path.is_dir():
         return path
-    for parent in (path / DIRECTORY, path):
+    for parent in (path / BEST, path / DIRECTORY, path):
         if steps := _steps(parent):
             return parent / str(steps[-1])
     raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")

@@ -1,4 +1,4 @@
-"""Which checkpoint may continue under which config: every key of `Config` is in exactly one of three classes.
+"""Which checkpoint may continue under which config: every key of a config is in exactly one of three classes.
 
 The two dicts compared are metadata as `checkpoint.run_metadata` makes it: the config, and the fingerprints of the
 tokenizer and of the data. What the data are is decided by the fingerprints, never by where they lie.
@@ -69,6 +69,12 @@ MUST_MATCH = frozenset(
         "training.objectives",
         "training.seed",
         "stages",
+        "task.labels",
+        "task.class_weights",
+        "task.balanced",
+        "task.layer_decay",
+        "task.patience",
+        "task.temperature",
     }
 )
 
@@ -119,6 +125,23 @@ MAY_CHANGE = frozenset(
         "training.keep_last",
         "training.keep_every",
         "training.max_skipped_updates",
+        # Of a task's data the fingerprint decides, of its length training.steps.
+        "task.name",
+        "task.data",
+        "task.train",
+        "task.dev",
+        "task.test",
+        "task.text",
+        "task.label",
+        "task.id",
+        "task.epochs",
+        "task.warmup",
+        "task.examples",
+        "task.strict_length",
+        "task.doc_stride",
+        "task.max_query",
+        "task.max_answer",
+        "task.null_threshold",
     }
 )
 

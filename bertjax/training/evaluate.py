@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,19 @@ from bertjax.training.objectives import Objective
 from bertjax.training.step import EvalStep, averages
 
 _SENTENCES_AT_A_TIME = 1 << 17
+
+
+class Evaluation(Protocol):
+    """Measures parameters on what is held out; every process takes part and gets the same figures."""
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """What the figures are read against, under its names in the log."""
+        ...
+
+    def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
+        """Figures by their names in the log. `go_on` is asked before every batch; after a no there are none."""
+        ...
 
 
 @dataclass(frozen=True)

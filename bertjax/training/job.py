@@ -22,8 +22,10 @@ from bertjax.parallel.sharding import check_divisible, local_rows
 from bertjax.parallel.xla_flags import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
-from bertjax.training.evaluate import Baselines, HeldOut, unigram_baseline
+from bertjax.training.best import Patience
+from bertjax.training.evaluate import Baselines, Evaluation, HeldOut, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
+from bertjax.training.metrics import PRETRAINING, Shown
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, stage_at, stage_step, stages_of
@@ -41,25 +43,29 @@ class Rows:
     stage: Stage
     train_step: TrainStep
     batches: RunBatches
-    held_out: HeldOut
-    held_out_by_source: tuple[HeldOut, ...]  # where there are several sources, those with documents enough
-    baselines: Baselines
+    evaluation: Evaluation
     flops_per_token: float
 
-    def evaluate(
-        self,
-        step: EvalStep,
-        params: Params,
-        objectives: tuple[objectives.Objective, ...],
-        go_on: Callable[[], bool] = lambda: True,
-    ) -> dict[str, float]:
-        """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`.
 
-        `go_on` is asked before every batch; after a no there are no figures.
-        """
+@dataclass(frozen=True)
+class HeldOutText:
+    """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`."""
+
+    step: EvalStep
+    objectives: tuple[objectives.Objective, ...]
+    sets: tuple[HeldOut, ...]  # all text, then each source where there are several, of those with documents enough
+    measured_by: Baselines
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """What frequencies alone would reach."""
+        return self.measured_by.metrics()
+
+    def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
+        """As `Evaluation` has it."""
         figures: dict[str, float] = {}
-        for held_out in (self.held_out, *self.held_out_by_source):
-            if not (found := held_out.evaluate(step, params, objectives, go_on)):
+        for held_out in self.sets:
+            if not (found := held_out.evaluate(self.step, params, self.objectives, go_on)):
                 return {}
             figures |= found
         return figures
@@ -73,12 +79,13 @@ class Job:
     mesh: Mesh
     blueprint: Blueprint
     optimizer: optax.GradientTransformation
-    objectives: tuple[objectives.Objective, ...]
-    eval_step: EvalStep
     stages: tuple[Rows, ...]
     tokenizer: Tokenizer
     metadata: dict
     peak: Peak
+    doing: str = "pretraining"  # for people
+    shown: tuple[Shown, ...] = PRETRAINING
+    patience: Patience | None = None
 
 
 def preflight(config: Config) -> Config:
@@ -115,22 +122,18 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
     blueprint = draw_blueprint(config.model, optimizer, mesh)
     chosen = objectives.choose(config.training.objectives)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
+    eval_step = make_eval_step(blueprint, chosen, deterministic=config.deterministic)
 
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
-        held_out, *by_source = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
+        sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
+        baselines = Baselines(*unigram, sets[0].next_sentence_majority())
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
             content.train(data, stage.seed),
-            held_out,
-            tuple(by_source),
-            Baselines(*unigram, held_out.next_sentence_majority()),
-            train_flops_per_token(
-                config.model,
-                data.sequence_length,
-                data.expected_predictions,
-            ),
+            HeldOutText(eval_step, chosen, tuple(sets), baselines),
+            train_flops_per_token(config.model, data.sequence_length, data.expected_predictions),
         )
 
     return Job(
@@ -138,8 +141,6 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
         mesh=mesh,
         blueprint=blueprint,
         optimizer=optimizer,
-        objectives=chosen,
-        eval_step=make_eval_step(blueprint, chosen, deterministic=config.deterministic),
         stages=tuple(rows_of(stage) for stage in ([stage_at(stages, only_at)] if only_at is not None else stages)),
         tokenizer=tokenizer,
         metadata=checkpoint.run_metadata(

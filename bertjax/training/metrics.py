@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -13,6 +14,15 @@ TOKENS_SEEN = "train/tokens_seen"  # real tokens since step 0, over all processe
 # Steps the host may run ahead of the device. A CPU is the host itself: there each step that waits would only hold
 # temporaries of its own, one or two more times what a step needs.
 _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
+
+# What is shown of figures while they come in: a word for it, its name without the group, its form.
+Shown = tuple[str, str, str]
+PRETRAINING: tuple[Shown, ...] = (
+    ("loss", "mlm_loss", "{:.3f}"),
+    ("mlm", "mlm_accuracy", "{:.1%}"),
+    ("nsp", "nsp_accuracy", "{:.1%}"),
+)
+_RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
 # The step's name of a figure -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
@@ -93,3 +103,9 @@ def _mean_of_finite(values: list[np.ndarray]) -> float:
     """Mean without skipped updates, which are counted elsewhere; nan if there is nothing else."""
     finite = [value for value in values if np.isfinite(value)]
     return float(np.mean(finite)) if finite else float("nan")
+
+
+def brief(figures: Mapping[str, float], shown: Sequence[Shown]) -> str:
+    """The figures a person watches, short: those of `shown` that there are, and the rate."""
+    found = {name.split("/", 1)[1]: value for name, value in figures.items()} | dict(figures)
+    return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in (*shown, _RATE) if name in found)

@@ -4,6 +4,7 @@ config.json   the resolved config            metrics.jsonl, tensorboard/   the c
 vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, provenance
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
+best/<step>/  the weights to use, where training stops early
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import jax
 import optax
 
 from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
-from bertjax.training.objectives import choose
+from bertjax.training.objectives import Objective, choose
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import TrainStep, make_train_step
@@ -69,11 +69,15 @@ def stage_step(
     blueprint: Blueprint,
     optimizer: optax.GradientTransformation,
     platform: str | None = None,
+    objectives: tuple[Objective, ...] | None = None,
 ) -> TrainStep:
-    """The train step of a stage, as `make_train_step` has it: the same whether it is run or only planned."""
+    """The train step of a stage, as `make_train_step` has it: the same whether it is run or only planned.
+
+    `objectives` are those that the config names unless given.
+    """
     return make_train_step(
         blueprint,
-        choose(config.training.objectives),
+        objectives or choose(config.training.objectives),
         optimizer,
         stage.schedule(),
         clip_norm=config.optimizer.clip_norm,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import math
 import os
 import sys
 import time
@@ -20,14 +22,15 @@ from bertjax.parallel.processes import Processes, alone
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.text.remote import Place, place_of
 from bertjax.training import checkpoint
-from bertjax.training.evaluate import Baselines
+from bertjax.training.best import Best
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
-from bertjax.training.metrics import TOKENS_SEEN, StepMetrics
+from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, brief
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import DIRECTORY as PROFILE
 from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
+from bertjax.training.remote_run import Desk
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Telemetry, open_telemetry, read_metrics
@@ -44,7 +47,7 @@ class Outcome:
     config: Config
     step: int
     evaluation: dict[str, float]
-    baselines: Baselines
+    baselines: dict[str, float]
     tokens: float  # real tokens trained on since step 0
     seconds: float  # wall time of this process's loop
     tokens_per_second: float  # while stepping
@@ -83,12 +86,13 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             start = int(state.step)
             telemetry = open_telemetry(directory, start, desk=desk) if processes.first else Telemetry([])
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
-            progress = Progress(training.steps, "pretraining", initial=start, every=training.log_every, stream=stream)
+            progress = Progress(training.steps, job.doing, initial=start, every=training.log_every, stream=stream)
             traced = steps_to_profile(job.config.profile, training.steps)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
+                best = _best(job, directory, start, desk, processes, log) if job.patience else None
                 seen = tokens_seen(directory, start) if processes.first else 0.0
-                return Loop(job, saved, telemetry, progress, profile, processes, seen).run(state)
+                return Loop(job, saved, best, telemetry, progress, profile, processes, seen).run(state)
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -119,6 +123,30 @@ def tokens_seen(directory: Place, start: int) -> float:
     return max((record.get(TOKENS_SEEN, 0.0) for record in records if record["step"] <= start), default=0.0)
 
 
+def figure_at(directory: Place, figure: str, step: int) -> list[float]:
+    """A figure of the log up to a step, in order; NaN where it was not finite."""
+    path = directory / METRICS_FILE
+    records = read_metrics(path) if path.exists() else []
+    found = [record[figure] for record in records if figure in record and record["step"] <= step]
+    return [math.nan if value is None else value for value in found]
+
+
+def _best(
+    job: Job,
+    directory: Place,
+    start: int,
+    desk: Desk | None,
+    processes: Processes,
+    closing: contextlib.ExitStack,
+) -> Best:
+    """The best evaluation so far, of which the first process reads in the log and tells the others."""
+    assert job.patience is not None
+    past = figure_at(directory, job.patience.figure, start) if processes.first else []
+    told = json.loads(processes.gather("past evaluations", json.dumps(past))[0])
+    kept = closing.enter_context(checkpoint.Checkpoints(directory / checkpoint.BEST, keep_last=1, desk=desk))
+    return Best(job.patience, kept, told)
+
+
 class Loop:
     """The loop over steps, and what happens between them."""
 
@@ -126,13 +154,14 @@ class Loop:
         self,
         job: Job,
         saved: checkpoint.Checkpoints,
+        best: Best | None,
         telemetry: Telemetry,
         progress: Progress,
         profile: Profile,
         processes: Processes,
         tokens_before: float,
     ) -> None:
-        self.job, self.saved, self.telemetry = job, saved, telemetry
+        self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
         self.progress, self.profile, self.processes = progress, profile, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
@@ -142,7 +171,7 @@ class Loop:
         """Stage after stage, until the end or a signal."""
         evaluation: dict[str, float] = {}
         for rows in self.job.stages:
-            if int(state.step) < rows.stage.stop and not self.processes.stopped:
+            if int(state.step) < rows.stage.stop and not self.processes.stopped and not self.is_final:
                 with self.memory_told(f"training on {_rows_of(rows)}", rows):
                     state, evaluation = self.run_stage(rows, state)
         last = self.job.stages[-1]
@@ -155,7 +184,7 @@ class Loop:
             self.save(step, state)
         with self.processes.taking_time():
             self.saved.wait()
-        return self.outcome(step, evaluation, last.baselines)
+        return self.outcome(step, evaluation, last.evaluation.baselines)
 
     def run_stage(self, rows: Rows, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
@@ -185,7 +214,7 @@ class Loop:
         def due(period: int) -> bool:
             return step % period == 0 or step == stage.stop
 
-        while step < stage.stop and self.processes.go_on(first=step == first):
+        while step < stage.stop and not self.is_final and self.processes.go_on(first=step == first):
             with self.profile.step(step, self.metrics.drain):
                 with self.times.measure("input_wait"), self.processes.taking_time("input"):
                     local = next(feed)
@@ -209,6 +238,11 @@ class Loop:
                 self.save(step, state)
         return state, evaluation
 
+    @property
+    def is_final(self) -> bool:
+        """Whether patience is at its end. All processes see the same figures, and so the same of this."""
+        return self.best is not None and self.best.is_final
+
     def rest(self, step: int) -> None:
         """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
         with self.processes.taking_time():
@@ -230,7 +264,7 @@ class Loop:
         if not figures:
             return
         self.telemetry.write(step, figures | self.times.window() | self.times.goodput())
-        self.progress.update(0, _brief(figures))
+        self.progress.update(0, brief(figures, self.job.shown))
         skipped, limit = int(figures["train/skipped_in_a_row"]), self.job.config.training.max_skipped_updates
         if skipped >= limit:
             raise RuntimeError(
@@ -243,11 +277,13 @@ class Loop:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
             go_on = functools.partial(self.processes.go_on, doing="evaluation")
-            figures = rows.evaluate(self.job.eval_step, state.params, self.job.objectives, go_on)
+            figures = rows.evaluation(state.params, go_on)
         if self.processes.stopped:
             return {}
-        self.telemetry.write(step, figures | rows.baselines.metrics())
-        self.progress.note(f"step {step:,}  held out  {_brief(figures)}")
+        if self.best is not None:
+            self.best.offer(step, figures, state.params, self.job.metadata)
+        self.telemetry.write(step, figures | rows.evaluation.baselines)
+        self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}")
         self.window_start = time.perf_counter()
         return figures
 
@@ -255,6 +291,8 @@ class Loop:
         """Start to write a checkpoint; the files are written while training goes on."""
         with self.times.measure("checkpoint"), self.processes.taking_time():
             self.telemetry.publish()
+            if self.best is not None:
+                self.best.settle()
             self.saved.save(step, state, self.job.metadata)
         self.window_start = time.perf_counter()
 
@@ -267,7 +305,7 @@ class Loop:
         self.saved.wait()
         return self.saved.steps()
 
-    def outcome(self, step: int, evaluation: dict[str, float], baselines: Baselines) -> Outcome:
+    def outcome(self, step: int, evaluation: dict[str, float], baselines: dict[str, float]) -> Outcome:
         """The run's figures for whoever called."""
         return Outcome(
             config=self.job.config,
@@ -291,21 +329,9 @@ def _rows_of(rows: Rows) -> str:
     )
 
 
-def _brief(figures: dict[str, float]) -> str:
-    """The figures a person watches, short."""
-    shown = [
-        ("loss", "mlm_loss", "{:.3f}"),
-        ("mlm", "mlm_accuracy", "{:.1%}"),
-        ("nsp", "nsp_accuracy", "{:.1%}"),
-        ("tok/s", "perf/tokens_per_second", "{:,.0f}"),
-    ]
-    found = {name.split("/", 1)[1]: value for name, value in figures.items()} | figures
-    return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in shown if name in found)
-
-
 def evaluate_params(
     config: Config, content: TrainingData, params: Params, step: int
-) -> tuple[dict[str, float], Baselines]:
+) -> tuple[dict[str, float], dict[str, float]]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # Who computed the attention when the run was trained may not be had here, and is no part of the model.
     # And it may have been trained on more devices than are here.
@@ -315,4 +341,4 @@ def evaluate_params(
     told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
     with jax.set_mesh(job.mesh), told:
         placed = place(params, job.blueprint.shardings.params)
-        return rows.evaluate(job.eval_step, placed, job.objectives), rows.baselines
+        return rows.evaluation(placed), rows.evaluation.baselines

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from bertjax.config import Config, differences, from_dict, to_dict
+from bertjax.config import Config, FinetuneConfig, differences, from_dict, to_dict
 from bertjax.training.compatibility import (
     CHANGES_WITH_NOTICE,
     MAY_CHANGE,
@@ -29,7 +29,7 @@ def keys(part: Any, where: str = "") -> list[str]:
 def mutated(key: str) -> Config:
     """The default config with another value at one key."""
     *parents, last = key.split(".")
-    values = to_dict(Config())
+    values = to_dict(FinetuneConfig())
     part = values
     for parent in parents:
         part = part[parent]
@@ -39,26 +39,26 @@ def mutated(key: str) -> Config:
         type(was), lambda: was + 1
     )()
     config = from_dict(values)
-    assert list(differences(config, Config())) == [key]
+    assert list(differences(config, FinetuneConfig())) == [key]
     return config
 
 
 def test_every_key_of_the_config_is_in_exactly_one_class():
     classes = [*MUST_MATCH, *MAY_CHANGE, *CHANGES_WITH_NOTICE]
-    assert sorted(classes) == sorted(keys(Config()))
+    assert sorted(classes) == sorted(keys(FinetuneConfig()))
 
 
-@pytest.mark.parametrize("key", keys(Config()))
+@pytest.mark.parametrize("key", keys(FinetuneConfig()))
 def test_a_changed_key_is_treated_by_its_class(key):
     config = mutated(key)
-    ((was, now),) = differences(config, Config()).values()
+    ((was, now),) = differences(config, FinetuneConfig()).values()
     if key in MUST_MATCH:
         with pytest.raises(ValueError, match="the checkpoint is of another run") as error:
-            check_compatible(metadata(Config()), metadata(config))
+            check_compatible(metadata(FinetuneConfig()), metadata(config))
         assert f"  {key}: checkpoint has {was!r}, config has {now!r}" in str(error.value).splitlines()
         assert "--run-dir" in str(error.value) and "--init-from" in str(error.value)
     else:
-        lines = check_compatible(metadata(Config()), metadata(config))
+        lines = check_compatible(metadata(FinetuneConfig()), metadata(config))
         assert lines == (
             [f"{key}: checkpoint has {was!r}, config has {now!r}; {CHANGES_WITH_NOTICE[key]}"]
             if key in CHANGES_WITH_NOTICE
@@ -69,7 +69,7 @@ def test_a_changed_key_is_treated_by_its_class(key):
 @pytest.mark.parametrize("which", ["tokenizer", "data"])
 def test_another_vocabulary_or_other_data_are_refused(which):
     with pytest.raises(ValueError, match=f"{which}_fingerprint: checkpoint has '..', config has 'cc'"):
-        check_compatible(metadata(Config()), metadata(Config(), **{which: "cc"}))
+        check_compatible(metadata(FinetuneConfig()), metadata(Config(), **{which: "cc"}))
 
 
 def test_all_differences_are_listed_at_once():
@@ -80,14 +80,14 @@ def test_all_differences_are_listed_at_once():
         training=dataclasses.replace(Config().training, seed=3),
     )
     with pytest.raises(ValueError, match="another run") as error:
-        check_compatible(metadata(Config()), metadata(config, data="cc"))
+        check_compatible(metadata(FinetuneConfig()), metadata(config, data="cc"))
     for key in ("model.hidden_size", "data.sources", "training.seed", "data_fingerprint"):
         assert f"  {key}: " in str(error.value)
 
 
 def test_a_checkpoint_older_than_a_key_has_its_default():
-    saved = to_dict(Config())
+    saved = to_dict(FinetuneConfig())
     del saved["training"]["max_skipped_updates"], saved["model"]["hidden_act"]
-    assert check_compatible(metadata(saved), metadata(Config())) == []
+    assert check_compatible(metadata(saved), metadata(FinetuneConfig())) == []
     with pytest.raises(ValueError, match=r"model\.hidden_act: checkpoint has 'gelu', config has 'gelux'"):
         check_compatible(metadata(saved), metadata(mutated("model.hidden_act")))

@@ -1,0 +1,70 @@
+"""Batches of a task: its examples in a new order every epoch, padded to the longest of each batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertjax.finetune.rows import TaskRows
+from bertjax.input.feed import Batch, Rows
+from bertjax.input.randomness import derive_key, permute
+from bertjax.text.ragged import places_in
+
+# Every length is a program to compile, and every token of padding is computed.
+_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_STEP_BEYOND = 128
+
+
+class TaskBatches:
+    """Rows of a task, epoch after epoch: row n of a run is place n mod R of epoch n // R, as in pretraining.
+
+    A batch is as long as its longest row needs, rounded up to one of a few lengths; all of the global batch counts, so
+    that every process makes its rows of it equally long.
+    """
+
+    shares = None
+
+    def __init__(self, rows: TaskRows, pad_id: int, max_length: int, seed: int) -> None:
+        """`max_length`: of a row, where the position table ends."""
+        self._rows, self._pad_id, self._max_length, self._seed = rows, pad_id, max_length, seed
+        self.rows_per_epoch = len(rows)
+
+    def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
+        """Those rows of the global batch of a step: arrays as `TaskRows` has them, but [B, L] per token."""
+        epochs, places = np.divmod(np.arange(global_batch_size) + step * global_batch_size, self.rows_per_epoch)
+        chosen = np.empty(global_batch_size, np.int64)
+        for epoch in np.unique(epochs):
+            of_it = epochs == epoch
+            key = derive_key(self._seed, "order of examples", int(epoch))
+            chosen[of_it] = permute(places[of_it], self.rows_per_epoch, key)
+        length = padded_length(int(self._rows.lengths[chosen].max()), self._max_length)
+        return padded(self._rows, chosen if rows is None else chosen[rows], length, self._pad_id)
+
+    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int | None, ...], type[np.generic]]]:
+        """Shape and dtype of every array; None is the length, which differs from batch to batch."""
+        of_tokens = {key: ((batch_size, None), array.dtype.type) for key, array in self._rows.tokens.items()}
+        of_rows = {key: ((batch_size, *array.shape[1:]), array.dtype.type) for key, array in self._rows.rows.items()}
+        return of_tokens | of_rows
+
+
+def padded_length(needed: int, most: int) -> int:
+    """The length of a batch whose longest row has `needed` tokens, where rows may have `most`."""
+    beyond = -(-needed // _STEP_BEYOND) * _STEP_BEYOND
+    return min(next((length for length in _LENGTHS if length >= needed), beyond), max(most, needed))
+
+
+def padded(rows: TaskRows, chosen: np.ndarray, length: int, pad_id: int) -> Batch:
+    """Some rows by their numbers, each `length` tokens long; a row of number -1 is nothing but padding, of weight 0."""
+    real = chosen >= 0
+    numbers = np.where(real, chosen, 0)
+    lengths = np.where(real, rows.lengths[numbers], 0)
+    assert lengths.max(initial=0) <= length, "a row is longer than its batch"
+    source = places_in(rows.offsets[numbers], lengths)
+    target = places_in(np.arange(len(chosen)) * length, lengths)
+    batch = {}
+    for key, flat in rows.tokens.items():
+        array = np.full(len(chosen) * length, pad_id if key == "input_ids" else 0, flat.dtype)
+        array[target] = flat[source]
+        batch[key] = array.reshape(len(chosen), length)
+    for key, array in rows.rows.items():
+        batch[key] = array[numbers] * real.reshape(-1, *[1] * (array.ndim - 1)).astype(array.dtype)
+    return batch

@@ -1,0 +1,40 @@
+"""What the readers of tasks give and the encoders take: texts with labels, as the files have them.
+
+`where` is the place of an example in messages: `FILE:LINE`, or `FILE: record N` where there are no lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """One text, a pair, or for multiple choice the common start and its ends; label None where there is none."""
+
+    where: str
+    id: str  # as the submission format names it
+    texts: tuple[str, ...]
+    label: str | float | None  # a name; a number for regression; the place of the right end, from 0, for choices
+
+
+@dataclass(frozen=True)
+class TaggedSentence:
+    """The words of a sentence, each with its tag; None where there are none."""
+
+    where: str
+    id: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a text, and its answers: each with the character of the text where it begins."""
+
+    where: str
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+    impossible: bool  # the text does not answer it

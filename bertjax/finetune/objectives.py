@@ -1,0 +1,113 @@
+"""What a model is fine-tuned to do: the losses of the kinds of tasks, those of transformers' classes for them.
+
+Like those of pretraining every figure is a sum over weighted predictions until the one division over the global batch.
+The batch keys are those of `bertjax.finetune.rows.TaskRows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertjax.parallel.mesh import BATCH_AXES
+from bertjax.training.objectives import Batch, Objective, Sums
+
+Keys = jax.Array | None
+Logits = Callable[[Any, jax.Array, Batch, Keys], jax.Array]
+
+
+def sequence_logits(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
+    """[B, labels]: of each row's one sequence."""
+    return model.sequence_logits(hidden, batch["cls_positions"], keys)[:, 0]
+
+
+def choice_logits(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
+    """[B, choices]."""
+    return model.choice_logits(hidden, batch["cls_positions"], keys)
+
+
+def token_logits(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
+    """[B, L, labels]."""
+    return model.token_logits(hidden, batch["sequence_ids"], keys)
+
+
+def span_logits(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
+    """[B, L, 2]: of a start and an end; padding has the lowest finite float, so that no probability goes there."""
+    real = (batch["sequence_ids"] > 0)[:, :, None]
+    return jnp.where(real, model.span_logits(hidden), jnp.finfo(jnp.float32).min)
+
+
+def text_vectors(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
+    """[B, 2, D]: the vectors, of length 1, of the two texts in each row."""
+    return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
+
+
+def _classified(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """Cross entropy and hits of [..., labels] against int32 [...], weighted."""
+    nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    hits = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
+    return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
+
+
+def _classification(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    logits = sequence_logits(model, hidden, batch, keys)
+    return _classified(logits, batch["labels"][:, 0], batch["label_weights"][:, 0])
+
+
+def _regression(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    error = sequence_logits(model, hidden, batch, keys) - batch["labels"]
+    return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
+
+
+def _relevance(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    logits, weights = sequence_logits(model, hidden, batch, keys), batch["label_weights"]
+    hits = ((logits > 0) == (batch["labels"] > 0.5)).astype(jnp.float32)
+    nll = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
+    return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
+
+
+def _choice(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    return _classified(choice_logits(model, hidden, batch, keys), batch["labels"], batch["label_weights"])
+
+
+def _tagging(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    return _classified(token_logits(model, hidden, batch, keys), batch["labels"], batch["label_weights"])
+
+
+def _span(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    logits, weights = span_logits(model, hidden, batch, keys), batch["label_weights"]
+    ends = [_classified(logits[..., n], batch[name], weights) for n, name in enumerate(("starts", "ends"))]
+    return {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
+
+
+def contrastive(temperature: float) -> Objective:
+    """Each first text is to find its second among those of the whole batch, all of its devices' (InfoNCE).
+
+    Similarities are cosines over `temperature`; a row of weight 0 is no one's other.
+    """
+
+    def sums(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+        vectors, weights = text_vectors(model, hidden, batch, keys), batch["label_weights"]
+        # In the order of the mesh's axes, which is that of the rows.
+        others = jax.lax.all_gather(vectors[:, 1], BATCH_AXES, tiled=True)
+        real = jax.lax.all_gather(weights, BATCH_AXES, tiled=True) > 0
+        logits = jnp.where(real, vectors[:, 0] @ others.T / temperature, jnp.finfo(jnp.float32).min)
+        own = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
+        return _classified(logits, own, weights)
+
+    return Objective("contrastive", "label_weights", sums, epsilon=0.0)
+
+
+# By kind of task; that of `contrastive` has a setting.
+OBJECTIVES = {
+    "classification": Objective("classification", "label_weights", _classification, epsilon=0.0),
+    "regression": Objective("regression", "label_weights", _regression, epsilon=0.0, figures=("loss",)),
+    "relevance": Objective("relevance", "label_weights", _relevance, epsilon=0.0),
+    "choice": Objective("choice", "label_weights", _choice, epsilon=0.0),
+    "tagging": Objective("tagging", "label_weights", _tagging, epsilon=0.0),
+    "span": Objective("span", "label_weights", _span, epsilon=0.0),
+}
