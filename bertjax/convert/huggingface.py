@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.huggingface_names import architecture, to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
 from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
@@ -29,6 +29,12 @@ FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json",
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+# By kind of task: transformers' name of the loss. That of relevance is one label that may hold or not.
+PROBLEMS = {
+    "sequence": "single_label_classification",
+    "regression": "regression",
+    "relevance": "multi_label_classification",
+}
 _MODEL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 CONFIG_FIELDS = (
     "vocab_size",
@@ -59,18 +65,38 @@ def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
     return place_of(str(directory))
 
 
-def huggingface_config(model: ModelConfig, pad_token_id: int, task: TaskConfig | None = None) -> dict[str, Any]:
-    """`config.json`: transformers' BertConfig, with the vocabulary's true size and the names of a task's labels."""
+def huggingface_config(
+    model: ModelConfig, pad_token_id: int, kind: str = "", labels: Sequence[str] = ()
+) -> dict[str, Any]:
+    """`config.json`: transformers' BertConfig, with the vocabulary's true size.
+
+    Of a model that was fine-tuned, `kind` is that of its task and `labels` their names; without names they have
+    transformers' (LABEL_0, ...).
+    """
     return {
         "architectures": [architecture(model)],
         "model_type": "bert",
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         "hidden_act": _ACTIVATIONS[model.hidden_act],
         **({"is_decoder": True} if model.causal else {}),
-        **_label_names(model, task),
+        **_task_fields(model, kind, labels),
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
+    }
+
+
+def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers is told of a task: which loss is its own, and the names of labels."""
+    if not model.num_labels:
+        return {}
+    names = list(labels) or [f"LABEL_{number}" for number in range(model.num_labels)]
+    assert len(names) == model.num_labels, "a name for each label"
+    problem = PROBLEMS.get(kind)
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        **({"problem_type": problem} if problem else {}),
     }
 
 
