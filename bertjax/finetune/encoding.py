@@ -21,7 +21,9 @@ from bertjax.finetune.rows import TaskRows
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
 
-TextKind = Literal["sequence", "regression", "choice", "vector"]
+TextKind = Literal["sequence", "regression", "relevance", "choice", "vector"]
+
+_NUMBERS = ("regression", "relevance")  # kinds whose labels are numbers
 
 SHORTEST = 8  # tokens of a sequence, special ones included
 _AT_ONCE = 1 << 14  # texts that are tokenized together; the tokenizer holds them cut into words
@@ -101,7 +103,7 @@ def _layout(kind: TextKind, texts: int) -> _Layout:
 
 def _numbers(examples: Sequence[TextExample], kind: TextKind, labels: Sequence[str]) -> np.ndarray:
     """int32 [n], -1 where there is none; of regression float32, NaN where there is none; of vectors zeros."""
-    if kind == "regression":
+    if kind in _NUMBERS:
         return np.array([np.nan if example.label is None else example.label for example in examples], np.float32)
     if kind == "vector":
         return np.zeros(len(examples), np.int32)
@@ -109,7 +111,7 @@ def _numbers(examples: Sequence[TextExample], kind: TextKind, labels: Sequence[s
 
 
 def _labelled(numbers: np.ndarray, kind: TextKind, label_weights: Sequence[float] | None) -> dict[str, np.ndarray]:
-    has = ~np.isnan(numbers) if kind == "regression" else numbers >= 0
+    has = ~np.isnan(numbers) if kind in _NUMBERS else numbers >= 0
     known = np.where(has, numbers, 0).astype(numbers.dtype)
     weights = has.astype(np.float32)
     if label_weights is not None:

@@ -17,7 +17,7 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.training.objectives import Batch, Objective, Sums
 
 Keys = jax.Array | None
-Logits = Callable[[Any, jax.Array, Batch, Keys], jax.Array]
+Outputs = Callable[[Any, jax.Array, Batch], jax.Array]
 
 
 def sequence_logits(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
@@ -99,15 +99,32 @@ def contrastive(temperature: float) -> Objective:
         own = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
         return _classified(logits, own, weights)
 
-    return Objective("contrastive", "label_weights", sums, epsilon=0.0)
+    return Objective("vector", "label_weights", sums, epsilon=0.0)
 
 
-# By kind of task; that of `contrastive` has a setting.
-OBJECTIVES = {
-    "classification": Objective("classification", "label_weights", _classification, epsilon=0.0),
+# By kind of task; that of vectors has a setting.
+_OBJECTIVES = {
+    "sequence": Objective("sequence", "label_weights", _classification, epsilon=0.0),
     "regression": Objective("regression", "label_weights", _regression, epsilon=0.0, figures=("loss",)),
     "relevance": Objective("relevance", "label_weights", _relevance, epsilon=0.0),
     "choice": Objective("choice", "label_weights", _choice, epsilon=0.0),
-    "tagging": Objective("tagging", "label_weights", _tagging, epsilon=0.0),
+    "tokens": Objective("tokens", "label_weights", _tagging, epsilon=0.0),
     "span": Objective("span", "label_weights", _span, epsilon=0.0),
 }
+
+# What a network of each kind says of a batch; of tokens and spans it is per token.
+OUTPUTS: dict[str, Outputs] = {
+    "sequence": sequence_logits,
+    "regression": sequence_logits,
+    "relevance": sequence_logits,
+    "choice": choice_logits,
+    "tokens": token_logits,
+    "span": span_logits,
+    "vector": text_vectors,
+}
+PER_TOKEN = ("tokens", "span")
+
+
+def objective_of(kind: str, temperature: float) -> Objective:
+    """The objective of a kind of task; `temperature` is for that of vectors."""
+    return contrastive(temperature) if kind == "vector" else _OBJECTIVES[kind]

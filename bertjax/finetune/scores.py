@@ -12,12 +12,16 @@ from bertjax.finetune.metrics import accuracy, f1, matthews, pearson, spearman
 def predictions_of(kind: str, logits: np.ndarray) -> np.ndarray:
     """The predicted label of each example, int32 [n], of logits [n, labels]; of `regression` the number, float32 [n].
 
+    Of `relevance` it is 1 where the logit [n, 1] says that it is likelier than not.
+
     Raises ValueError if a logit is not finite.
     """
     if not np.isfinite(logits).all():
         raise ValueError("a logit is not finite; has the model diverged?")
     if kind == "regression":
         return logits[:, 0].astype(np.float32)
+    if kind == "relevance":
+        return (logits[:, 0] > 0).astype(np.int32)
     return logits.argmax(-1).astype(np.int32)
 
 
@@ -30,6 +34,12 @@ def probabilities_of(logits: np.ndarray) -> np.ndarray:
 def figures_of(metrics: Sequence[str], predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """The figures called so, of predictions and labels by number: each [n]. Raises ValueError as `metrics` do."""
     return {name: _FIGURES[name](predicted, labels) for name in metrics}
+
+
+def found_seconds(vectors: np.ndarray) -> dict[str, float]:
+    """How often a first text's nearest second, of all pairs' [n, 2, D], is its own."""
+    nearest = [int((vectors[:, 1] @ first).argmax()) for first in vectors[:, 0]]
+    return {"accuracy": accuracy(nearest, np.arange(len(vectors)))}
 
 
 def macro_f1(predicted: np.ndarray, labels: np.ndarray) -> float:

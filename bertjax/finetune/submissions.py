@@ -39,11 +39,12 @@ def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], l
 def write_predictions(path: Path, kind: str, labels: Sequence[str], ids: Sequence[str], logits: np.ndarray) -> Path:
     """Write a .tsv or .jsonl with the id, the predicted label and the probability of each label, and give the file.
 
-    Of `regression` it is the id and the number. Tabs and line ends in ids and labels are spaces in a .tsv.
+    Of `regression` and `relevance` it is the id and the number, of the latter a logit. Tabs and line ends in ids and labels are spaces in a .tsv.
     """
-    predicted = predictions_of(kind, logits)
+    numbers = kind in ("regression", "relevance")
+    predicted = predictions_of("regression" if numbers else kind, logits)
     assert len(ids) == len(predicted), "a prediction for every example"
-    if kind == "regression":
+    if numbers:
         rows = [(name, number, []) for name, number in zip(ids, predicted.tolist(), strict=True)]
         labels = ()
     else:

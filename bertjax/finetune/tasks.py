@@ -7,7 +7,7 @@ google-research/bert use.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,20 @@ from bertjax.finetune.split_files import MissingSplitError
 from bertjax.finetune.table_files import Columns, read_split_of_table
 from bertjax.finetune.table_rows import Tell
 
-Kind = Literal["sequence", "regression", "choice", "tokens", "span", "vector"]
+Kind = Literal["sequence", "regression", "relevance", "choice", "tokens", "span", "vector"]
 Examples = list[TextExample] | list[TaggedSentence] | list[Question]
 Read = Callable[[Path, str, Tell], Examples]  # raises MissingSplitError where the split is not there
 
 _RATES = (5e-5, 3e-5, 2e-5)
 _GLUE_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
 _CHOICES = ("0", "1", "2", "3")
+_METRICS: dict[str, tuple[str, ...]] = {
+    "sequence": ("accuracy", "macro_f1"),
+    "regression": ("spearman", "pearson"),
+    "relevance": ("f1", "accuracy"),
+    "choice": ("accuracy",),
+    "vector": ("accuracy",),  # how often a text's nearest is its own second
+}
 
 
 @dataclass(frozen=True)
@@ -59,23 +66,22 @@ class Task:
     paper: Mapping[str, float] = field(default_factory=dict)  # system -> per cent, as `published` has them
 
 
-def task_of(name: str) -> Task:
-    """The task of this name. Raises ValueError with the nearest names if there is none."""
+def task_of(name: str, others: Iterable[str] = ()) -> Task:
+    """The task of this name. Raises ValueError with the nearest names, of the `others` too, if there is none."""
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, 3, 0.4) or list(TASKS)
+        names = [*TASKS, *others]
+        near = difflib.get_close_matches(name, names, 3, 0.4) or names
         raise ValueError(f"task {name!r} is not known; did you mean {' or '.join(near)}?")
     return TASKS[name]
 
 
 def table_task(kind: Kind, columns: Columns, labels: tuple[str, ...] = ()) -> Task:
-    """A task of the user's own, out of table files: `sequence`, `regression`, `choice` or `vector`.
+    """A task of the user's own, out of table files: any kind but `tokens` and `span`.
 
     Labels that are not given are those of the training set.
     """
-    regression = kind == "regression"
-    metrics = {"regression": ("spearman", "pearson"), "sequence": ("accuracy", "macro_f1"), "choice": ("accuracy",)}
-    read = partial(read_split_of_table, columns, regression=regression)
-    return Task("own", kind, metrics.get(kind, ()), Recipe(2e-5), read, labels)
+    read = partial(read_split_of_table, columns, regression=kind in ("regression", "relevance"))
+    return Task("own", kind, _METRICS[kind], Recipe(2e-5), read, labels)
 
 
 def labels_of(task: Task, train: Sequence[TextExample]) -> tuple[str, ...]:
@@ -83,7 +89,7 @@ def labels_of(task: Task, train: Sequence[TextExample]) -> tuple[str, ...]:
 
     Of choices they are their places, "0" and on. Raises ValueError as `label_set` does.
     """
-    if task.labels or task.kind in ("regression", "vector"):
+    if task.labels or task.kind in ("regression", "relevance", "vector"):
         return task.labels
     if task.kind == "choice":
         return tuple(str(place) for place in range(len(train[0].texts) - 1))

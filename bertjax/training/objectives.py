@@ -25,7 +25,7 @@ class Objective:
     """A training objective.
 
     `weight_key` names the batch array whose sum is the weight of all its figures; `sums(model, hidden_BLD, batch,
-    dropout_keys)` returns float32 scalars `loss` and `accuracy`, summed over the weighted predictions. `epsilon` is
+    dropout_keys)` returns its `figures` as float32 scalars, summed over the weighted predictions. `epsilon` is
     added to the weight when dividing.
     """
 
@@ -33,6 +33,7 @@ class Objective:
     weight_key: str
     sums: Callable[[Any, jax.Array, Batch, jax.Array | None], Sums]  # of the network that has the head for it
     epsilon: float
+    figures: tuple[str, ...] = ("loss", "accuracy")
 
 
 def _mlm(model: Bert, hidden_BLD: jax.Array, batch: Batch, _: jax.Array | None) -> Sums:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention_backends import Backend
@@ -31,6 +31,7 @@ from bertjax.training.state import Blueprint, TrainState
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvalStep = Callable[[Params, Batch], Metrics]
+PredictStep = Callable[[Params, Batch], tuple[jax.Array, Metrics]]
 
 
 def objective_sums(
@@ -40,8 +41,14 @@ def objective_sums(
     objectives: tuple[Objective, ...],
     attention: Backend = "xla",
 ) -> Metrics:
-    """`<objective>_loss` and `<objective>_accuracy` summed over this batch's weighted predictions."""
-    hidden = model.encode(
+    """`<objective>_<figure>` of each summed over this batch's weighted predictions."""
+    hidden = encoded(model, batch, dropout_keys, attention)
+    return sums_of(model, hidden, batch, dropout_keys, objectives)
+
+
+def encoded(model: Network, batch: Batch, dropout_keys: jax.Array | None, attention: Backend) -> jax.Array:
+    """What the heads see of a batch: a vector per token, [B, L, D]."""
+    return model.encode(
         batch["input_ids"],
         batch["token_type_ids"],
         batch["sequence_ids"],
@@ -49,7 +56,17 @@ def objective_sums(
         packed=_is_packed(batch),
         attention=attention,
     )
-    sums = {o.name: o.sums(model, hidden, batch, dropout_keys) for o in objectives}
+
+
+def sums_of(
+    model: Network,
+    hidden_BLD: jax.Array,
+    batch: Batch,
+    dropout_keys: jax.Array | None,
+    objectives: tuple[Objective, ...],
+) -> Metrics:
+    """As `objective_sums`, of a batch that is encoded."""
+    sums = {o.name: o.sums(model, hidden_BLD, batch, dropout_keys) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
 
 
@@ -64,7 +81,7 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
     figures = {
         f"{o.name}_{figure}": sums[f"{o.name}_{figure}"] / (weights[f"{o.name}_weight"] + o.epsilon)
         for o in objectives
-        for figure in ("loss", "accuracy")
+        for figure in o.figures
     }
     return figures | {"loss": sum(figures[f"{o.name}_loss"] for o in objectives)}
 
@@ -142,25 +159,62 @@ def make_eval_step(
     deterministic: bool = False,
 ) -> EvalStep:
     """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
-    platform = platform or blueprint.mesh.devices.flat[0].platform
 
-    def local(params: Params, batch: Batch) -> Metrics:
-        model = bind(blueprint.graphdef, _gather(params, blueprint))
-        attention = _attention(blueprint, batch, platform)
+    def local(model: Network, batch: Batch, attention: Backend) -> Metrics:
         figures = objective_sums(model, batch, None, objectives, attention) | batch_weights(batch, objectives)
         return jax.lax.psum(figures, BATCH_AXES)
 
+    return _forward(blueprint, local, P(), platform, deterministic)
+
+
+def make_predict_step(
+    blueprint: Blueprint,
+    objectives: tuple[Objective, ...],
+    outputs: Callable[[Network, jax.Array, Batch], jax.Array],
+    *,
+    deterministic: bool = False,
+) -> PredictStep:
+    """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
+
+    `outputs(model, hidden, batch)` is what the network says of each row; all of it comes to every device.
+    """
+
+    def local(model: Network, batch: Batch, attention: Backend) -> tuple[jax.Array, Metrics]:
+        hidden = encoded(model, batch, None, attention)
+        figures = sums_of(model, hidden, batch, None, objectives) | batch_weights(batch, objectives)
+        return outputs(model, hidden, batch), jax.lax.psum(figures, BATCH_AXES)
+
+    whole = NamedSharding(blueprint.mesh, P())
+    return _forward(blueprint, local, (P(BATCH_AXES), P()), None, deterministic, (whole, whole))
+
+
+def _forward(
+    blueprint: Blueprint,
+    local: Callable[[Network, Batch, Backend], Any],
+    out_specs: Any,
+    platform: str | None,
+    deterministic: bool,
+    out_shardings: Any = None,
+) -> Callable[[Params, Batch], Any]:
+    """What `local(model, batch, attention)` gives of each device's rows, jitted as `(params, batch) -> ...`."""
+    platform = platform or blueprint.mesh.devices.flat[0].platform
+
+    def of_shard(params: Params, batch: Batch) -> Any:
+        model = bind(blueprint.graphdef, _gather(params, blueprint))
+        return local(model, batch, _attention(blueprint, batch, platform))
+
     step = jax.shard_map(
-        local,
+        of_shard,
         mesh=blueprint.mesh,
         in_specs=(_specs(blueprint, BATCH_AXES), P(BATCH_AXES)),
-        out_specs=P(),
+        out_specs=out_specs,
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )
     return jax.jit(
         step,
         in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh)),
+        out_shardings=out_shardings,
         compiler_options=_options(blueprint, platform, deterministic),
     )
 

@@ -1,0 +1,89 @@
+"""Which examples a run trains on and is measured by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bertjax.config import FinetuneConfig
+from bertjax.finetune.examples import Question, TaggedSentence
+from bertjax.finetune.split_files import MissingSplitError
+from bertjax.finetune.tasks import Task, read_dev, read_split
+from bertjax.input.randomness import derive_key, permute
+
+Example = TypeVar("Example")
+
+_HELD_OUT = 10  # where there is no development set, one in so many training examples
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A task's examples by set, as they were read."""
+
+    train: Sequence[Any]
+    dev: Mapping[str, Sequence[Any]]
+    test: Mapping[str, Sequence[Any]]
+    notes: tuple[str, ...]
+
+
+def read_examples(task: Task, config: FinetuneConfig) -> Examples:
+    """Read all sets of a task; without a development set, a tenth of the training set becomes it.
+
+    Which tenth is decided by the examples themselves, so that equal ones are on one side. Raises ValueError naming file
+    and line of whatever is wrong.
+    """
+    given = config.task
+    notes: list[str] = []
+    if not given.data and not given.train:
+        raise ValueError(
+            f"{given.name}: no data; name the folder of its files (--data), or its training file (--train)"
+        )
+    place = given.data if given.data.startswith("tfds:") else Path(given.data)
+    train = list(read_split(task, Path(given.train) if given.train else place, "train", notes.append) or ())
+    if given.dev:
+        dev: Mapping[str, Sequence[Any]] = {"dev": read_split(task, Path(given.dev), "dev", notes.append) or ()}
+    else:
+        try:
+            if given.train:
+                raise MissingSplitError(f"{given.train}: no development set")
+            dev = read_dev(task, place, notes.append)
+        except MissingSplitError:
+            train, held = _held_out(train)
+            dev = {"dev": held}
+            notes.append(f"no development set; {len(held):,} of the training examples are held out for it")
+    splits = dict.fromkeys((*task.submissions, "test"))
+    tests = {"test": Path(given.test)} if given.test else ({} if given.train else dict.fromkeys(splits, place))
+    found = {name: read_split(task, where, name, notes.append) for name, where in tests.items()}
+    return Examples(train, dev, {name: read for name, read in found.items() if read}, tuple(notes))
+
+
+def drawn(examples: Sequence[Example], config: FinetuneConfig) -> Sequence[Example]:
+    """As many as `task.examples` says, drawn by the seed, in the order of the file; all of them for 0."""
+    wanted, there = config.task.examples, len(examples)
+    if wanted > there:
+        raise ValueError(f"task.examples={wanted:,}: the training set has {there:,}; give fewer, or 0 for all")
+    if not wanted:
+        return examples
+    key = derive_key(config.training.seed, "which examples")
+    return [examples[place] for place in np.sort(permute(np.arange(wanted), there, key))]
+
+
+def _held_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """(those that stay, those held out), by a hash of their text."""
+    parts: tuple[list[Example], list[Example]] = [], []
+    for example in examples:
+        digest = hashlib.sha256(repr(_about(example)).encode()).digest()
+        parts[int.from_bytes(digest[:8], "big") % _HELD_OUT == 0].append(example)
+    return parts
+
+
+def _about(example: Any) -> Any:
+    """What two examples may share so that one gives the other away."""
+    if isinstance(example, Question):
+        return example.context
+    return example.words if isinstance(example, TaggedSentence) else example.texts

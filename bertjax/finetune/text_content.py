@@ -1,0 +1,116 @@
+"""The data of tasks whose examples are texts: classification, numbers, relevance, choices, pairs of like meaning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.config import FinetuneConfig
+from bertjax.finetune.chosen import Examples, drawn
+from bertjax.finetune.content import Figures, Split, TaskContent
+from bertjax.finetune.encoding import encode_texts
+from bertjax.finetune.examples import TextExample
+from bertjax.finetune.labels import label_numbers
+from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.scores import figures_of, found_seconds, predictions_of
+from bertjax.finetune.submissions import write_predictions, write_submission
+from bertjax.finetune.tasks import Task, labels_of
+from bertjax.tokenization.tokenizer import Tokenizer
+
+
+class TextTask:
+    """How the examples of one task become rows, and outputs figures and files."""
+
+    def __init__(self, task: Task, config: FinetuneConfig, labels: tuple[str, ...], tokenizer: Tokenizer) -> None:
+        self._task, self._config, self._labels, self._tokenizer = task, config, labels, tokenizer
+        self.counts = RowCounts()
+
+    def rows(self, examples: Sequence[TextExample], label_weights: Sequence[float] | None = None) -> TaskRows:
+        """Encoded; `counts` tells of the long ones."""
+        return encode_texts(
+            examples,
+            self._task.kind,
+            self._labels,
+            self._tokenizer,
+            self._config.data.sequence_length,
+            self.counts,
+            strict=self._config.task.strict_length,
+            label_weights=label_weights,
+        )
+
+    def split(self, name: str, examples: Sequence[TextExample]) -> Split:
+        """A set that is predicted, and measured if it has labels."""
+        labelled = self._task.kind == "vector" or all(example.label is not None for example in examples)
+        figures = partial(self._figures, self._targets(examples)) if labelled else None
+        return Split(self.rows(examples), partial(self._write, name, [example.id for example in examples]), figures)
+
+    def baselines(self, examples: Sequence[TextExample]) -> Figures:
+        """What the most frequent label alone would reach."""
+        if self._task.kind not in ("sequence", "choice", "relevance"):
+            return {}
+        counts = Counter(example.label for example in examples)
+        return {"baseline/majority_accuracy": max(counts.values()) / len(examples)}
+
+    def _targets(self, examples: Sequence[TextExample]) -> np.ndarray:
+        if self._task.kind == "vector":
+            return np.arange(len(examples))
+        if self._task.kind in ("regression", "relevance"):
+            return np.array([example.label for example in examples], np.float32)
+        return label_numbers(examples, self._labels)
+
+    def _figures(self, targets: np.ndarray, outputs: np.ndarray) -> Figures:
+        if self._task.kind == "vector":
+            return found_seconds(outputs)
+        return figures_of(self._task.metrics, predictions_of(self._task.kind, outputs), targets)
+
+    def _write(self, name: str, ids: Sequence[str], folder: Path, outputs: np.ndarray) -> list[Path]:
+        if self._task.kind == "vector":
+            return []
+        files = [write_predictions(folder / f"{name}.tsv", self._task.kind, self._labels, ids, outputs)]
+        if name in self._task.submissions:
+            files.append(write_submission(folder, self._task, name, ids, outputs))
+        return files
+
+
+def open_texts(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
+    """The content of a task of texts. Raises ValueError naming file and line of whatever is wrong in them."""
+    train = drawn(sets.train, config)
+    labels = labels_of(task, train)
+    made = TextTask(task, config, labels, tokenizer)
+    rows = made.rows(train, _label_weights(config, labels, train))
+    dev = {name: made.split(name, examples) for name, examples in sets.dev.items()}
+    test = {name: made.split(name, examples) for name, examples in sets.test.items()}
+    return TaskContent(
+        task.kind,
+        labels,
+        rows,
+        dev,
+        test,
+        task.metrics,
+        (*sets.notes, *made.counts.told(config.data.sequence_length)),
+        made.baselines(next(iter(sets.dev.values()))),
+    )
+
+
+def _label_weights(
+    config: FinetuneConfig, labels: Sequence[str], train: Sequence[TextExample]
+) -> Sequence[float] | None:
+    """Those that the config gives, or by which every label counts the same; None if all are 1."""
+    given, balanced = config.task.class_weights, config.task.balanced
+    if not given and not balanced:
+        return None
+    if given and balanced:
+        raise ValueError(f"task.class_weights={given} and task.balanced=True: give one of them")
+    if not labels:
+        raise ValueError("task.class_weights and task.balanced are for tasks with labels; leave them out")
+    if balanced:
+        counts = np.bincount(label_numbers(train, labels), minlength=len(labels))
+        return (len(train) / (len(labels) * np.maximum(counts, 1))).tolist()
+    if len(given) != len(labels) or min(given) < 0:
+        raise ValueError(f"task.class_weights={given}: give one, 0 or more, for each label: {', '.join(labels)}")
+    return given
