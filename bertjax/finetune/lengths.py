@@ -15,6 +15,7 @@ class RowCounts:
     tokens_cut: int = 0  # tokens that were lost so
     windowed: int = 0  # examples taken in several windows
     windows: int = 0  # in how many, together
+    empty: int = 0  # examples with a text without any token
 
     def told(self, max_length: int) -> list[str]:
         """What is to be said of them, a line each; nothing if every example fitted."""
@@ -29,6 +30,8 @@ class RowCounts:
                 f"{self.windowed:,} of {self.examples:,} examples were longer than {max_length} tokens and were taken "
                 f"in {self.windows:,} windows"
             )
+        if self.empty:
+            lines.append(f"{self.empty:,} of {self.examples:,} examples have a text without any token")
         return lines
 
 

@@ -7,10 +7,10 @@ Face's `datasets` writes them) or an Arrow file. One column is read, a few rows 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertjax.text.documents import ReadCounts, paragraphs_of
 from bertjax.text.formats import RECORD_CAP
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _ROWS = 4  # at once, so that few long ones are held; more are hardly faster
+_RECORDS = 256  # at once: several columns of short values, where more are faster
 _BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 _STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # types as their bytes
 
@@ -72,6 +73,25 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
     utf8.finish()
 
 
+def fields_of(path: str) -> list[str]:
+    """The names of a file's columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
+    with _reading(path) as pa:
+        return _schema(path, pa).names
+
+
+def records(path: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Each row of a file as Python's values of these of its columns, whatever their types; None for a null.
+
+    Raises ValueError naming the file if it is damaged or expands without bound.
+    """
+    with _reading(path) as pa:
+        for batch in _batches(path, fields, pa, _RECORDS):
+            for start in range(0, batch.num_rows, _RECORDS):
+                rows = batch.slice(start, _RECORDS)
+                rows.validate(full=True)
+                yield from rows.to_pylist()
+
+
 def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
     with _reading(path) as pa:
         for column in _columns(path, field, pa):
@@ -85,24 +105,28 @@ def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
 
 def _columns(path: str, field: str, pa: ModuleType) -> Iterator[pyarrow.Array]:
     """The field's values in successive arrays; those of Arrow files lie in the file and not in memory."""
+    return (batch.column(0) for batch in _batches(path, [field], pa, _ROWS))
+
+
+def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Iterator[pyarrow.RecordBatch]:
+    """Some columns of a file, of Parquet at most so many rows at a time, of Arrow in the file's own batches."""
     if _magic(path) == _PARQUET:
         import pyarrow.parquet
 
         source = _remote_file(path, pa) if is_remote(path) else path
         with pyarrow.parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
             _refuse_bomb(path, file.metadata)
-            for batch in file.iter_batches(_ROWS, columns=[field], use_threads=False):
-                yield batch.column(0)
+            yield from file.iter_batches(rows, columns=list(fields), use_threads=False)
         return
-    place = _schema(path, pa).get_field_index(field)
-    options = pa.ipc.IpcReadOptions(included_fields=[place], use_threads=False)
+    places = [_schema(path, pa).get_field_index(field) for field in fields]
+    options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
     with _arrow_file(path, pa) as file:
         if _magic(path) == _ARROW_STREAM:
             _require_stream_end(path)
-            yield from (batch.column(0) for batch in pa.ipc.open_stream(file, options=options))
+            yield from pa.ipc.open_stream(file, options=options)
         else:
             reader = pa.ipc.open_file(file, options=options)
-            yield from (reader.get_batch(number).column(0) for number in range(reader.num_record_batches))
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
 def _schema(path: str, pa: ModuleType) -> pyarrow.Schema:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertjax.text.documents import ReadCounts, paragraphs_of
 from bertjax.text.tensorflow import import_tensorflow
@@ -18,6 +18,7 @@ from bertjax.text.utf8 import Utf8
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import ReadOnlyBuilder
+    from tensorflow_datasets.features import FeaturesDict
 
 PUBLIC_COPY = "gs://tfds-data/datasets"
 DEFAULT_FEATURE = "text"
@@ -62,6 +63,38 @@ def read(path: str, feature: str, counts: ReadCounts) -> Iterator[str | None]:
     utf8.finish()
 
 
+def is_prepared(name: str) -> bool:
+    """Whether a data set, NAME[/CONFIG], has been prepared in `data_dir`."""
+    root = data_dir() / name
+    return root.is_dir() and any(_is_prepared(entry) for entry in root.iterdir())
+
+
+def examples(name: str, split: str) -> Iterator[dict[str, Any]] | None:
+    """The examples of a split of NAME[/CONFIG][:VERSION], in order, classes by their names; None without such a split.
+
+    Text is a str, a class without a label None, other features as NumPy has them. Raises ValueError if the data set is
+    not there, saying where it can be had, is damaged, or has text that is not UTF-8.
+    """
+    info = _builder(_directory(name)).info
+    if split not in info.splits:
+        return None
+    paths = sorted(str(path) for path in info.splits[split].filepaths)
+    return (_as_python(path, record, info.features) for path in paths for record in _records(path))
+
+
+def _as_python(path: str, record: bytes, features: FeaturesDict) -> dict[str, Any]:
+    values = features.deserialize_example_np(record)
+    for key, kind in features.items():
+        if _is_text(kind) and isinstance(values[key], bytes):
+            try:
+                values[key] = values[key].decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}: {key} is not UTF-8: {error.reason}; prepare the data set again") from None
+        elif _is_class(kind):
+            values[key] = kind.int2str(int(values[key])) if values[key] >= 0 else None
+    return values
+
+
 def _parse(pattern: str) -> tuple[str, str]:
     """(name with config and version, feature or '')."""
     name, *rest = pattern.split(":")
@@ -104,6 +137,12 @@ def _is_text(feature: object) -> bool:
     import tensorflow_datasets
 
     return isinstance(feature, tensorflow_datasets.features.Text)
+
+
+def _is_class(feature: object) -> bool:
+    import tensorflow_datasets
+
+    return isinstance(feature, tensorflow_datasets.features.ClassLabel)
 
 
 def _records(path: str) -> Iterator[bytes]:
