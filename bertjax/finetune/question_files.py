@@ -1,0 +1,94 @@
+"""SQuAD's files, 1.1 and 2.0: questions about texts, with the texts' words that answer them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from bertjax.finetune.examples import Question
+from bertjax.text.lines import read_chunks
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_NAMES = {list: "a list", dict: "an object", str: "a text", int: "a whole number", bool: "true or false"}
+
+
+def read_questions(path: str, unanswerable: bool, labelled: bool = True) -> list[Question]:
+    """The questions of a file in SQuAD's layout, in order; it may be compressed (.gz .bz2 .xz .zst).
+
+    `unanswerable`: whether questions may have no answer, as in 2.0, where such a one has `is_impossible`. Where not
+    `labelled`, answers may be left out. Raises ValueError naming file and question for what is missing or contradicts
+    itself: an answer that does not stand where it is said to, an id that two questions have, a file without questions.
+    """
+    found: dict[str, Question] = {}
+    articles = _part(_read(path), "data", list, path)
+    for a, article in enumerate(articles, 1):
+        paragraphs = _part(article, "paragraphs", list, f"{path}: article {a}")
+        for p, paragraph in enumerate(paragraphs, 1):
+            where = f"{path}: article {a}, paragraph {p}"
+            context = _text(paragraph, "context", where)
+            for q, asked in enumerate(_part(paragraph, "qas", list, where), 1):
+                name = _text(asked, "id", f"{where}, question {q}")
+                if name in found:
+                    raise ValueError(f"{path}: question {name}: two questions have this id; give each its own")
+                found[name] = _question(asked, name, context, f"{path}: question {name}", unanswerable, labelled)
+    if not found:
+        raise ValueError(f"{path}: no question in it; is it a file in SQuAD's layout?")
+    return list(found.values())
+
+
+def _read(path: str) -> Any:
+    content = b"".join(read_chunks(path, path))
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; SQuAD's files are JSON in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: no JSON ({error.msg}); SQuAD's files are one JSON object") from None
+
+
+def _question(asked: Any, name: str, context: str, where: str, unanswerable: bool, labelled: bool) -> Question:
+    text = _text(asked, "question", where)
+    impossible = "is_impossible" in asked and _part(asked, "is_impossible", bool, where)
+    answers: tuple[tuple[str, int], ...] = ()
+    if labelled or "answers" in asked:
+        answers = tuple(_answer(answer, context, where) for answer in _part(asked, "answers", list, where))
+    if impossible and not unanswerable:
+        raise ValueError(f"{where}: it is_impossible, and every question of SQuAD 1.1 has an answer; use squad2")
+    if impossible and answers:
+        raise ValueError(f"{where}: it has an answer, {answers[0][0]!r}, and yet is_impossible; remove one of them")
+    if labelled and not impossible and not answers:
+        remedy = "say is_impossible: true if there is none" if unanswerable else "give one, or use squad2"
+        raise ValueError(f"{where}: no answer; {remedy}")
+    return Question(where, name, text, context, answers, impossible)
+
+
+def _answer(answer: Any, context: str, where: str) -> tuple[str, int]:
+    text, start = _text(answer, "text", f"{where}, answer"), _part(answer, "answer_start", int, f"{where}, answer")
+    there = context[max(start, 0) : max(start, 0) + len(text)]
+    if start < 0 or there != text:
+        at = context.find(text)
+        elsewhere = f"it stands at {at}" if at >= 0 else "it stands nowhere in the context"
+        raise ValueError(
+            f"{where}: answer {text!r} is not at character {start} of its context, where {there!r} is; {elsewhere}"
+        )
+    return text, start
+
+
+def _text(holder: Any, key: str, where: str) -> str:
+    text = _part(holder, key, str, where)
+    if not text.strip():
+        raise ValueError(f"{where}: its {key!r} is empty; fill it in")
+    if broken := _NO_TEXT.search(text):
+        raise ValueError(f"{where}: its {key!r} has {broken[0]!r} at character {broken.start()}; remove it")
+    return text
+
+
+def _part(holder: Any, key: str, kind: type, where: str) -> Any:
+    if not isinstance(holder, dict):
+        raise ValueError(f"{where}: a {type(holder).__name__} and no object with {key!r}; is it in SQuAD's layout?")
+    if key not in holder:
+        raise ValueError(f"{where}: no {key!r}; SQuAD's layout has it")
+    if type(holder[key]) is not kind:
+        raise ValueError(f"{where}: {key!r} is {str(holder[key])[:40]!r} and should be {_NAMES[kind]}")
+    return holder[key]
