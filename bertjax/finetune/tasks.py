@@ -119,13 +119,14 @@ def read_dev(task: Task, data: Path, tell: Tell = print) -> dict[str, Examples]:
     Raises ValueError as `read_split` does if there is none.
     """
     found: dict[str, Examples] = {}
+    missing = None
     for split in dict.fromkeys((*task.dev_splits, "dev")):
         try:
             if (examples := read_split(task, data, split, tell)) is not None:
                 found[split] = examples
         except MissingSplitError as error:
-            missing = error
-    if not found:
+            missing = missing or error
+    if missing and not found:
         raise missing
     return found
 
