@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from bertjax.finetune.examples import Question
-from bertjax.text.lines import read_chunks
+from bertjax.finetune.whole_text import whole_text
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _NAMES = {list: "a list", dict: "an object", str: "a text", int: "a whole number", bool: "true or false"}
 
 
-def read_questions(path: str, unanswerable: bool, labelled: bool = True) -> list[Question]:
+def read_questions(path: Path, unanswerable: bool, *, labelled: bool = True) -> list[Question]:
     """The questions of a file in SQuAD's layout, in order; it may be compressed (.gz .bz2 .xz .zst).
 
     `unanswerable`: whether questions may have no answer, as in 2.0, where such a one has `is_impossible`. Where not
@@ -21,7 +22,7 @@ def read_questions(path: str, unanswerable: bool, labelled: bool = True) -> list
     itself: an answer that does not stand where it is said to, an id that two questions have, a file without questions.
     """
     found: dict[str, Question] = {}
-    articles = _part(_read(path), "data", list, path)
+    articles = _part(_read(path), "data", list, str(path))
     for a, article in enumerate(articles, 1):
         paragraphs = _part(article, "paragraphs", list, f"{path}: article {a}")
         for p, paragraph in enumerate(paragraphs, 1):
@@ -37,12 +38,9 @@ def read_questions(path: str, unanswerable: bool, labelled: bool = True) -> list
     return list(found.values())
 
 
-def _read(path: str) -> Any:
-    content = b"".join(read_chunks(path, path))
+def _read(path: Path) -> Any:
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; SQuAD's files are JSON in UTF-8") from None
+        return json.loads(whole_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: no JSON ({error.msg}); SQuAD's files are one JSON object") from None
 

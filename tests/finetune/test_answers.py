@@ -33,7 +33,6 @@ def by_run_qa(
     end: np.ndarray,
     unanswerable: bool,
     most_context: bool,
-    threshold: float,
 ) -> tuple[dict[str, str], dict[str, float], dict[str, list[dict[str, Any]]]]:
     """`postprocess_qa_predictions`: predictions, null odds and the n best."""
     offsets = windows.rows.offsets
@@ -108,7 +107,7 @@ def test_equal_run_qa_on_real_questions(
     real_data: Path, file: tuple[str, bool], sizes: WindowSizes, ties: bool, most_context: bool
 ) -> None:
     name, unanswerable = file
-    questions = read_questions(str(real_data / "qa" / name), unanswerable)
+    questions = read_questions(real_data / "qa" / name, unanswerable)
     tokenizer = load_tokenizer(real_data / "vocab" / "bert-base-uncased", UNCASED)
     windows = question_windows(questions, tokenizer, sizes, QuestionCounts())
     logits = np.random.default_rng(len(questions) + ties).normal(0, 4, (2, len(windows.spans)))
