@@ -1,8 +1,8 @@
 """Multiple choice as it is given out: SWAG's official CSV, and CODAH's TSV.
 
-Of SWAG, the first text is the first sentence; each second one is the second sentence as far as it goes and an ending,
-as in the paper's experiment. CODAH is one file without splits, or a folder of a fold with train.tsv, dev.tsv and test.tsv.
-Of the one file, taking questions that begin alike as one, every fourth of five is for development, every fifth to test.
+SWAG has a sentence, and how the next one begins, which is put before each ending, as in the paper's experiment. CODAH
+is one file without splits, or a folder of a fold with train.tsv, dev.tsv and test.tsv. Of the one file, taking
+questions that begin alike as one, every fourth of five is for development and every fifth for testing.
 """
 
 from __future__ import annotations

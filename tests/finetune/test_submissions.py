@@ -1,0 +1,88 @@
+"""Predictions in the official formats, with probabilities for one's own, and the figures that are made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.finetune.scores import figures_of, macro_f1, predictions_of, probabilities_of
+from bertjax.finetune.submissions import write_predictions, write_submission
+from bertjax.finetune.tasks import TASKS, task_of
+
+OFFICIAL = {
+    "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv",
+    "WNLI.tsv",
+}  # fmt: skip
+
+
+def test_glue_s_formats(tmp_path: Path) -> None:
+    written = {name for task in TASKS.values() for name in task.submissions.values() if name.endswith(".tsv")}
+    assert written == OFFICIAL
+    logits = np.array([[0, 1, 2], [3, 1, 2], [1, 2, 1.5]], np.float32)
+    path = write_submission(tmp_path, task_of("mnli"), "test_mismatched", ["0", "1", "9"], logits)
+    assert path.name == "MNLI-mm.tsv"
+    assert path.read_text() == "index\tprediction\n0\tneutral\n1\tcontradiction\n9\tentailment\n"
+    path = write_submission(tmp_path, task_of("rte"), "test", ["0", "1"], logits[:2, :2])
+    assert path.read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+    path = write_submission(tmp_path, task_of("cola"), "test", ["0", "1"], logits[:2, :2])
+    assert path.read_text() == "index\tprediction\n0\t1\n1\t0\n"
+
+
+def test_scores_stay_within_0_to_5(tmp_path: Path) -> None:
+    logits = np.array([[-0.25], [5.5], [2.12345]], np.float32)
+    path = write_submission(tmp_path, task_of("stsb"), "test", ["0", "1", "2"], logits)
+    assert path.name == "STS-B.tsv" and path.read_text() == "index\tprediction\n0\t0.000\n1\t5.000\n2\t2.123\n"
+
+
+def test_swag_s_format(tmp_path: Path) -> None:
+    logits = np.array([[0, 1, 2, 0], [3, 1, 2, 0]], np.float32)
+    path = write_submission(tmp_path, task_of("swag"), "test", ["0", "1"], logits)
+    assert path.read_text() == ",pred\n0,2\n1,0\n"
+
+
+def test_one_s_own_predictions(tmp_path: Path) -> None:
+    logits = np.array([[0, np.log(3)], [1000, 0]])
+    path = write_predictions(tmp_path / "predictions.tsv", "sequence", ("id", "x\ty"), ["a\tb", "1"], logits)
+    assert path.read_text() == "id\tprediction\tid\tx y\na b\tx y\t0.25\t0.75\n1\tid\t1\t0\n"
+    path = write_predictions(tmp_path / "predictions.jsonl", "sequence", ("no", "é"), ["a", "1"], logits)
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert first == {
+        "id": "a",
+        "prediction": "é",
+        "probabilities": {"no": pytest.approx(0.25), "é": pytest.approx(0.75)},
+    }
+    assert second["probabilities"] == {"no": 1.0, "é": 0.0}
+    path = write_predictions(tmp_path / "predictions.tsv", "regression", (), ["a"], np.array([[1.25]]))
+    assert path.read_text() == "id\tprediction\na\t1.25\n"
+    path = write_predictions(tmp_path / "predictions.jsonl", "regression", (), ["a"], np.array([[1.25]]))
+    assert json.loads(path.read_text()) == {"id": "a", "prediction": 1.25}
+
+
+def test_probabilities_and_what_is_not_finite() -> None:
+    torch = pytest.importorskip("torch")
+    logits = np.random.default_rng(0).normal(size=(5, 4)) * 50
+    np.testing.assert_allclose(probabilities_of(logits), torch.softmax(torch.tensor(logits), -1).numpy(), atol=1e-15)
+    with pytest.raises(ValueError, match="a logit is not finite; has the model diverged"):
+        predictions_of("sequence", np.array([[0, np.nan]]))
+
+
+def test_every_metric_of_a_text_task_is_had() -> None:
+    labels = np.array([0, 1, 1, 0, 1, 1])
+    predicted = np.array([0, 1, 0, 0, 1, 0])
+    for task in TASKS.values():
+        if task.kind in ("sequence", "choice", "regression"):
+            figures = figures_of(task.metrics, predicted, labels)
+            assert list(figures) == list(task.metrics) and all(0 < figure <= 1 for figure in figures.values())
+
+
+def test_macro_f1_as_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    labels, predicted = np.random.default_rng(1).integers(0, 5, (2, 80))
+    wanted = sklearn.f1_score(labels, predicted, average="macro")
+    assert macro_f1(predicted, labels) == pytest.approx(wanted, abs=1e-12)
+    assert macro_f1(predicted[:3], labels[:3]) == pytest.approx(
+        sklearn.f1_score(labels[:3], predicted[:3], average="macro"), abs=1e-12
+    )

@@ -1,0 +1,220 @@
+"""Tables of every format give the same examples; what is wrong with one is refused with file and line."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertjax.finetune.examples import TextExample
+from bertjax.finetune.table_files import Columns, read_table
+from bertjax.finetune.tasks import labels_of, read_dev, read_split, table_task
+
+PAIRS = [('A comma, a "quote" and\u2028more', "ja", "yes"), ("Zweiter", "nein", "no"), ("Third", "x", "yes")]
+COLUMNS = Columns("one", "two", "gold")
+
+
+def as_csv(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([("id", "gold", "one", "two"), *((n, label, a, b) for n, (a, b, label) in enumerate(PAIRS))])
+
+
+def as_tsv(path: Path) -> None:
+    path.write_text("one\ttwo\tgold\n" + "".join("\t".join(pair) + "\n" for pair in PAIRS))
+
+
+def as_json_lines(path: Path) -> None:
+    path.write_text("\n".join(json.dumps({"one": a, "two": b, "gold": label}) for a, b, label in PAIRS) + "\n\n")
+
+
+def as_json(path: Path) -> None:
+    path.write_text(json.dumps([{"one": a, "two": b, "gold": label} for a, b, label in PAIRS]))
+
+
+def as_keyed_json(path: Path) -> None:
+    path.write_text(json.dumps({str(n): {"one": a, "two": b, "gold": label} for n, (a, b, label) in enumerate(PAIRS)}))
+
+
+def as_parquet(path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    columns = [list(column) for column in zip(*PAIRS, strict=True)]
+    gold = pa.array(columns[2]).dictionary_encode()  # as pandas writes categories
+    pyarrow.parquet.write_table(pa.table({"one": columns[0], "two": columns[1], "gold": gold}), path)
+
+
+FORMATS = [
+    ("t.csv", as_csv), ("t.tsv", as_tsv), ("t.jsonl", as_json_lines), ("t.json", as_json), ("t.json", as_keyed_json),
+    ("t.parquet", as_parquet),
+]  # fmt: skip
+
+
+def said(line: str) -> None:
+    pytest.fail(f"unexpectedly told: {line}")
+
+
+@pytest.mark.parametrize(("name", "write"), FORMATS, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_format_gives_the_same(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    write(tmp_path / name)
+    examples = read_table(tmp_path / name, COLUMNS, said)
+    assert [(*example.texts, example.label) for example in examples] == PAIRS
+    assert [example.id for example in examples] == ["0", "1", "2"]
+    place = {".csv": ":3", ".tsv": ":3", ".jsonl": ":2"}.get(Path(name).suffix, ": record")
+    assert place in examples[1].where and examples[1].where.startswith(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_compressed_tables(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    as_csv(tmp_path / "t.csv")
+    (tmp_path / f"t.csv.{suffix}").write_bytes(pack((tmp_path / "t.csv").read_bytes()))
+    assert len(read_table(tmp_path / f"t.csv.{suffix}", COLUMNS, said)) == len(PAIRS)
+
+
+def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+def test_lines_are_those_where_rows_begin(tmp_path: Path) -> None:
+    path = table(tmp_path, '\ufefftext,label\r\n"two\nlines, ""so""",a\r\n\r\nlast,b\r\n')
+    examples = read_table(path, Columns(), said)
+    assert examples == [
+        TextExample(f"{path}:2", "0", ('two\nlines, "so"',), "a"),
+        TextExample(f"{path}:5", "1", ("last",), "b"),
+    ]
+
+
+def test_ids_numbers_and_labels_of_other_types(tmp_path: Path) -> None:
+    path = table(tmp_path, '{"text":"a","label":1,"n":7}\n{"text":"b","label":false,"n":"x"}\n', "t.jsonl")
+    assert [(e.id, e.label) for e in read_table(path, Columns(id="n"), said)] == [("7", "1"), ("x", "false")]
+    path = table(tmp_path, '{"text":"a","label":2}\n{"text":"b","label":"-0.5"}\n', "t.jsonl")
+    assert [e.label for e in read_table(path, Columns(), said, regression=True)] == [2.0, -0.5]
+
+
+def test_choices_of_columns_and_of_a_list(tmp_path: Path) -> None:
+    path = table(tmp_path, "start,a,b,right\nHe,runs,sings,1\n")
+    wanted = ("He", "runs", "sings")
+    assert read_table(path, Columns("start", label="right", ends=("a", "b")), said)[0].texts == wanted
+    path = table(tmp_path, '[{"start": "He", "ends": ["runs", "sings"], "right": 1}]', "t.json")
+    listed = Columns("start", label="right", ends=("ends",))
+    assert [(e.texts, e.label) for e in read_table(path, listed, said)] == [(wanted, "1")]
+    task = table_task("choice", listed)
+    (tmp_path / "train.json").write_text(path.read_text())
+    train = read_split(task, tmp_path, "train")
+    assert labels_of(task, train) == ("0", "1")
+
+
+def test_a_test_set_needs_no_labels_and_may_be_missing(tmp_path: Path) -> None:
+    task = table_task("sequence", Columns())
+    table(tmp_path, "text,label\na,x\nb,y\n", "train.csv")
+    table(tmp_path, "text\tlabel\nc\ty\n", "validation.tsv")
+    assert read_split(task, tmp_path, "test") is None
+    table(tmp_path, "text\nd\n", "test.csv")
+    assert [e.label for e in read_split(task, tmp_path, "test")] == [None]
+    table(tmp_path, "text,label\nd,\ne,x\n", "test.csv")
+    assert [e.label for e in read_split(task, tmp_path, "test")] == [None, "x"]
+    assert list(read_dev(task, tmp_path)) == ["dev"]
+    assert labels_of(task, read_split(task, tmp_path, "train")) == ("x", "y")
+
+
+def test_without_a_label_column_there_are_none(tmp_path: Path) -> None:
+    path = table(tmp_path, "text,other\na,b\n")
+    assert read_table(path, Columns(text_b="other", label=""), said)[0] == TextExample(
+        f"{path}:2", "0", ("a", "b"), None
+    )
+
+
+def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
+    path = table(tmp_path, f'text,label\n"{"long, " * 100_000}",a\n')
+    assert len(read_table(path, Columns(), said)[0].texts[0]) == 600_000
+
+
+def test_characters_that_are_no_text_are_told(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\ncaf\xe9" + b"." * 500 + b"\ta\n")
+    told: list[str] = []
+    read_table(tmp_path / "t.tsv", Columns(), told.append)
+    assert told == [f"{tmp_path}/t.tsv: 1 characters are no UTF-8; each is read as U+FFFD"]
+
+
+CHOICES = Columns("text", ends=("a", "b"))
+REFUSED = [
+    ("t.csv", "", Columns(), "t.csv: the file is empty"),
+    ("t.csv", "text,label\n", Columns(), "t.csv: the file is empty"),
+    ("t.json", "[]", Columns(), "t.json: the file is empty"),
+    ("t.jsonl", "\n", Columns(), "t.jsonl: the file is empty"),
+    ("t.csv", "text,other\na,b\n", Columns(), "t.csv:1: no column 'label'; there are 'text', 'other'"),
+    ("t.tsv", "text\tlabel\na\tb\n", Columns(text_b="c"), "t.tsv:1: no column 'c'; there are 'text', 'label'"),
+    ("t.jsonl", '{"text":"a","label":"b"}\n{"text":"a"}', Columns(), "t.jsonl:2: no column 'label'; there are 'text'"),
+    ("t.json", '{"k": {"text":"a"}}', Columns(), "t.json: record 'k': no column 'label'; there are 'text';"),
+    ("t.csv", "text,text,label\na,b,c\n", Columns(), "t.csv: column 'text' is there 2 times"),
+    ("t.csv", "text,label\na,b\nc\n", Columns(), "t.csv:3: 1 fields, and there are 2 columns ('text', 'label')"),
+    ("t.tsv", 'text\tlabel\n"a\tb"\tc\n', Columns(), "t.tsv:2: 3 fields, and there are 2 columns"),
+    ("t.csv", 'text,label\n"c,d\ne,f\n', Columns(), "t.csv:3: bad CSV (unexpected end of data) in the row of line 2"),
+    ("t.csv", "text,label\na,b\nc,\n", Columns(), "t.csv:3: no label in column 'label'"),
+    ("t.jsonl", '{"text":"a","label":null}', Columns(), "t.jsonl:1: no label in column 'label'"),
+    ("t.jsonl", '{"text":3,"label":"a"}', Columns(), "t.jsonl:1: column 'text' is a int, not a text"),
+    ("t.jsonl", '{"text":null,"label":"a"}', Columns(), "t.jsonl:1: column 'text' is missing, not a text"),
+    ("t.jsonl", '{"text":"a","label":["a"]}', Columns(), "t.jsonl:1: column 'label' is a list, not a text or number"),
+    ("t.jsonl", '{"text":"a"', Columns(), "t.jsonl:1: bad JSON"),
+    ("t.jsonl", '["a"]', Columns(), "t.jsonl:1: a JSON list, not an object"),
+    ("t.json", '[{"text":\n"a",]', Columns(), "t.json:2: bad JSON"),
+    ("t.json", '"text"', Columns(), "t.json: a JSON str"),
+    ("t.parquet", "no", Columns(), "t.parquet: neither Parquet nor Arrow"),
+    ("t.doc", "no", Columns(), "t.doc: no table that is known here; give a file named .csv, .tsv"),
+    ("t.csv", "text,a,b,label\nx,y,,0\n", CHOICES, "t.csv:2: 1 choices, and there must be 2"),
+    ("t.jsonl", '{"text":"x","a":"y","b":null,"label":0}', CHOICES, "t.jsonl:1: 1 choices, and there must be 2"),
+    (
+        "t.jsonl", '{"text":"x","e":["a","b","c"],"label":0}\n{"text":"x","e":["a","b"],"label":0}',
+        Columns("text", ends=("e",)), "t.jsonl:2: 2 choices, and there must be 3 for every example",
+    ),
+    ("t.jsonl", '{"text":"x","e":null,"label":0}', Columns("text", ends=("e",)), "t.jsonl:1: 0 choices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "columns", "message"), REFUSED)
+def test_refused_with_file_and_line(tmp_path: Path, name: str, text: str, columns: Columns, message: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    path = table(tmp_path, text, name)
+    with pytest.raises(ValueError) as refusal:
+        read_table(path, columns, said)
+    assert str(refusal.value).startswith(f"{tmp_path}/{message}"), refusal.value
+    assert ";" in str(refusal.value), "says what to do"
+
+
+@pytest.mark.parametrize("label", ["much", "nan", "inf", "1,5"])
+def test_a_regression_needs_numbers(tmp_path: Path, label: str) -> None:
+    path = table(tmp_path, f"text\tlabel\na\t1\nb\t{label}\n", "t.tsv")
+    with pytest.raises(ValueError, match=rf"t.tsv:3: label '{label}' is not a finite number"):
+        read_table(path, Columns(), said, regression=True)
+
+
+def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
+    table(tmp_path, "text,label\na,x\nb,z\n", "train.csv")
+    with pytest.raises(ValueError, match=r"train.csv:3: label 'z' is not one of x, y"):
+        read_split(table_task("sequence", Columns(), ("x", "y")), tmp_path, "train")
+    table(tmp_path, "text,label\na,x\nb,x\n", "train.csv")
+    task = table_task("sequence", Columns())
+    with pytest.raises(ValueError, match=r"train.csv:2: all labels from here on are 'x'; a task needs two or more"):
+        labels_of(task, read_split(task, tmp_path, "train"))
+
+
+def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
+    task = table_task("sequence", Columns())
+    for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
+        with pytest.raises(ValueError, match=rf"{tmp_path}: no (train|dev) set: none of (train|dev).csv, .* is there"):
+            read()
+    with pytest.raises(ValueError, match="nowhere: no train set: no such folder"):
+        read_split(task, tmp_path / "nowhere", "train")
+    for name in ("train.csv", "train.tsv"):
+        table(tmp_path, "text,label\na,x\n", name)
+    with pytest.raises(ValueError, match=r"train.csv and train.tsv could both be meant"):
+        read_split(task, tmp_path, "train")

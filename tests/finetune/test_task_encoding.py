@@ -1,0 +1,200 @@
+"""Rows of tokens equal what transformers' tokenizer makes of the same texts, truncation included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.finetune.encoding import encode_texts
+from bertjax.finetune.examples import TextExample
+from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.tasks import labels_of, read_split, task_of
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import WordPiece
+
+WORDS = [chr(ord("a") + n) for n in range(20)]
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], TextRules(True, True))
+CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
+LONG, LABELS = 64, ("no", "yes")
+
+
+def example(*texts: str, label: str | float | None = "yes", line: int = 1) -> TextExample:
+    return TextExample(f"a.tsv:{line}", str(line), texts, label)
+
+
+def encoded(examples: list[TextExample], kind: str = "sequence", labels=LABELS, max_length=LONG, **options) -> TaskRows:
+    return encode_texts(examples, kind, labels, TOKENIZER, max_length, RowCounts(), **options)
+
+
+def row(rows: TaskRows, number: int) -> dict[str, list[int]]:
+    begin, end = rows.offsets[number : number + 2]
+    return {name: values[begin:end].tolist() for name, values in rows.tokens.items()}
+
+
+def ids(text: str) -> list[int]:
+    return [TOKENIZER.tokens.index(word) for word in text.split()]
+
+
+def test_one_text_and_a_pair() -> None:
+    rows = encoded([example("a b c"), example("", label="no"), example("d", label=None)])
+    assert row(rows, 0) == {
+        "input_ids": [CLS, *ids("a b c"), SEP], "token_type_ids": [0] * 5, "sequence_ids": [1] * 5,
+    }  # fmt: skip
+    assert row(rows, 1)["input_ids"] == [CLS, SEP] and len(rows) == 3 and rows.lengths.tolist() == [5, 2, 3]
+    assert rows.rows["labels"].tolist() == [[1], [0], [0]] and rows.rows["label_weights"].tolist() == [[1], [1], [0]]
+    rows = encoded([example("a b", "c")])
+    assert row(rows, 0) == {
+        "input_ids": [CLS, *ids("a b"), SEP, *ids("c"), SEP], "token_type_ids": [0, 0, 0, 0, 1, 1],
+        "sequence_ids": [1] * 6,
+    }  # fmt: skip
+    dtypes = {name: values.dtype for name, values in (rows.tokens | rows.rows).items()}
+    assert dtypes.pop("label_weights") == np.float32 and set(dtypes.values()) == {np.dtype(np.int32)}
+    assert rows.offsets.dtype == np.int64 and rows.rows["cls_positions"].tolist() == [[0]]
+
+
+def test_choices_lie_in_one_row() -> None:
+    rows = encoded([example("a b", "c", "d e", label="1"), example("f", "g", "h", label=None)], "choice", ("0", "1"))
+    one, two = [CLS, *ids("a b"), SEP, *ids("c"), SEP], [CLS, *ids("a b"), SEP, *ids("d e"), SEP]
+    assert row(rows, 0) == {
+        "input_ids": one + two, "token_type_ids": [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1],
+        "sequence_ids": [1] * 6 + [2] * 7,
+    }  # fmt: skip
+    assert rows.rows["cls_positions"].tolist() == [[0, 6], [0, 5]]
+    assert rows.rows["labels"].tolist() == [1, 0] and rows.rows["label_weights"].tolist() == [1, 0]
+
+
+def test_two_texts_of_a_vector_pair_are_two_sequences() -> None:
+    rows = encoded([example("a b", "c", label=None)], "vector", ())
+    assert row(rows, 0) == {
+        "input_ids": [CLS, *ids("a b"), SEP, CLS, *ids("c"), SEP], "token_type_ids": [0] * 7,
+        "sequence_ids": [1] * 4 + [2] * 3,
+    }  # fmt: skip
+    assert rows.rows["cls_positions"].tolist() == [[0, 4]] and rows.rows["label_weights"].tolist() == [1]
+
+
+def test_regression_and_class_weights() -> None:
+    rows = encoded([example("a", label=2.5), example("a", label=None)], "regression", ())
+    assert rows.rows["labels"].dtype == np.float32 and rows.rows["labels"].tolist() == [[2.5], [0]]
+    assert rows.rows["label_weights"].tolist() == [[1], [0]]
+    rows = encoded([example("a"), example("a", label="no"), example("a", label=None)], label_weights=[0.25, 3])
+    assert rows.rows["label_weights"].tolist() == [[3], [0.25], [0]]
+
+
+def run_classifier_pair(a: int, b: int, room: int) -> tuple[int, int]:
+    """google-research/bert's rule: one token at a time from the longer, from the second if they are equally long."""
+    while a + b > room:
+        if a > b:
+            a -= 1
+        else:
+            b -= 1
+    return a, b
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(8, 70))
+def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
+    counts, room = RowCounts(), max_length - 3
+    pair = example(" ".join(["a"] * a), " ".join(["b"] * b))
+    rows = encode_texts([pair], "sequence", LABELS, TOKENIZER, max_length, counts)
+    found = [rows.tokens["input_ids"].tolist().count(token) for token in ids("a b")]
+    wanted = run_classifier_pair(a, b, room)
+    both_are_cut = a + b > room and min(a, b) > room // 2
+    if both_are_cut and room % 2 and a <= b:
+        wanted = wanted[0] - 1, wanted[1] + 1  # the one token that `tokenizers` gives to the other text
+    assert tuple(found) == wanted
+    cut = max(a + b - room, 0)
+    assert counts == RowCounts(1, a + b, int(cut > 0), cut, empty=int(not a or not b))
+
+
+def test_long_examples_are_counted_told_or_refused() -> None:
+    counts = RowCounts()
+    examples = [example("a b"), example("a " * 9, line=2), example("a " * 12, line=3), example("\u200b", line=4)]
+    rows = encode_texts(examples, "sequence", LABELS, TOKENIZER, 8, counts)
+    assert rows.lengths.tolist() == [4, 8, 8, 2] and counts == RowCounts(4, 23, 2, 9, empty=1)
+    assert counts.told(8) == [
+        "2 of 4 examples were longer than 8 tokens and were truncated: 9 of 23 tokens were left out",
+        "1 of 4 examples have a text without any token",
+    ]
+    assert RowCounts(3, 4).told(8) == []
+    with pytest.raises(ValueError, match=r"a.tsv:2: 11 tokens, special ones included, over the max length of 8"):
+        encoded(examples, max_length=8, strict=True)
+    with pytest.raises(ValueError, match=r"a.tsv:1: 9 tokens"):
+        encoded([example("a", "b", "a " * 5, label="0")], "choice", ("0", "1"), max_length=8, strict=True)
+    encoded(examples, max_length=14, strict=True)
+    with pytest.raises(ValueError, match="max length 7: it must be at least 8 tokens"):
+        encoded(examples, max_length=7)
+
+
+@pytest.mark.parametrize(
+    ("examples", "kind", "labels", "message"),
+    [
+        ([example("a"), example("a", label="perhaps", line=2)], "sequence", LABELS,
+         r"a.tsv:2: label 'perhaps' is not one of no, yes;"),
+        ([example("a", "b", "c", label="2")], "choice", ("0", "1"), r"a.tsv:1: label '2' is not one of 0, 1;"),
+        ([example("a", "b", "c", label="0")], "choice", ("0", "1", "2"), r"a.tsv:1: 2 choices, and there must be 3"),
+        ([example("a", "b"), example("a", line=2)], "sequence", LABELS, r"a.tsv:2: 1 texts, and there must be 2"),
+        ([example("a", "b", "c")], "sequence", LABELS, r"a.tsv:1: 3 texts, and there must be 2"),
+        ([example("a")], "vector", (), r"a.tsv:1: 1 texts, and there must be 2"),
+        ([], "sequence", LABELS, r"no examples to encode"),
+    ],
+)  # fmt: skip
+def test_refused(examples: list[TextExample], kind: str, labels: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoded(examples, kind, labels)
+
+
+def test_many_texts_at_once_are_the_same_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = [example(" ".join(WORDS[: n % 7]), " ".join(WORDS[: n % 5]), line=n) for n in range(50)]
+    whole = encoded(examples)
+    monkeypatch.setattr("bertjax.finetune.encoding._AT_ONCE", 7)
+    parts = encoded(examples)
+    np.testing.assert_array_equal(whole.offsets, parts.offsets)
+    for name in whole.tokens:
+        np.testing.assert_array_equal(whole.tokens[name], parts.tokens[name])
+
+
+@pytest.fixture(scope="module")
+def uncased(real_data: Path) -> tuple[WordPiece, object]:
+    """The published vocabulary as ours and as transformers' tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    path = real_data / "vocab" / "bert-base-uncased" / "vocab.txt"
+    return WordPiece.load(path, TextRules(True, True)), transformers.BertTokenizer(str(path), do_lower_case=True)
+
+
+# 24 and 128 leave an odd number of tokens for the texts, 33 an even one.
+@pytest.mark.parametrize("max_length", [24, 33, 128])
+@pytest.mark.parametrize("name", ["mrpc", "rte", "wnli", "sst2", "cola"])
+def test_as_transformers_on_real_files(real_data: Path, uncased, name: str, max_length: int) -> None:
+    ours, theirs = uncased
+    task, counts = task_of(name), RowCounts()
+    examples = read_split(task, real_data / "glue", "dev")
+    rows = encode_texts(examples, task.kind, task.labels, ours, max_length, counts)
+    texts = [list(column) for column in zip(*(example.texts for example in examples), strict=True)]
+    wanted = theirs(*texts, truncation="longest_first", max_length=max_length)
+    for key in ("input_ids", "token_type_ids"):
+        np.testing.assert_array_equal(rows.tokens[key], np.concatenate(wanted[key]))
+    np.testing.assert_array_equal(rows.lengths, [len(row) for row in wanted["input_ids"]])
+    full = theirs(*texts, add_special_tokens=True)["input_ids"]
+    assert counts.truncated == sum(len(row) > max_length for row in full)
+    assert counts.tokens_cut == sum(max(len(row) - max_length, 0) for row in full)
+    assert [task.labels[n] for n in rows.rows["labels"][:, 0]] == [example.label for example in examples]
+
+
+@pytest.mark.parametrize("max_length", [16, 17, 64])
+def test_choices_as_transformers_on_real_files(real_data: Path, uncased, max_length: int) -> None:
+    ours, theirs = uncased
+    task = task_of("swag")
+    examples = read_split(task, real_data / "swag" / "swag_sample", "dev")
+    rows = encode_texts(examples, task.kind, labels_of(task, examples), ours, max_length, RowCounts())
+    starts = [example.texts[0] for example in examples for _ in range(4)]
+    ends = [end for example in examples for end in example.texts[1:]]
+    wanted = theirs(starts, ends, truncation="longest_first", max_length=max_length)
+    for key in ("input_ids", "token_type_ids"):
+        np.testing.assert_array_equal(rows.tokens[key], np.concatenate(wanted[key]))
+    begins = np.cumsum([0, *(len(row) for row in wanted["input_ids"])])[:-1].reshape(-1, 4)
+    np.testing.assert_array_equal(rows.rows["cls_positions"] + rows.offsets[:-1, None], begins)
