@@ -117,6 +117,15 @@ def write_tags(source: Path, target: Path, layout: TagLayout, tags: Sequence[Seq
     replace_text(target, "\n".join(text))
 
 
+def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
+    """Write words and these tags, parted by a tab, a word a line and a blank line behind each sentence."""
+    parts = [
+        "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, new, strict=True))
+        for sentence, new in zip(sentences, tags, strict=True)
+    ]
+    replace_text(target, "".join(f"{part}\n" for part in parts))
+
+
 def _tagged(line: _Line, layout: TagLayout, tag: str) -> str:
     """A line with another tag; its columns stay parted as they are."""
     parts = re.split(r"(\t)" if "\t" in line.text else r"( +)", line.text.rstrip(" "))

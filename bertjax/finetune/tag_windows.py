@@ -7,14 +7,17 @@ piece, such as a lone control character, is in no row; it is predicted to have t
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from bertjax.finetune.entity_metrics import entity_figures
 from bertjax.finetune.examples import TaggedSentence
 from bertjax.finetune.lengths import RowCounts, too_long
+from bertjax.finetune.metrics import accuracy
 from bertjax.finetune.rows import TaskRows
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -114,6 +117,19 @@ def tags_of(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], othe
         tags[word] = labels[best]
     ends = np.cumsum(lengths).tolist()
     return [tags[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def tag_figures(
+    metrics: Sequence[str], sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """The figures called so of predicted tags: `accuracy` over words; `f1`, `precision`, `recall` of entities."""
+    labels = [sentence.tags or () for sentence in sentences]
+    flat = [np.array([*itertools.chain(*tags)]) for tags in (predicted, labels)]
+    figures = {"accuracy": accuracy(*flat)} if "accuracy" in metrics else {}
+    if figures.keys() != {*metrics}:
+        found = entity_figures(predicted, labels)[""]
+        figures |= {"f1": found.f1, "precision": found.precision, "recall": found.recall}
+    return {name: figures[name] for name in metrics}
 
 
 def most_frequent_tag(sentences: Sequence[TaggedSentence]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.finetune.tag_files import CONLL, CONLLU, read_tagged, tag_layout, tags_in, write_tags
+from bertjax.finetune.tag_files import CONLL, CONLLU, read_tagged, tag_layout, tags_in, write_tags, write_words
 
 CONLL_2003 = """-DOCSTART- -X- O O
 
@@ -90,6 +90,14 @@ def test_tags_are_added_where_there_are_none(tmp_path: Path) -> None:
     source = written(tmp_path / "test.tsv", "a\tN\n")
     write_tags(source, target, tag_layout(source, "3"), [["X"]])
     assert target.read_text(encoding="utf-8") == "a\tN\tX\n"
+
+
+def test_words_and_tags_alone(tmp_path: Path, conllu: Path) -> None:
+    sentences, path = read_tagged(conllu, CONLLU), tmp_path / "words.tsv"
+    write_words(path, sentences, [sentence.tags for sentence in sentences])
+    assert path.read_text(encoding="utf-8") == "vamos\tVERB\nnos\tPRON\n600 000\tNUM\n\n#\tSYM\n\n"
+    again = read_tagged(path, CONLL)
+    assert [(s.words, s.tags) for s in again] == [(s.words, s.tags) for s in sentences]
 
 
 @pytest.mark.parametrize("name", ["en_pud-ud-test", "th_pud-ud-test", "ja_gsd-ud-dev"])

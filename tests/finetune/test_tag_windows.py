@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertjax.finetune.examples import TaggedSentence
 from bertjax.finetune.tag_files import read_tagged, tag_layout, tags_in
-from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_windows, tags_of
+from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_figures, tag_windows, tags_of
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -118,6 +118,13 @@ def test_words_without_pieces() -> None:
     assert tags_of(windows, logits, ["A", "B"], "C") == [["A", "C", "B"], ["C"], ["A", "C"]]
     assert counts.without_pieces == 3 and counts.empty == 1 and "3 of 6 words have no token" in counts.told(8)[-1]
     assert most_frequent_tag(tagged) == "A" and most_frequent_tag([*tagged[:1], sentence("a", "B")]) == "A"
+
+
+def test_figures() -> None:
+    tagged = [sentence("a b", "B-X I-X"), sentence("c", "O")]
+    assert tag_figures(("accuracy",), tagged, [["B-X", "O"], ["O"]]) == {"accuracy": 2 / 3}
+    found = tag_figures(("f1", "precision", "recall"), tagged, [["B-X", "I-X"], ["B-Y"]])
+    assert found == {"f1": 2 / 3, "precision": 0.5, "recall": 1.0}
 
 
 def test_class_weights() -> None:
