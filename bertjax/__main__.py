@@ -225,8 +225,8 @@ def _add_finetuning(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
-        "pos; or of your own: classification, regression, choice, tagging, questions, pairs (of like meaning), relevance "
-        f"(of a passage to a query). It {CONFIGURED.replace('CONFIG', 'TASK')}",
+        "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
+        f"passage to a query). It {CONFIGURED.replace('CONFIG', 'TASK')}",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.finetune.examples import Question
 from bertjax.finetune.question_windows import QuestionWindows
 from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.squad_metrics import squad2_figures, squad_figures
 from bertjax.training.files import replace_text
 
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
@@ -91,6 +93,24 @@ def find_answers(
     question = spans.question[order]
     rank = np.arange(len(order)) - np.searchsorted(question, question)
     return _found(windows, spans.at(order[(rank < n_best) | (spans.start[order] < 0)]))
+
+
+def answer_figures(
+    questions: Sequence[Question], found: FoundAnswers, unanswerable: bool, null_threshold: float = 0.0
+) -> dict[str, float]:
+    """The official figures, shares and not per cent: `f1` and `exact_match`, of `unanswerable` ones SQuAD 2.0's.
+
+    There `best_f1` and `best_exact` are those of the best null thresholds, which are in `best_f1_thresh` and
+    `best_exact_thresh`.
+    """
+    answers = {question.id: [text for text, _ in question.answers] for question in questions}
+    predictions = found.predictions(null_threshold)
+    if not unanswerable:
+        figures = squad_figures(answers, predictions)
+    else:
+        best = squad2_figures(answers, found.best, found.null_odds)
+        figures = squad2_figures(answers, predictions) | {name: best[name] for name in best if name[:5] == "best_"}
+    return {name: value if name.endswith(("total", "thresh")) else value / 100 for name, value in figures.items()}
 
 
 def write_answers(found: FoundAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:

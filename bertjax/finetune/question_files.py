@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bertjax.finetune.examples import Question
-from bertjax.text.lines import read_chunks
+from bertjax.finetune.split_files import missing, split_file
+from bertjax.finetune.table_rows import Tell
+from bertjax.finetune.whole_text import whole_text
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _NAMES = {list: "a list", dict: "an object", str: "a text", int: "a whole number", bool: "true or false"}
 
 
-def read_questions(path: str, unanswerable: bool, labelled: bool = True) -> list[Question]:
+def read_squad(unanswerable: bool, data: Path, split: str, tell: Tell) -> list[Question]:
+    """The questions of SQuAD's file of a split in a folder, 2.0's where questions may be `unanswerable`, or of a file.
+
+    Raises MissingSplitError if there is none, and ValueError as `read_questions` does.
+    """
+    names = [f"{split}-v{2.0 if unanswerable else 1.1}", split]
+    path = data if data.is_file() else split_file(data, names, (".json",))
+    if path is None:
+        raise missing(data, split, [f"{name}.json" for name in names])
+    return read_questions(path, unanswerable, labelled=split != "test")
+
+
+def read_questions(path: Path, unanswerable: bool, *, labelled: bool = True) -> list[Question]:
     """The questions of a file in SQuAD's layout, in order; it may be compressed (.gz .bz2 .xz .zst).
 
     `unanswerable`: whether questions may have no answer, as in 2.0, where such a one has `is_impossible`. Where not
@@ -21,30 +38,33 @@ def read_questions(path: str, unanswerable: bool, labelled: bool = True) -> list
     itself: an answer that does not stand where it is said to, an id that two questions have, a file without questions.
     """
     found: dict[str, Question] = {}
-    articles = _part(_read(path), "data", list, path)
-    for a, article in enumerate(articles, 1):
-        paragraphs = _part(article, "paragraphs", list, f"{path}: article {a}")
-        for p, paragraph in enumerate(paragraphs, 1):
-            where = f"{path}: article {a}, paragraph {p}"
-            context = _text(paragraph, "context", where)
-            for q, asked in enumerate(_part(paragraph, "qas", list, where), 1):
-                name = _text(asked, "id", f"{where}, question {q}")
-                if name in found:
-                    raise ValueError(f"{path}: question {name}: two questions have this id; give each its own")
-                found[name] = _question(asked, name, context, f"{path}: question {name}", unanswerable, labelled)
+    for number, article in enumerate(_part(_read(path), "data", list, str(path)), 1):
+        where = f"{path}: article {number}"
+        for place, paragraph in enumerate(_part(article, "paragraphs", list, where), 1):
+            for question in _questions(paragraph, f"{where}, paragraph {place}", path, unanswerable, labelled):
+                if question.id in found:
+                    raise ValueError(f"{question.where}: two questions have this id; give each its own")
+                found[question.id] = replace(question, article=str(number))
     if not found:
         raise ValueError(f"{path}: no question in it; is it a file in SQuAD's layout?")
     return list(found.values())
 
 
-def _read(path: str) -> Any:
-    content = b"".join(read_chunks(path, path))
+def _questions(paragraph: Any, where: str, path: Path, unanswerable: bool, labelled: bool) -> Iterator[Question]:
+    context = _text(paragraph, "context", where)
+    for number, asked in enumerate(_part(paragraph, "qas", list, where), 1):
+        name = _text(asked, "id", f"{where}, question {number}")
+        yield _question(asked, name, context, f"{path}: question {name}", unanswerable, labelled)
+
+
+def _read(path: Path) -> Any:
+    text = whole_text(path)
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; SQuAD's files are JSON in UTF-8") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: no JSON ({error.msg}); SQuAD's files are one JSON object") from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, or lists in lists without end
+        raise ValueError(f"{path}: no JSON ({error}); SQuAD's files are one JSON object") from None
 
 
 def _question(asked: Any, name: str, context: str, where: str, unanswerable: bool, labelled: bool) -> Question:

@@ -111,6 +111,7 @@ def question_windows(
     tokenizer: Tokenizer,
     sizes: WindowSizes,
     counts: QuestionCounts,
+    *,
     strict: bool = False,
 ) -> QuestionWindows:
     """The rows of questions, with the first answer's first and last token as targets.
@@ -220,6 +221,7 @@ def _count(
         raise too_long(questions[worst].where, int(asked[worst] + length[worst]) + _SPECIAL, sizes.max_length)
     counts.examples += len(questions)
     counts.tokens += int((asked + length).sum())
+    counts.empty += int(((asked == 0) | (length == 0)).sum())
     counts.windowed += int((windows > 1).sum())
     counts.windows += int(windows[windows > 1].sum())
     counts.questions_cut += int((cut > 0).sum())

@@ -26,7 +26,7 @@ _ENTITIES = "f1"  # the metric of a task whose tags are entities
 def open_tags(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
     """The content of a task of tags. Raises ValueError naming file and line of a tag that training does not have."""
     train, counts = drawn(sets.train, config), TagCounts()
-    labels = config.task.labels or task.labels or tags_in(train)
+    labels = task.labels or tags_in(train)
     otherwise = most_frequent_tag(train)
 
     def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bertjax.finetune.answers import N_BEST, NULL_ODDS, PREDICTIONS, FoundAnswers, find_answers, write_answers
+from bertjax.finetune.answers import (
+    N_BEST,
+    NULL_ODDS,
+    PREDICTIONS,
+    FoundAnswers,
+    answer_figures,
+    find_answers,
+    write_answers,
+)
 from bertjax.finetune.examples import Question
 from bertjax.finetune.question_files import read_questions
 from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
-from bertjax.finetune.squad_metrics import squad2_figures
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -24,7 +33,7 @@ XQUAD, CS224N = ("xquad.en.json", False), ("cs224n-dev-v2.0.json.xz", True)
 
 def best_indexes(logits: np.ndarray, n_best: int) -> list[int]:
     """google-research/bert's: in order of the logits, of equal ones the earlier first (run_qa.py leaves that open)."""
-    return sorted(range(len(logits)), key=lambda i: logits[i], reverse=True)[:n_best]
+    return sorted(range(len(logits)), key=logits.tolist().__getitem__, reverse=True)[:n_best]
 
 
 def by_run_qa(
@@ -33,7 +42,6 @@ def by_run_qa(
     end: np.ndarray,
     unanswerable: bool,
     most_context: bool,
-    threshold: float,
 ) -> tuple[dict[str, str], dict[str, float], dict[str, list[dict[str, Any]]]]:
     """`postprocess_qa_predictions`: predictions, null odds and the n best."""
     offsets = windows.rows.offsets
@@ -50,15 +58,15 @@ def by_run_qa(
             score = starts[0] + ends[0]
             if null is None or null["score"] > score:
                 null = {"offsets": (0, 0), "score": score, "start_logit": starts[0], "end_logit": ends[0]}
-            last = best_indexes(ends, 20)
-            for i in best_indexes(starts, 20):
-                for j in last:
-                    if spans[i][0] < 0 or spans[j][0] < 0 or j < i or j - i + 1 > 30 or (most_context and not most[i]):
-                        continue
-                    span = (spans[i][0], spans[j][1])
-                    found.append(
-                        {"offsets": span, "score": starts[i] + ends[j], "start_logit": starts[i], "end_logit": ends[j]}
-                    )
+            first = [i for i in best_indexes(starts, 20) if spans[i][0] >= 0 and (most[i] or not most_context)]
+            last = [j for j in best_indexes(ends, 20) if spans[j][0] >= 0]
+            for i, j in itertools.product(first, last):
+                if j < i or j - i + 1 > 30:
+                    continue
+                span = (spans[i][0], spans[j][1])
+                found.append(
+                    {"offsets": span, "score": starts[i] + ends[j], "start_logit": starts[i], "end_logit": ends[j]}
+                )
         if unanswerable:
             found.append(null)
         best = sorted(found, key=lambda x: x["score"], reverse=True)[:20]
@@ -108,7 +116,7 @@ def test_equal_run_qa_on_real_questions(
     real_data: Path, file: tuple[str, bool], sizes: WindowSizes, ties: bool, most_context: bool
 ) -> None:
     name, unanswerable = file
-    questions = read_questions(str(real_data / "qa" / name), unanswerable)
+    questions = read_questions(real_data / "qa" / name, unanswerable)
     tokenizer = load_tokenizer(real_data / "vocab" / "bert-base-uncased", UNCASED)
     windows = question_windows(questions, tokenizer, sizes, QuestionCounts())
     logits = np.random.default_rng(len(questions) + ties).normal(0, 4, (2, len(windows.spans)))
@@ -187,10 +195,25 @@ def test_files_are_the_official_ones(tmp_path: Path) -> None:
     read = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()}
     assert read == {PREDICTIONS: {"one": ""}, N_BEST: found.n_best, NULL_ODDS: found.null_odds}
     assert [*read[N_BEST]["one"][0]] == ["text", "probability", "start_logit", "end_logit"]
-    figures = squad2_figures({"one": ["b"]}, found.best, read[NULL_ODDS])
-    assert figures["best_exact"] == figures["exact"]
     (tmp_path / NULL_ODDS).unlink()
     assert len(write_answers(find_answers(windows, start, end, unanswerable=False), tmp_path)) == 2
+
+
+def test_figures_are_the_official_ones_as_shares() -> None:
+    windows = windows_of("b c d")
+    start, end = np.zeros((2, len(windows.spans)), np.float32)
+    start[4] = end[4] = 2
+    start[0] = 1
+    (question,) = windows.questions
+    asked = [replace(question, answers=(("c", 2),), impossible=False), replace(question, id="two")]
+    found = find_answers(replace(windows, questions=asked[:1]), start, end, unanswerable=True)
+    assert found.best == {"one": "c"} and found.null_odds == {"one": -3.0}
+    assert answer_figures(asked[:1], replace(found, null_odds={}), False) == {"exact_match": 1.0, "f1": 1.0}
+    both = FoundAnswers(found.best | {"two": "c"}, {"one": -3.0, "two": -1.0}, {})
+    figures = answer_figures(asked, both, True)
+    assert (figures["exact"], figures["f1"], figures["NoAns_exact"], figures["total"]) == (0.5, 0.5, 0.0, 2)
+    assert (figures["best_exact"], figures["best_f1"], figures["best_f1_thresh"]) == (1.0, 1.0, -3.0)
+    assert answer_figures(asked, both, True, figures["best_f1_thresh"])["f1"] == 1.0
 
 
 def test_logits_that_are_none() -> None:

@@ -112,7 +112,7 @@ def test_equal_transformers_on_real_questions(
 ) -> None:
     transformers = pytest.importorskip("transformers")
     unanswerable, count = FILES[name]
-    questions = read_questions(str(real_data / "qa" / name), unanswerable)
+    questions = read_questions(real_data / "qa" / name, unanswerable)
     assert len(questions) == count
     vocabulary = str(real_data / "vocab" / "bert-base-uncased" / "vocab.txt")
     theirs = by_transformers(questions, transformers.BertTokenizerFast(vocabulary, do_lower_case=True), sizes)
@@ -137,7 +137,7 @@ def best_window_by_run_squad(spans: list[tuple[int, int]], position: int) -> int
 
 
 def test_most_context_is_run_squads(real_data: Path, uncased: Tokenizer) -> None:
-    questions = read_questions(str(real_data / "qa" / "xquad.en.json"), unanswerable=False)[:200]
+    questions = read_questions(real_data / "qa" / "xquad.en.json", unanswerable=False)[:200]
     windows, _ = windows_of(questions, uncased, max_length=100, doc_stride=30, max_query=48)
     inside = windows.spans[:, 0] >= 0
     assert not windows.most_context[~inside].any()
@@ -241,7 +241,7 @@ def test_a_text_cannot_forge_a_separator(tiny: WordPiece) -> None:
 )
 def test_spans_of_every_tokenizer(real_data: Path, vocabulary: str, rules: TextRules) -> None:
     tokenizer = load_tokenizer(real_data / "vocab" / vocabulary, rules)
-    texts = {q.context for q in read_questions(str(real_data / "qa" / "xquad.en.json"), unanswerable=False)}
+    texts = {q.context for q in read_questions(real_data / "qa" / "xquad.en.json", unanswerable=False)}
     texts = ["", " a  b ", "<mask> [MASK] x", "e\u0301t\u00e9  \u4e2d\u6587", *sorted(texts)[:40]]
     encoded = list(encode_with_spans(tokenizer, texts))
     for text, ids, (ours, spans) in zip(texts, tokenizer.encode_sentences(texts), encoded, strict=True):
