@@ -69,6 +69,11 @@ VERBS = {
         "let a run's model fill each [MASK] of a text",
         "bertjax fill-mask runs/quickstart 'This function returns the [MASK] of the array.'",
     ),
+    "finetune": Verb(
+        "finetune:run_finetune",
+        "train a model for a task: GLUE's, questions, tags, choices, or one of your own in a table",
+        "bertjax finetune sst2 --init-from runs/quickstart --data glue/SST-2 --seeds 3",
+    ),
     "embed": Verb(
         "embed:embed",
         "turn texts into vectors, or each text into a vector per token",
@@ -185,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
         help="evaluation texts to look for in the training text: plain text, TSV or JSON Lines, a text a line",
     )
     _add_plan_options(made["plan"])
+    _add_finetuning(made["finetune"])
     for name in ("evaluate", "fill-mask", "export"):
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
@@ -211,6 +217,38 @@ def _parser() -> argparse.ArgumentParser:
     )
     made["import"].add_argument("--output", metavar="RUN", help="the run to make; by default runs/<name of DIR>")
     return parser
+
+
+def _add_finetuning(parser: argparse.ArgumentParser) -> None:
+    """What `finetune` takes; further keys are those of bertjax.config.FinetuneConfig."""
+    parser.add_argument(
+        "config",
+        metavar="TASK",
+        help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
+        "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
+        f"passage to a query). It {CONFIGURED.replace('CONFIG', 'TASK')}",
+    )
+    parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
+    parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
+    for name in ("train", "dev", "test"):
+        parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of a task of your own")
+    parser.add_argument("--text", nargs="+", metavar="COLUMN", help="of one text, of two, or of a start and its ends")
+    parser.add_argument("--label", metavar="COLUMN", help="of the label")
+    parser.add_argument("--id", metavar="COLUMN", help="of the id that predictions are written with")
+    parser.add_argument("--labels", nargs="+", metavar="LABEL", help="all that there are (those of the training set)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each setting (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, nargs="+", metavar="X", help="several values are all tried")
+    parser.add_argument("--batch-size", type=int, nargs="+", metavar="N", help="examples a step; several are all tried")
+    parser.add_argument("--epochs", type=float, nargs="+", metavar="X", help="several values are all tried")
+    parser.add_argument("--grid", action="store_true", help="try the learning rates that the paper tried")
+    parser.add_argument("--max-length", type=int, metavar="N", help="tokens of a row")
+    parser.add_argument("--strict-length", action="store_true", help="refuse what is longer, instead of cutting it")
+    parser.add_argument("--balanced", action="store_true", help="let every label count the same in the loss")
+    parser.add_argument("--patience", type=int, metavar="N", help="stop after so many evaluations without a better one")
+    parser.add_argument(
+        "--layer-decay", type=float, metavar="X", help="of the learning rate, from each layer to the next below"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="where to; by default runs/TASK")
 
 
 def _add_embedding(parser: argparse.ArgumentParser) -> None:

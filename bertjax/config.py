@@ -467,7 +467,7 @@ def _build(cls: type, values: dict[str, Any], where: str) -> Any:
 
 
 def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value in base, value in config), for every key on which the two differ; None where one lacks it."""
+    """Dotted key -> (value in base, value in config), for every key that differs; None where one lacks it."""
     old, new = flatten(to_dict(base)), flatten(to_dict(config))
     return {key: (old.get(key), new.get(key)) for key in new | old if new.get(key) != old.get(key)}
 

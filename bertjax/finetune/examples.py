@@ -38,3 +38,4 @@ class Question:
     context: str
     answers: tuple[tuple[str, int], ...]
     impossible: bool  # the text does not answer it
+    article: str = ""  # which one the text is of

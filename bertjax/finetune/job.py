@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import jax
 import optax
-from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, ModelConfig, to_dict
 from bertjax.finetune.batches import TaskBatches

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bertjax.config import TaskConfig
 from bertjax.finetune.table_files import Columns
-from bertjax.finetune.tasks import TASKS, Kind, Task, table_task, task_of
+from bertjax.finetune.tag_sets import TagColumns
+from bertjax.finetune.tasks import Kind, Task, table_task, tag_task, task_of
 
 # What they are called on the command line.
 OWN_TABLES: dict[str, Kind] = {
@@ -14,11 +17,14 @@ OWN_TABLES: dict[str, Kind] = {
     "pairs": "vector",
     "relevance": "relevance",
 }
-TASK_NAMES = (*TASKS, *OWN_TABLES)
+_TAGS = ("ner", "pos")
 
 
 def task_for(config: TaskConfig) -> Task:
     """The task that a config is about. Raises ValueError for a name that there is not, or a column that it lacks."""
+    if config.name in _TAGS and (config.label or config.text or config.labels):
+        columns = TagColumns(config.label, "".join(config.text))
+        return replace(tag_task(columns, config.labels, entities=config.name == "ner"), name=config.name)
     if config.name not in OWN_TABLES:
         return task_of(config.name, OWN_TABLES)
     kind = OWN_TABLES[config.name]

@@ -39,7 +39,8 @@ def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], l
 def write_predictions(path: Path, kind: str, labels: Sequence[str], ids: Sequence[str], logits: np.ndarray) -> Path:
     """Write a .tsv or .jsonl with the id, the predicted label and the probability of each label, and give the file.
 
-    Of `regression` and `relevance` it is the id and the number, of the latter a logit. Tabs and line ends in ids and labels are spaces in a .tsv.
+    Of `regression` and `relevance` it is the id and the number, of the latter a logit.
+    Tabs and line ends in ids and labels are spaces in a .tsv.
     """
     numbers = kind in ("regression", "relevance")
     predicted = predictions_of("regression" if numbers else kind, logits)

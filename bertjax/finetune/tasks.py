@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,9 +18,12 @@ from bertjax.finetune.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.glue_files import GlueLayout, has_split, read_glue
 from bertjax.finetune.labels import label_numbers, label_set
 from bertjax.finetune.published import PUBLISHED
+from bertjax.finetune.question_files import read_squad
 from bertjax.finetune.split_files import MissingSplitError
 from bertjax.finetune.table_files import Columns, read_split_of_table
 from bertjax.finetune.table_rows import Tell
+from bertjax.finetune.tag_files import tags_in
+from bertjax.finetune.tag_sets import TagColumns, read_tags
 
 Kind = Literal["sequence", "regression", "relevance", "choice", "tokens", "span", "vector"]
 Examples = list[TextExample] | list[TaggedSentence] | list[Question]
@@ -84,13 +87,21 @@ def table_task(kind: Kind, columns: Columns, labels: tuple[str, ...] = ()) -> Ta
     return Task("own", kind, _METRICS[kind], Recipe(2e-5), read, labels)
 
 
-def labels_of(task: Task, train: Sequence[TextExample]) -> tuple[str, ...]:
-    """The labels of a text task by number: its own, or those of its training set; none for numbers and vectors.
+def tag_task(columns: TagColumns, labels: tuple[str, ...] = (), *, entities: bool = False) -> Task:
+    """A task of the user's own, out of files of tagged words; of `entities` if tags are O or such as B-PER."""
+    metrics = ("f1", "precision", "recall") if entities else ("accuracy",)
+    return Task("own", "tokens", metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
+
+
+def labels_of(task: Task, train: Sequence[TextExample] | Sequence[TaggedSentence]) -> tuple[str, ...]:
+    """The labels of a task by number: its own, or those of its training set; none for numbers, vectors and spans.
 
     Of choices they are their places, "0" and on. Raises ValueError as `label_set` does.
     """
-    if task.labels or task.kind in ("regression", "relevance", "vector"):
+    if task.labels or task.kind in ("regression", "relevance", "vector", "span"):
         return task.labels
+    if task.kind == "tokens":
+        return tags_in(train)
     if task.kind == "choice":
         return tuple(str(place) for place in range(len(train[0].texts) - 1))
     return label_set(train)
@@ -119,13 +130,14 @@ def read_dev(task: Task, data: Path, tell: Tell = print) -> dict[str, Examples]:
     Raises ValueError as `read_split` does if there is none.
     """
     found: dict[str, Examples] = {}
+    missing = None
     for split in dict.fromkeys((*task.dev_splits, "dev")):
         try:
             if (examples := read_split(task, data, split, tell)) is not None:
                 found[split] = examples
         except MissingSplitError as error:
-            missing = error
-    if not found:
+            missing = missing or error
+    if missing and not found:
         raise missing
     return found
 
@@ -170,10 +182,6 @@ def _glue(name: str, metrics: tuple[str, ...], labels: tuple[str, ...]) -> Task:
     return Task(name, kind, metrics, recipe, read, labels, layout.classes, dev_splits, submissions, PUBLISHED[name])
 
 
-def _read_elsewhere(data: Path, split: str, tell: Tell) -> Examples:
-    raise NotImplementedError("reading questions and tagged sentences")
-
-
 _ENTAILMENT = ("entailment", "not_entailment")
 TASKS = {
     task.name: task
@@ -190,12 +198,11 @@ TASKS = {
         Task("swag", "choice", ("accuracy",), Recipe(2e-5, 16), read_swag, _CHOICES,
              submissions={"test": "SWAG.csv"}, paper=PUBLISHED["swag"]),
         Task("codah", "choice", ("accuracy",), Recipe(2e-5, 16), read_codah, _CHOICES),
-        Task("squad", "span", ("f1", "exact_match"), Recipe(5e-5, max_length=384), _read_elsewhere,
+        Task("squad", "span", ("f1", "exact_match"), Recipe(5e-5, max_length=384), partial(read_squad, False),
              paper=PUBLISHED["squad"]),
-        Task("squad2", "span", ("f1", "exact"), Recipe(5e-5, 48, 2, 384), _read_elsewhere,
+        Task("squad2", "span", ("f1", "exact"), Recipe(5e-5, 48, 2, 384), partial(read_squad, True),
              paper=PUBLISHED["squad2"]),
-        Task("ner", "tokens", ("f1", "precision", "recall"), Recipe(5e-5), _read_elsewhere,
-             paper=PUBLISHED["ner"]),
-        Task("pos", "tokens", ("accuracy",), Recipe(5e-5), _read_elsewhere),
+        replace(tag_task(TagColumns(), entities=True), name="ner", paper=PUBLISHED["ner"]),
+        replace(tag_task(TagColumns()), name="pos"),
     )
 }  # fmt: skip

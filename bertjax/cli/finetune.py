@@ -1,0 +1,182 @@
+"""`bertjax finetune`: a model, a task and its data to fine-tuned models, their figures and predictions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig, override, render
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.sources import open_source, require_source
+from bertjax.finetune.content import TaskContent
+from bertjax.finetune.opening import open_content
+from bertjax.finetune.own_tasks import task_for
+from bertjax.finetune.published import BASE_TEST, OTHERS_DEV
+from bertjax.finetune.recipes import config_for
+from bertjax.finetune.run import PREDICTIONS, Result, Start, finetune
+from bertjax.finetune.settings import TRIED, settings_of
+from bertjax.finetune.summary import TaskSummary, overall
+from bertjax.finetune.tasks import Task, glue_tasks_in
+from bertjax.parallel.compilation_cache import keep_compiled_programs
+from bertjax.parallel.processes import Processes, Stopped, join
+from bertjax.text.remote import place_of
+from bertjax.training.run_directory import load_run
+from bertjax.training.table import text_lines
+from bertjax.training.trainer import Say
+
+GLUE = "glue"
+# Options of the verb, and the keys of the config that they set.
+_TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay")
+_SWITCHES = ("balanced", "strict_length")
+_SHOWN_LABELS = 12
+
+
+class Interrupted(Exception):
+    """A signal ended a run early, with this exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
+def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    """Fine-tune for one task, or for every one of GLUE's that there is data for; every process does this."""
+    require_source(arguments.init_from)
+    start = read_start(arguments.init_from)
+    names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
+    bases = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
+    hosts, kept = bases[0].hosts, bases[0].compilation_cache
+    keep_compiled_programs(kept)
+    try:
+        with join(hosts) as processes:
+            say = _say if processes.first else _say_nothing
+            summaries = [_run_task(base, start, arguments, processes, say) for base in bases]
+            if processes.first:
+                _last_words(summaries, bases, say)
+    except Stopped as stopped:
+        _say(f"\n{stopped}")
+        return stopped.exit_code
+    except Interrupted as interrupted:
+        return interrupted.exit_code
+    return 0
+
+
+def read_start(source: str) -> Start:
+    """The model of a source, whole."""
+    model, drawn = open_source(source)
+    params = jax.tree.map(np.asarray, jax.device_get(model.params))
+    task = model.config.task if isinstance(model.config, FinetuneConfig) else None
+    return Start(source, model.config.model, model.tokenizer, params, drawn, task.labels if task else ())
+
+
+def _glue_names(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if not arguments.data:
+        raise ValueError("finetune glue: name the folder that holds the tasks' folders (--data DIR)")
+    names = glue_tasks_in(Path(arguments.data))
+    if not names:
+        raise ValueError(f"finetune glue: {arguments.data} holds no training and development set of any task of GLUE")
+    return names
+
+
+def _configured(
+    name: str, start: Start, arguments: argparse.Namespace, overrides: list[str], one_of_several: bool
+) -> FinetuneConfig:
+    """The recipe of a task with what stands on the command line."""
+    options = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items() if value}
+    task = task_for(TaskConfig(name=name, **given))
+    config = config_for(name, task, start.origin, start.model, start.tokenizer)
+    length = arguments.max_length or config.data.sequence_length
+    run_dir = arguments.run_dir or f"runs/{GLUE if one_of_several else name}"
+    config = replace(
+        config,
+        run_dir=str(place_of(run_dir) / name) if one_of_several else run_dir,
+        data=replace(config.data, sequence_length=length),
+        task=replace(config.task, **given),
+    )
+    return override(config, overrides, f"bertjax finetune {name}")
+
+
+def _run_task(
+    base: FinetuneConfig, start: Start, arguments: argparse.Namespace, processes: Processes, say: Say
+) -> TaskSummary:
+    """Every run of a task, in turn; those that were finished before are taken as they are."""
+    task = task_for(base.task)
+    settings = settings_of(base, _tried(task, arguments), arguments.seeds)
+    say(render(base, base))
+    content, told = None, False
+    results: dict[str, list[Result]] = {}
+    for setting in settings:
+        for config in setting.runs:
+            if content is None or config.task.examples:  # which examples is drawn by the seed
+                content = open_content(config, start.tokenizer)
+            if not told:
+                told = True
+                say(described(task, start, content))
+            say(f"\n{config.directory}")
+            result = finetune(config, start, content, processes, say)
+            if result.exit_code:
+                say("stopped by a signal; to go on, run the same command again.")
+                raise Interrupted(result.exit_code)
+            results.setdefault(setting.name, []).append(result)
+            say(_figures_line(result))
+    return TaskSummary(base.name, content.metrics, results, task.paper)
+
+
+def _tried(task: Task, arguments: argparse.Namespace) -> dict[str, Sequence[float]]:
+    """The values that each setting is to have, of those with any on the command line."""
+    tried = {key: values for key in TRIED if (values := getattr(arguments, key))}
+    if arguments.grid:
+        tried = {"learning_rate": task.recipe.learning_rates} | tried
+    return tried
+
+
+def described(task: Task, start: Start, content: TaskContent) -> str:
+    """What is trained on and from, in lines for the log."""
+    sets = [f"{name} {len(split.rows):,}" for name, split in (content.dev | content.test).items()]
+    lines = [f"{task.name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
+    if content.labels:
+        shown = ", ".join(content.labels[:_SHOWN_LABELS])
+        more = len(content.labels) - _SHOWN_LABELS
+        lines.append(f"labels: {shown}{f' and {more} more' if more > 0 else ''}")
+    if missing := [module for module in start.drawn if module == "pooler"]:
+        lines.append(f"{start.origin} has no {missing[0]}; it starts at random")
+    return "\n".join(lines)
+
+
+def _figures_line(result: Result) -> str:
+    shown = {name.removeprefix("eval/"): value for name, value in result.figures.items()}
+    return f"step {result.step:,}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+
+
+def _last_words(summaries: list[TaskSummary], bases: list[FinetuneConfig], say: Say) -> None:
+    """The tables, the export of the best run of each task, where everything is and what to do next."""
+    for summary, base in zip(summaries, bases, strict=True):
+        table = summary.table()
+        say("\n".join([f"\n{table.title} {table.note}", *text_lines(table)]))
+        if published := summary.published_line():
+            say(f"  published: {published}")
+        exported = export_huggingface(load_run(summary.best.directory), place_of(base.directory) / "huggingface")
+        say(f"  best run     {summary.best.directory}")
+        say(f"  predictions  {place_of(summary.best.directory) / PREDICTIONS}")
+        say(f"  Hugging Face {exported}")
+    if len(summaries) > 1:
+        table = overall(summaries, (OTHERS_DEV, BASE_TEST))
+        say("\n".join([f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]))
+    best = summaries[0].best.directory
+    say("\nwhat to try next:")
+    say(f"  bertjax predict {best} 'A text.'        # in Python: bertjax.load({best!r}).predict(['A text.'])")
+    say(f"  bertjax export {best} --to onnx")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    pass

@@ -1,0 +1,81 @@
+"""What came of a task: means and deviations over seeds, the best run, and the published figures beside them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bertjax.finetune.run import Result
+from bertjax.training.table import Table
+
+_PER_CENT = 100.0  # as in the papers
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """The results of a task by setting, and of each by seed; `metrics` of which the first decides."""
+
+    task: str
+    metrics: tuple[str, ...]
+    results: Mapping[str, Sequence[Result]]
+    published: Mapping[str, float]
+
+    @property
+    def best(self) -> Result:
+        """The run that is best on the (first) development set; the first of equals."""
+        return max((r for some in self.results.values() for r in some), key=lambda r: r.figures[self._first])
+
+    @property
+    def best_setting(self) -> str:
+        """The setting whose mean is highest."""
+        return max(self.results, key=lambda name: statistics.fmean(self._values(name, self._first)))
+
+    @property
+    def _first(self) -> str:
+        return f"eval/{self.metrics[0]}"
+
+    def _values(self, setting: str, figure: str) -> list[float]:
+        return [result.figures[figure] for result in self.results[setting]]
+
+    def _figures(self) -> list[str]:
+        """Names of the metrics' figures, those of further development sets behind those of the first."""
+        names = next(iter(self.results.values()))[0].figures
+        return [name for name in names if not name.endswith("_loss")]
+
+    def cells(self, setting: str) -> list[str]:
+        """A setting's figures: the mean, with the deviation of several seeds."""
+        return [_spread(self._values(setting, figure)) for figure in self._figures()]
+
+    def table(self) -> Table:
+        """A row per setting and a column per figure."""
+        columns = ["setting", "seeds", *(_called(name) for name in self._figures()), "minutes a run"]
+        rows = []
+        for name, results in self.results.items():
+            minutes = statistics.fmean(result.seconds for result in results) / 60
+            rows.append((name or "as it stands", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
+        note = "on the development set, in per cent: the mean, and the standard deviation over seeds"
+        return Table(self.task, note, tuple(columns), tuple(rows))
+
+    def published_line(self) -> str:
+        """What others reached, in a line; nothing if nothing is known."""
+        return ";  ".join(f"{system} {figure:g}" for system, figure in self.published.items())
+
+
+def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
+    """A row per task: its first metric under the best setting, beside the published figures of these systems."""
+    rows = []
+    for summary in summaries:
+        name = summary.best_setting
+        shown = [f"{summary.published[system]:g}" if system in summary.published else "" for system in systems]
+        rows.append((summary.task, summary.metrics[0], summary.cells(name)[0], *shown))
+    return Table("GLUE", "development sets, in per cent", ("task", "metric", "ours", *systems), tuple(rows))
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{_PER_CENT * statistics.fmean(values):.2f}"
+    return f"{mean} ± {_PER_CENT * statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _called(figure: str) -> str:
+    return figure.removeprefix("eval/").replace("/", " ")

@@ -1,0 +1,77 @@
+"""The data of tasks whose examples are sentences with a tag for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.config import FinetuneConfig
+from bertjax.finetune.chosen import Examples, drawn
+from bertjax.finetune.content import Figures, Split, TaskContent
+from bertjax.finetune.entity_metrics import entity_figures
+from bertjax.finetune.examples import TaggedSentence
+from bertjax.finetune.metrics import accuracy
+from bertjax.finetune.tag_files import tags_in
+from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_windows, tags_of
+from bertjax.finetune.tasks import Task
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.files import replace_text
+
+_ENTITIES = "f1"  # the metric of a task whose tags are entities
+
+
+def open_tags(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
+    """The content of a task of tags. Raises ValueError naming file and line of a tag that training does not have."""
+    train, counts = drawn(sets.train, config), TagCounts()
+    labels = task.labels or tags_in(train)
+    otherwise = most_frequent_tag(train)
+
+    def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:
+        length, strict = config.data.sequence_length, config.task.strict_length
+        return tag_windows(sentences, labels, tokenizer, length, counts, strict=strict)
+
+    def split(name: str, sentences: Sequence[TaggedSentence]) -> Split:
+        made = windows(sentences)
+        tags = partial(tags_of, made, labels=labels, otherwise=otherwise)
+        labelled = all(sentence.tags is not None for sentence in sentences)
+        figures = partial(_figures, tags, sentences, task.metrics) if labelled else None
+        return Split(made.rows, partial(_write, tags, sentences, name), figures)
+
+    rows = windows(train).rows
+    dev = {name: split(name, sentences) for name, sentences in sets.dev.items()}
+    test = {name: split(name, sentences) for name, sentences in sets.test.items()}
+    notes = (*sets.notes, *counts.told(config.data.sequence_length))
+    share = _share_of(otherwise, next(iter(sets.dev.values())))
+    return TaskContent(task.kind, labels, rows, dev, test, task.metrics, notes, {"baseline/majority_accuracy": share})
+
+
+def _share_of(tag: str, sentences: Sequence[TaggedSentence]) -> float:
+    tags = [found for sentence in sentences for found in sentence.tags or ()]
+    return tags.count(tag) / len(tags)
+
+
+def _figures(
+    tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], metrics: Sequence[str], logits: np.ndarray
+) -> Figures:
+    predicted, wanted = tags(logits=logits), [list(sentence.tags or ()) for sentence in sentences]
+    figures = {"accuracy": accuracy(np.concatenate(predicted), np.concatenate(wanted))}
+    if _ENTITIES in metrics:
+        found = entity_figures(predicted, wanted)[""]
+        figures = {"f1": found.f1, "precision": found.precision, "recall": found.recall} | figures
+    return figures
+
+
+def _write(
+    tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], name: str, folder: Path, logits: np.ndarray
+) -> list[Path]:
+    """A word and its tag a line, a blank line between sentences."""
+    path = folder / f"{name}.conll"
+    lines = [
+        "".join(f"{word} {tag}\n" for word, tag in zip(sentence.words, found, strict=True))
+        for sentence, found in zip(sentences, tags(logits=logits), strict=True)
+    ]
+    replace_text(path, "\n".join(lines))
+    return [path]

@@ -1,0 +1,130 @@
+"""SQuAD's files are read whole and in order, and refused with the question where they contradict themselves."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertjax.finetune.question_files import read_questions
+from bertjax.finetune.split_files import MissingSplitError
+from bertjax.finetune.tasks import read_dev, read_split, task_of
+
+CONTEXT = "Rollo was a Norse leader."
+
+
+def squad(**question: Any) -> dict[str, Any]:
+    """A file of one question, with these parts of it changed; None: left out."""
+    asked = {"id": "q1", "question": " Who?", "answers": [{"text": "Norse", "answer_start": 12}]} | question
+    asked = {key: value for key, value in asked.items() if value is not None}
+    return {"version": "1.1", "data": [{"title": "Normans", "paragraphs": [{"context": CONTEXT, "qas": [asked]}]}]}
+
+
+def written(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("name", "unanswerable"), [("xquad.en.json", False), ("cs224n-dev-v2.0.json.xz", True)])
+def test_real_files(real_data: Path, name: str, unanswerable: bool) -> None:
+    path = real_data / "qa" / name
+    with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+        articles = json.load(file)["data"]
+    expected = [
+        (str(n), p["context"], qa["id"], qa["question"], [(a["text"], a["answer_start"]) for a in qa["answers"]])
+        for n, article in enumerate(articles, 1)
+        for p in article["paragraphs"]
+        for qa in p["qas"]
+    ]
+    found = read_questions(path, unanswerable)
+    assert [(q.article, q.context, q.id, q.question, [*q.answers]) for q in found] == expected
+    assert all(q.impossible == (not q.answers) for q in found)
+    if unanswerable:
+        with pytest.raises(ValueError, match=r"question \w+: it is_impossible, .* use squad2"):
+            read_questions(path, unanswerable=False)
+
+
+def test_sets_of_a_folder(tmp_path: Path) -> None:
+    one, two = task_of("squad"), task_of("squad2")
+    (question,) = read_split(one, written(tmp_path / "train-v1.1.json", squad()), "train")
+    assert question.where == f"{tmp_path / 'train-v1.1.json'}: question q1" and question.question == " Who?"
+    assert read_split(one, tmp_path, "train") == [question]
+    assert read_split(one, tmp_path, "test") is None
+    with pytest.raises(MissingSplitError, match=r"no train set: none of train-v2\.0\.json, train\.json is there"):
+        read_split(two, tmp_path, "train")
+    written(tmp_path / "dev-v2.0.json", squad(answers=[], is_impossible=True))
+    written(tmp_path / "test.json", squad(answers=None))
+    assert [q.impossible for q in read_dev(two, tmp_path)["dev"]] == [True]
+    (blind,) = read_split(two, tmp_path, "test")
+    assert blind.answers == () and not blind.impossible
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (squad(answers=[{"text": "Norse", "answer_start": 10}]), r"'Norse' is not at character 10 .*'a Nor' .* at 12"),
+        (squad(answers=[{"text": "Dane", "answer_start": 0}]), "it stands nowhere in the context"),
+        (squad(answers=[{"text": "Rollo", "answer_start": -25}]), "not at character -25"),
+        (squad(answers=[{"text": "", "answer_start": 0}]), "answer: its 'text' is empty"),
+        (squad(answers=[{"text": "Rollo"}]), "answer: no 'answer_start'"),
+        (squad(answers=[{"text": "Rollo", "answer_start": "0"}]), "should be a whole number"),
+        (squad(answers=[{"text": "Rollo", "answer_start": True}]), "should be a whole number"),
+        (squad(answers=["Rollo"]), "answer: a str and no object with 'text'"),
+        (squad(answers=[]), "no answer; say is_impossible: true if there is none"),
+        (squad(answers=None), "no 'answers'; SQuAD's layout has it"),
+        (squad(is_impossible=True), "it has an answer, 'Norse', and yet is_impossible"),
+        (squad(is_impossible="no"), "should be true or false"),
+        (squad(question=None), "question q1: no 'question'"),
+        (squad(question=" "), "its 'question' is empty"),
+        (squad(question="a\0b"), r"its 'question' has '\\x00' at character 1"),
+        (squad(question="a\ud800"), r"its 'question' has '\\ud800' at character 1"),
+    ],
+)
+def test_questions_that_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    path = written(tmp_path / "train.json", content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_questions(path, unanswerable=True)
+    assert str(error.value).startswith(f"{path}: question q1")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (squad(id=None), "article 1, paragraph 1, question 1: no 'id'"),
+        (squad(id=7), "article 1, paragraph 1, question 1: 'id' is '7' and should be a text"),
+        ({"data": []}, "no question in it"),
+        ({"data": [{"paragraphs": []}]}, "no question in it"),
+        ({}, "no 'data'"),
+        ([], "a list and no object with 'data'; is it in SQuAD's layout"),
+        ({"data": [{"title": "x"}]}, "article 1: no 'paragraphs'"),
+        ({"data": [{"paragraphs": [{"qas": []}]}]}, "article 1, paragraph 1: no 'context'"),
+        ({"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}, "its 'context' is empty"),
+        ('{"data":\n[}', r"json:2: no JSON"),
+        ("", r"json:1: no JSON"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, content: Any, message: str) -> None:
+    path = written(tmp_path / "train.json", content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_questions(path, unanswerable=True)
+    assert str(error.value).startswith(str(path))
+
+
+def test_ids_are_unique(tmp_path: Path) -> None:
+    content = squad()
+    content["data"] *= 2
+    with pytest.raises(ValueError, match=r"train\.json: question q1: two questions have this id"):
+        read_questions(written(tmp_path / "train.json", content), unanswerable=False)
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    with pytest.raises(ValueError, match="no such file"):
+        read_questions(path, unanswerable=False)
+    path.write_bytes(b'{\n"a": "\xff"}')
+    with pytest.raises(ValueError, match=r"train\.json:2: not UTF-8 at byte 8"):
+        read_questions(path, unanswerable=False)

@@ -1,0 +1,255 @@
+"""Windows and their targets equal those of transformers' tokenizer and run_qa.py, on every question of real files."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.finetune.examples import Question
+from bertjax.finetune.question_files import read_questions
+from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
+from bertjax.finetune.token_spans import encode_with_spans
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+UNCASED = TextRules(lowercase=True, strip_accents=True)
+FILES = {"xquad.en.json": (False, 1190), "cs224n-dev-v2.0.json.xz": (True, 6078)}
+LETTERS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.?", *(f"##{letter}" for letter in "abcdefghij")]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> WordPiece:
+    """Every word of one letter is a token, and "ab" two."""
+    return WordPiece(LETTERS, UNCASED)
+
+
+@pytest.fixture(scope="module")
+def uncased(real_data: Path) -> Tokenizer:
+    return load_tokenizer(real_data / "vocab" / "bert-base-uncased", UNCASED)
+
+
+def asked(context: str, question: str = "a b ?", *answers: tuple[str, int], impossible: bool = False) -> Question:
+    return Question(f"made-up.json: question {context[:9]}", context, question, context, answers, impossible)
+
+
+def windows_of(questions: list[Question], tokenizer: Tokenizer, **sizes: int) -> tuple[QuestionWindows, QuestionCounts]:
+    counts = QuestionCounts()
+    return question_windows(questions, tokenizer, WindowSizes(**sizes), counts), counts
+
+
+def rows_of(windows: QuestionWindows) -> Iterator[tuple[int, list[int], list[int], list, int, int]]:
+    """(question, ids, token types, characters or None, start, end) of each row."""
+    rows = windows.rows
+    for n, question in enumerate(windows.question.tolist()):
+        inside = slice(rows.offsets[n], rows.offsets[n + 1])
+        ids, types = (rows.tokens[name][inside].tolist() for name in ("input_ids", "token_type_ids"))
+        spans = [None if pair[0] < 0 else tuple(pair) for pair in windows.spans[inside].tolist()]
+        yield question, ids, types, spans, int(rows.rows["starts"][n]), int(rows.rows["ends"][n])
+
+
+def target_by_run_qa(offsets: list, places: list[int], question: Question) -> tuple[int, int]:
+    """run_qa.py's walk over a window whose tokens of the text have these places in the row."""
+    if not question.answers:
+        return 0, 0
+    text, start = question.answers[0]
+    end = start + len(text)
+    first, last = places[0], places[-1]
+    if not (offsets[first][0] <= start and offsets[last][1] >= end):
+        return 0, 0
+    while first < len(offsets) and offsets[first][0] <= start:
+        first += 1
+    while offsets[last][1] >= end:
+        last -= 1
+    # The last [SEP] has the characters 0 to 0: where the answer starts in the last token, the walk goes on to it.
+    return min(first - 1, places[-1]), last + 1
+
+
+def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) -> list[tuple]:
+    """As `rows_of`, by its tokenizer. Its `stride`, one for a call, is the overlap; so one call for each length."""
+    of_length = defaultdict(list)
+    for number, ids in enumerate(tokenizer([q.question for q in questions], add_special_tokens=False)["input_ids"]):
+        assert len(ids) <= sizes.max_query
+        of_length[len(ids)].append(number)
+    found = []
+    for length, numbers in of_length.items():
+        encoded = tokenizer(
+            [questions[number].question.lstrip() for number in numbers],
+            [questions[number].context for number in numbers],
+            truncation="only_second",
+            max_length=sizes.max_length,
+            stride=max(sizes.max_length - length - 3 - sizes.doc_stride, 0),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        for n, sample in enumerate(encoded["overflow_to_sample_mapping"]):
+            question, offsets = questions[numbers[sample]], encoded["offset_mapping"][n]
+            inside = [sequence == 1 for sequence in encoded.sequence_ids(n)]
+            places = [place for place, holds in enumerate(inside) if holds]
+            spans = [offset if holds else None for offset, holds in zip(offsets, inside, strict=True)]
+            target = target_by_run_qa(offsets, places, question)
+            found.append((numbers[sample], encoded["input_ids"][n], encoded["token_type_ids"][n], spans, *target))
+    return sorted(found, key=lambda row: row[0])  # stable: a question's windows stay in order
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "several"),
+    [
+        ("xquad.en.json", WindowSizes(), 40),
+        ("xquad.en.json", WindowSizes(128, 32, 48), 1100),
+        ("cs224n-dev-v2.0.json.xz", WindowSizes(), 200),
+        pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(128, 200, 40), 5000, marks=pytest.mark.long),
+        pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(128, 32, 48), 14000, marks=pytest.mark.long),
+    ],
+)
+def test_equal_transformers_on_real_questions(
+    real_data: Path, uncased: Tokenizer, name: str, sizes: WindowSizes, several: int
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    unanswerable, count = FILES[name]
+    questions = read_questions(real_data / "qa" / name, unanswerable)
+    assert len(questions) == count
+    vocabulary = str(real_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    theirs = by_transformers(questions, transformers.BertTokenizerFast(vocabulary, do_lower_case=True), sizes)
+    counts = QuestionCounts()
+    windows = question_windows(questions, uncased, sizes, counts)
+    ours = list(rows_of(windows))
+    assert len(ours) == len(theirs) > count + several
+    assert ours == theirs
+    assert counts.examples == count and counts.windows - counts.windowed == len(ours) - count
+
+
+def best_window_by_run_squad(spans: list[tuple[int, int]], position: int) -> int:
+    """Which of some windows (first token, how many) run_squad.py takes a token from."""
+    best = None
+    for number, (start, length) in enumerate(spans):
+        end = start + length - 1
+        if start <= position <= end:
+            score = min(position - start, end - position) + 0.01 * length
+            if best is None or score > best[0]:
+                best = score, number
+    return best[1]
+
+
+def test_most_context_is_run_squads(real_data: Path, uncased: Tokenizer) -> None:
+    questions = read_questions(real_data / "qa" / "xquad.en.json", unanswerable=False)[:200]
+    windows, _ = windows_of(questions, uncased, max_length=100, doc_stride=30, max_query=48)
+    inside = windows.spans[:, 0] >= 0
+    assert not windows.most_context[~inside].any()
+    spans = defaultdict(list)
+    row = np.repeat(np.arange(len(windows.rows)), windows.rows.lengths)
+    for n, question in enumerate(windows.question.tolist()):
+        spans[question].append((int(windows.begins[n]), int((inside & (row == n)).sum())))
+    first_row = np.searchsorted(windows.question, np.arange(len(questions)))
+    expected = np.zeros(len(row), bool)
+    for n, question in enumerate(windows.question.tolist()):
+        begin, length = spans[question][n - first_row[question]]
+        best = [best_window_by_run_squad(spans[question], begin + place) for place in range(length)]
+        expected[inside & (row == n)] = np.array(best) == n - first_row[question]
+    assert (windows.most_context == expected).all()
+    texts = [sum(length for _, length in spans[q]) for q in spans]
+    assert sum(texts) > windows.most_context.sum() == sum(spans[q][-1][0] + spans[q][-1][1] for q in spans)
+
+
+def test_windows_of_a_made_up_text(tiny: WordPiece) -> None:
+    question = asked("c d e f g h i", "a b ?", ("g", 8))
+    windows, counts = windows_of([question], tiny, max_length=9, doc_stride=2, max_query=3)
+    shown = [" ".join(tiny.tokens[i] for i in ids) for _, ids, *_ in rows_of(windows)]
+    front = "[CLS] a b ? [SEP]"
+    assert shown == [f"{front} {part} [SEP]" for part in ("c d e", "e f g", "g h i")]
+    assert [row[2] for row in rows_of(windows)] == [[0] * 5 + [1] * 4] * 3
+    assert [row[4:] for row in rows_of(windows)] == [(0, 0), (7, 7), (5, 5)]
+    assert [question.context[slice(*span)] for row in rows_of(windows) for span in row[3] if span] == [*"cdeefgghi"]
+    assert windows.begins.tolist() == [0, 2, 4] and windows.rows.rows["cls_positions"].tolist() == [[0]] * 3
+    assert (windows.rows.tokens["sequence_ids"] == 1).all()
+    assert (counts.examples, counts.tokens, counts.windowed, counts.windows) == (1, 10, 1, 3)
+    assert counts.told(9) == ["1 of 1 examples were longer than 9 tokens and were taken in 3 windows"]
+    assert {name: part.dtype.name for name, part in (windows.rows.tokens | windows.rows.rows).items()} == {
+        **dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "cls_positions", "starts", "ends"), "int32"),
+        "label_weights": "float32",
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "target"),
+    [
+        (("ab", 0), (5, 6)),
+        (("b", 1), (6, 6)),
+        ((" ab ", 2), (7, 8)),  # white space around an answer is none of it
+        (("c", 7), (9, 9)),
+        (("ab ab  c", 0), (5, 9)),
+        (("\u00ad", 8), (0, 0)),  # no token stands for it
+    ],
+)
+def test_targets(tiny: WordPiece, answer: tuple[str, int], target: tuple[int, int]) -> None:
+    context = "ab ab  c\u00ad"
+    assert context[answer[1] :].startswith(answer[0])
+    (row,) = rows_of(windows_of([asked(context, "a b ?", answer)], tiny)[0])
+    assert row[4:] == target
+
+
+def test_questions_without_answers(tiny: WordPiece) -> None:
+    questions = [asked("a c", impossible=True), asked("b c"), asked("\u00ad"), asked("d c", "e", ("c", 2))]
+    windows, _ = windows_of(questions, tiny)
+    assert [row[4:] for row in rows_of(windows)] == [(0, 0), (0, 0), (0, 0), (4, 4)]
+    assert windows.rows.rows["label_weights"].tolist() == [1, 0, 0, 1]
+    assert windows.rows.lengths.tolist() == [8, 8, 6, 6]  # a text without tokens has its row too
+
+
+def test_long_questions(tiny: WordPiece) -> None:
+    questions = [asked("c d", "a"), asked("c d e f", "a b ? a b")]
+    windows, counts = windows_of(questions, tiny, max_length=8, doc_stride=3, max_query=4)
+    assert windows.rows.lengths.tolist() == [6, 8, 8, 8, 8]  # with room for one token, windows are one apart
+    assert counts.told(8)[-1] == "1 of 2 questions were too long themselves and were truncated: 1 tokens were left out"
+    assert "1 of 2 examples were longer than 8 tokens and were taken in 4 windows" in counts.told(8)
+    for sizes, message in (
+        (WindowSizes(8, 3, 4), "question c d e f: the question has 5 tokens, over max query 4; raise"),
+        (WindowSizes(10, 3, 5), "question c d e f: 12 tokens, special ones included, over the max length of 10"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            question_windows(questions, tiny, sizes, QuestionCounts(), strict=True)
+    assert len(question_windows(questions, tiny, WindowSizes(12, 3, 5), QuestionCounts(), strict=True).rows) == 2
+
+
+@pytest.mark.parametrize("sizes", [(67, 128, 64), (384, 0, 64), (384, 128, 0)])
+def test_sizes_that_cannot_be(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"; raise the one or lower the other|give 1 or more for each"):
+        WindowSizes(*sizes)
+
+
+def test_a_text_cannot_forge_a_separator(tiny: WordPiece) -> None:
+    windows, _ = windows_of([asked("[SEP] a", "[CLS] b")], tiny)
+    ids = windows.rows.tokens["input_ids"].tolist()
+    assert ids.count(tiny.cls_id) == 1 and ids.count(tiny.sep_id) == 2
+    with pytest.raises(ValueError, match="NUL"):
+        next(encode_with_spans(tiny, ["a\0b"]))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rules"),
+    [
+        ("bert-base-multilingual-cased", TextRules(False, False)),
+        ("bert-base-uncased", TextRules(True, True, "characters")),
+        ("roberta-base", TextRules(False, False)),
+        ("albert-base-v1", UNCASED),
+    ],
+)
+def test_spans_of_every_tokenizer(real_data: Path, vocabulary: str, rules: TextRules) -> None:
+    tokenizer = load_tokenizer(real_data / "vocab" / vocabulary, rules)
+    texts = {q.context for q in read_questions(real_data / "qa" / "xquad.en.json", unanswerable=False)}
+    texts = ["", " a  b ", "<mask> [MASK] x", "e\u0301t\u00e9  \u4e2d\u6587", *sorted(texts)[:40]]
+    encoded = list(encode_with_spans(tokenizer, texts))
+    for text, ids, (ours, spans) in zip(texts, tokenizer.encode_sentences(texts), encoded, strict=True):
+        assert ours.tolist() == ids.tolist() and spans.shape == (len(ids), 2)
+        words = [text[start:end] for start, end in spans]
+        assert not any(word[:1].isspace() for word in words)
+        covered = np.zeros(len(text), bool)
+        for start, end in spans:
+            covered[start:end] = True
+        left = {letter for letter, is_in in zip(text, covered, strict=True) if not is_in}
+        assert all(letter.isspace() or unicodedata.combining(letter) for letter in left), left

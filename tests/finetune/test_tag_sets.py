@@ -1,0 +1,88 @@
+"""Sets of tagged words are found under the names that they are given out by, and read as each format has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertjax.finetune.split_files import MissingSplitError
+from bertjax.finetune.tag_sets import TagColumns
+from bertjax.finetune.tasks import Task, labels_of, read_dev, read_split, tag_task, task_of
+
+CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"
+
+
+def tags(task: Task, folder: Path, split: str) -> list[list[str] | None]:
+    return [sentence.tags and [*sentence.tags] for sentence in read_split(task, folder, split)]
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "test"),
+    [("train.txt", "valid.txt", "test.txt"), ("eng.train", "eng.testa", "eng.testb"), ("train", "dev.conll", "testb")],
+)
+def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
+    for name in (train, dev, test):
+        (tmp_path / name).write_text(CONLL)
+    ner = task_of("ner")
+    assert tags(ner, tmp_path, "train") == [["B-ORG", "O"], ["B-PER"]]
+    assert read_dev(ner, tmp_path)["dev"][0].where == f"{tmp_path / dev}:1"
+    assert tags(ner, tmp_path, "test") == [None, None]
+    assert labels_of(ner, read_split(ner, tmp_path, "train")) == ("B-ORG", "B-PER", "O")
+    assert tags(tag_task(TagColumns("2")), tmp_path, "train") == [["NNP", "VBZ"], ["NNP"]]
+    with pytest.raises(ValueError, match=f"{train}:1: tag 'NNP' of token 1: a tag is O, or one of"):
+        read_split(tag_task(TagColumns("2"), entities=True), tmp_path, "train")
+
+
+def test_a_treebank(tmp_path: Path) -> None:
+    for split, tag in (("train", "NOUN"), ("dev", "VERB")):
+        line = "\t".join(["1", "a", "_", tag, "X", *"_____"])
+        (tmp_path / f"en_ewt-ud-{split}.conllu").write_text(f"# sent_id = s\n{line}\n")
+    pos = task_of("pos")
+    assert tags(pos, tmp_path, "train") == [["NOUN"]] and tags(pos, tmp_path, "dev") == [["VERB"]]
+    assert tags(tag_task(TagColumns("xpos")), tmp_path, "dev") == [["X"]]
+    assert read_split(pos, tmp_path, "test") is None
+    (tmp_path / "fr_gsd-ud-dev.conllu").write_text("")
+    with pytest.raises(ValueError, match="could both be meant; keep one there"):
+        read_split(pos, tmp_path, "dev")
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(MissingSplitError, match=r"no train set: none of train\.\*, eng\.train\.\*, \*-ud-train"):
+        read_split(pos, empty, "train")
+
+
+def test_records(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    records = [{"tokens": ["a", "b"], "tags": ["X", "Y"], "pos": ["N", "V"]}, {"tokens": ["c"], "tags": ["X"]}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    own = tag_task(TagColumns())
+    assert tags(own, tmp_path, "train") == [["X", "Y"], ["X"]]
+    first = read_split(own, path, "train")[0]
+    assert (first.where, first.id, first.words) == (f"{path}:1", "0", ("a", "b"))
+    with pytest.raises(ValueError, match=r"train\.jsonl:2: .*pos"):
+        read_split(tag_task(TagColumns("pos")), tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["X"]}, r":1: 2 in 'tokens' and 1 in 'tags'; give words, and a tag for each"),
+        ({"tokens": [], "tags": []}, r":1: 0 in 'tokens'"),
+        ({"tokens": "a b", "tags": ["X", "Y"]}, r":1: 'tokens' is 'a b' and should be a list of texts"),
+        ({"tokens": ["a"], "tags": [3]}, r":1: 'tags' is '\[3\]' and should be a list of texts"),
+        ({"tokens": ["a"]}, r":1: .*'tags'"),
+    ],
+)
+def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_split(tag_task(TagColumns()), tmp_path, "train")
+
+
+def test_a_table_of_records_in_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'bertjax[parquet]'")
+    import pyarrow
+
+    table = pyarrow.table({"tokens": [["a", "b"], ["c"]], "tags": [["X", "Y"], ["X"]]})
+    parquet.write_table(table, tmp_path / "train.parquet")
+    assert tags(tag_task(TagColumns()), tmp_path, "train") == [["X", "Y"], ["X"]]
