@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,14 @@ class Columns:
 
 
 def read_split_of_table(
-    columns: Columns, data: Path, split: str, tell: Tell, *, regression: bool = False
+    columns: Columns, files: Mapping[str, Path], data: Path, split: str, tell: Tell, *, regression: bool = False
 ) -> list[TextExample]:
-    """The examples of `data`'s file called as `split` is (of any of the formats), or of `data` where it is a file.
+    """The examples of the split's file: the one in `files`, else that of its name, in any format, in the folder `data`.
 
     Raises ValueError as `read_table` does, MissingSplitError if there is no such file.
     """
     names = SPLIT_NAMES.get(split, (split,))
-    path = data if data.is_file() else split_file(data, names, TABLE_SUFFIXES)
+    path = files.get(split) or split_file(data, names, TABLE_SUFFIXES)
     if path is None:
         raise missing(data, split, [f"{names[0]}{suffix}" for suffix in TABLE_SUFFIXES])
     return read_table(path, columns, tell, regression=regression, labelled=split != "test")

@@ -70,14 +70,17 @@ def task_of(name: str) -> Task:
     return TASKS[name]
 
 
-def table_task(kind: Kind, columns: Columns, labels: tuple[str, ...] = ()) -> Task:
+def table_task(
+    kind: Kind, columns: Columns, labels: tuple[str, ...] = (), files: Mapping[str, Path] | None = None
+) -> Task:
     """A task of the user's own, out of table files: `sequence`, `regression`, `choice` or `vector`.
 
-    Labels that are not given are those of the training set.
+    Labels that are not given are those of the training set; splits that have no file in `files` are looked for in the
+    data's folder.
     """
     regression = kind == "regression"
     metrics = {"regression": ("spearman", "pearson"), "sequence": ("accuracy", "macro_f1"), "choice": ("accuracy",)}
-    read = partial(read_split_of_table, columns, regression=regression)
+    read = partial(read_split_of_table, columns, files or {}, regression=regression)
     return Task("own", kind, metrics.get(kind, ()), Recipe(2e-5), read, labels)
 
 
@@ -124,13 +127,14 @@ def read_dev(task: Task, data: Path, tell: Tell = print) -> dict[str, Examples]:
     Raises ValueError as `read_split` does if there is none.
     """
     found: dict[str, Examples] = {}
+    missing = None
     for split in dict.fromkeys((*task.dev_splits, "dev")):
         try:
             if (examples := read_split(task, data, split, tell)) is not None:
                 found[split] = examples
         except MissingSplitError as error:
-            missing = error
-    if not found:
+            missing = missing or error
+    if missing and not found:
         raise missing
     return found
 

@@ -64,8 +64,8 @@ def read(path: str, feature: str, counts: ReadCounts) -> Iterator[str | None]:
 
 
 def is_prepared(name: str) -> bool:
-    """Whether a data set, NAME[/CONFIG], has been prepared in `data_dir`."""
-    root = data_dir() / name
+    """Whether a data set, NAME[/CONFIG][:VERSION], has in any version been prepared in `data_dir`."""
+    root = data_dir() / name.partition(":")[0]
     return root.is_dir() and any(_is_prepared(entry) for entry in root.iterdir())
 
 

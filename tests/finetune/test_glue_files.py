@@ -133,7 +133,9 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
 def test_what_is_missing_is_refused_by_its_path(tmp_path: Path) -> None:
     task = task_of("mnli")
     for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
-        with pytest.raises(ValueError, match=rf"{tmp_path}: no (train|dev) set: none of (train|dev).tsv, "):
+        with pytest.raises(
+            ValueError, match=rf"{tmp_path}: no (train|dev_matched) set: none of (train|dev_matched).tsv, "
+        ):
             read()
     header, row, *_ = OFFICIAL["mnli"]
     write(tmp_path / "dev_mismatched.tsv", header, row)
