@@ -53,8 +53,11 @@ def _graphdef(config: ModelConfig) -> nnx.GraphDef:
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
     """Which of `MLM head` and `NSP head` nothing has trained: their biases are all still 0, as they are drawn.
 
-    So it is with heads that an imported model lacks, and with those of objectives that a run does not have.
+    So it is with heads that an imported model lacks, and with those of objectives that a run does not have. A model
+    that was fine-tuned has neither.
     """
+    if model.kind:
+        return "MLM head", "NSP head"
     mlm, nsp = model.params["mlm_head"], model.params["nsp_head"]
     biases = {"MLM head": (mlm["bias"], mlm["transform"]["bias"]), "NSP head": (nsp["dense"]["bias"],)}
     return tuple(name for name, arrays in biases.items() if not any(map(jnp.any, arrays)))

@@ -53,6 +53,8 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
     text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, or
     a causal model, which has never seen a mask.
     """
+    if model.kind:
+        raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}), and has no MLM head")
     if model.config.model.causal:
         raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and knows no {MASK}")
     if not 1 <= top <= model.config.model.vocab_size:

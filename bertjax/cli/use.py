@@ -12,6 +12,7 @@ from bertjax.convert.compare import Difference, compare_with_tensorflow, compare
 from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
 from bertjax.convert.folder import near
 from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_names import architecture
 from bertjax.convert.onnx_export import export_onnx
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
@@ -73,7 +74,8 @@ def export(arguments: argparse.Namespace) -> int:
         if arguments.to == "huggingface":
             print(_compared("transformers", compare_with_transformers(model, folder)))
             where = f"a copy of {directory}" if is_remote(directory) else str(directory)
-            print(f"next: AutoModelForMaskedLM.from_pretrained({where!r})")
+            loader = architecture(model.config.model) if model.kind else "AutoModelForMaskedLM"
+            print(f"next: transformers.{loader}.from_pretrained({where!r})")
         else:
             print("read back: the same bits")
             print(_compared("google-research/bert", compare_with_tensorflow(model, folder)))
@@ -102,12 +104,15 @@ def import_model(arguments: argparse.Namespace) -> int:
         print(f"  {note}")
     # Before anything is written: what computes something else is not kept.
     if kind == "hf":
-        print(_compared("transformers", compare_with_transformers(run, place, heads=not model.drawn)))
+        heads = bool(model.kind) or not model.drawn
+        print(_compared("transformers", compare_with_transformers(run, place, heads)))
     elif kind == "tf1":
         print(_compared("google-research/bert", compare_with_tensorflow(run, place)))
     directory = write_run(run)
     print(f"imported to {directory}")
-    if not model.drawn and not model.config.causal:
+    if model.kind:
+        print(f"next: bertjax.load({str(directory)!r}).predict(...), in Python")
+    elif not model.drawn and not model.config.causal:
         print(f"next: bertjax fill-mask {directory} 'A text with a [MASK].'")
     print(f"next: bertjax pretrain RECIPE --init-from {directory} --data.vocab {directory / run.tokenizer.main_file}")
     return 0

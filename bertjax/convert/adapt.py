@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.foreign import ForeignModel, for_pretraining
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but anot
 
 
 def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
-    """(parameters for a model of `config` over `tokenizer`, what was done to get them, in lines).
+    """(parameters for pretraining a model of `config` over `tokenizer`, what was done to get them, in lines).
 
     Raises ValueError with every key that differs and must not.
     """
@@ -44,6 +44,7 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tup
             f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys as they are there, or give "
             "another --init-from"
         )
+    model = for_pretraining(model)
     params = jax.tree.map(lambda x: x, model.params)  # dicts of our own, the arrays shared
     tables, head = params["encoder"]["embeddings"], params["mlm_head"]
     notes = [f"{', '.join(model.drawn)}: not there; drawn at random"] if model.drawn else []

@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.convert.huggingface_names import architecture
 from bertjax.convert.tensorflow_checkpoint import read_arrays
 from bertjax.convert.tensorflow_forward import TensorflowBert
-from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.model.bert import Network, Params, abstract_bert, bind
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
-HIDDEN, _MLM, _NSP = "hidden states", "MLM logits", "NSP logits"
+HIDDEN, LOGITS, _MLM, _NSP = "hidden states", "logits", "MLM logits", "NSP logits"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 # Padding (the pairs differ in length), two segments, accents, digits, other scripts.
@@ -52,15 +53,16 @@ def compare_with_transformers(
 ) -> Difference | None:
     """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
-    Hidden states of the last layer, and with `heads` the MLM and NSP logits; padding is left out. Raises RuntimeError
-    if token ids differ, or outputs by more than `LIMIT`.
+    Hidden states of the last layer, and with `heads` the logits: of MLM and NSP, or of a task; padding is left out.
+    Raises RuntimeError if token ids differ, or outputs by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
-    from transformers import AutoTokenizer, BertForPreTraining, BertModel
+    import transformers
 
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    network = (BertForPreTraining if heads else BertModel).from_pretrained(directory).float().eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    kind = getattr(transformers, architecture(model.config.model) if heads else "BertModel")
+    network = kind.from_pretrained(directory).float().eval()
     _check_ids(model.tokenizer, tokenizer, pairs)
     batch = pair_batch(model, pairs)
     ours, theirs = _our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
@@ -119,7 +121,10 @@ def _check_ids(ours: Tokenizer, theirs: Any, pairs: Sequence[tuple[str, str]]) -
 
 
 def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in."""
+    """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in.
+
+    Of a fine-tuned model hidden states and the logits of its task.
+    """
     config = replace(model.config.model, dtype="float32")
     graphdef = abstract_bert(config)[0]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
@@ -127,7 +132,11 @@ def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[s
     @jax.jit
     def outputs(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
-        hidden = bert.encoder(ids, types, mask, packed=False)
+        hidden = bert.encode(ids, types, mask, packed=False)
+        if config.head == "vector":
+            return {HIDDEN: hidden}
+        if config.head != "pretraining":
+            return {HIDDEN: hidden, LOGITS: task_logits(bert, config.head, hidden, mask)}
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         mlm = bert.mlm_logits(hidden, everywhere)[..., : config.vocab_size]
         return {HIDDEN: hidden, _MLM: mlm, _NSP: bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]}
@@ -137,13 +146,33 @@ def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[s
         return jax.device_get(outputs(model.params))
 
 
+def task_logits(network: Network, head: str, hidden: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+    """The logits of a head of `HEADS` for rows of one sequence each: float32 [B, labels], or per token [B, L, labels].
+
+    A row of choices holds one of them, and so has one logit: [B, 1].
+    """
+    first = jnp.zeros((len(sequence_ids), 1), jnp.int32)
+    if head == "sequence":
+        return network.sequence_logits(hidden, first)[:, 0]
+    if head == "choice":
+        return network.choice_logits(hidden, first)
+    return network.token_logits(hidden, sequence_ids) if head == "tokens" else network.span_logits(hidden)
+
+
 def _their_outputs(network: Any, batch: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
     """The same of transformers' network, as far as it has them."""
     import torch
 
+    inputs = {key: torch.from_numpy(x) for key, x in batch.items()}
+    if "MultipleChoice" in type(network).__name__:
+        inputs = {key: x[:, None] for key, x in inputs.items()}  # each of them the only choice
     with torch.no_grad():
-        out = network(**{key: torch.from_numpy(x) for key, x in batch.items()}, output_hidden_states=True)
+        out = network(**inputs, output_hidden_states=True)
     found = {HIDDEN: out.hidden_states[-1].numpy()}
+    if "logits" in out:
+        found[LOGITS] = out.logits.numpy()
+    if "start_logits" in out:
+        found[LOGITS] = np.stack([out.start_logits.numpy(), out.end_logits.numpy()], axis=-1)
     if "prediction_logits" in out:
         found[_MLM] = out.prediction_logits.numpy()[..., :vocab_size]
         found[_NSP] = out.seq_relationship_logits.numpy()

@@ -19,12 +19,13 @@ from bertjax.model.bert import Params, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 # What a checkpoint may lack as a whole: an encoder is often published without the heads it was pretrained with.
-_MODULES = {
+_PREFIXES = {
     "pooler": "bert.pooler.",
     "MLM head": "cls.predictions.",
     "NSP head": "cls.seq_relationship.",
 }
-_OURS = {"pooler": "pooler", "MLM head": "mlm_head", "NSP head": "nsp_head"}
+# The same as parameters of ours are named.
+MODULES = {"pooler": "pooler", "MLM head": "mlm_head", "NSP head": "nsp_head"}
 _BY_TOKEN = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
 _LARGEST = 1 << 20  # of any size in a config
 
@@ -39,6 +40,8 @@ class ForeignModel:
     params: Params  # NumPy float32, layers stacked, the vocabulary padded
     drawn: tuple[str, ...]  # modules that the source lacks and that were drawn from seed 0
     notes: tuple[str, ...]
+    kind: str = ""  # of the task it was fine-tuned for
+    labels: tuple[str, ...] = ()  # of that task
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def foreign_model(
     tensors: Mapping[str, np.ndarray],
     notes: Sequence[str] = (),
 ) -> ForeignModel:
-    """A model from tensors under BertForPreTraining's names, and a config that may not know the vocabulary's size yet.
+    """A model from tensors under the names of transformers, and a config that may not know the vocabulary's size yet.
 
     A whole module that is missing is drawn as for a new model; rows of the tables beyond the vocabulary are left out.
     Raises ValueError for tensors that are missing, of another shape, not of floating point, or not finite.
@@ -104,8 +107,12 @@ def foreign_model(
     }
     for name, array in given.items():
         _check(name, array, wanted, origin)
-    drawn = tuple(module for module, prefix in _MODULES.items() if not any(n.startswith(prefix) for n in given))
-    heads = tuple(_MODULES[module] for module in drawn)
+    drawn = tuple(
+        module
+        for module, prefix in _PREFIXES.items()
+        if any(name.startswith(prefix) for name in wanted) and not any(name.startswith(prefix) for name in given)
+    )
+    heads = tuple(_PREFIXES[module] for module in drawn)
     missing = sorted(name for name in wanted.keys() - given.keys() if not name.startswith(heads))
     if missing:
         raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; is the config that of these weights?")
@@ -119,9 +126,20 @@ def foreign_model(
     return ForeignModel(origin, config, tokenizer, params, drawn, tuple(notes))
 
 
+def for_pretraining(model: ForeignModel) -> ForeignModel:
+    """The model without the head of a task; what it then lacks of a BERT for pretraining is drawn from seed 0."""
+    if model.config.head == "pretraining":
+        return model
+    config = replace(model.config, head="pretraining", num_labels=0, features=(), lstm_size=0)
+    lacking = tuple(module for module, name in MODULES.items() if name not in model.params)
+    fresh = jax.device_get(jax.jit(lambda: _fresh(config, lacking))())
+    params = {name: model.params.get(name, part) for name, part in fresh.items()}
+    return replace(model, config=config, params=params, drawn=(*model.drawn, *lacking), kind="", labels=())
+
+
 def _fresh(config: ModelConfig, modules: Sequence[str]) -> Params:
     """Parameters of a new model, of these modules alone; the others are zero, since to draw them takes seconds."""
-    names = [_OURS[module] for module in modules]
+    names = [MODULES[module] for module in modules]
     params = init_params(config, jax.random.key(0))
     return {name: part if name in names else jax.tree.map(jnp.zeros_like, part) for name, part in params.items()}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.huggingface_names import architecture, tensors_of, to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
 from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
@@ -29,6 +29,12 @@ FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json",
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+# By kind of task: transformers' name of the loss. That of relevance is one label that may hold or not.
+PROBLEMS = {
+    "sequence": "single_label_classification",
+    "regression": "regression",
+    "relevance": "multi_label_classification",
+}
 _MODEL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 CONFIG_FIELDS = (
     "vocab_size",
@@ -46,30 +52,53 @@ CONFIG_FIELDS = (
 
 
 def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
-    """Write the model into `directory` as `BertForPreTraining`, and return it; the same model gives the same bytes.
+    """Write the model into `directory` as what it is of transformers', and return it; the same model, the same bytes.
 
     The folder appears whole or not at all: it is made beside its place and then renamed. In object storage its model
     card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError if anything else
-    is there, or an export that was changed since.
+    is there, or an export that was changed since, and for a network that transformers does not have.
     """
     target = folder_of(directory)
+    tensors_of(model.config.model)
     refuse_to_lose(target, (*FILES, *VOCABULARY_FILES, MERGES_FILE), WEIGHTS_FILE)
     with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial)
     return place_of(str(directory))
 
 
-def huggingface_config(model: ModelConfig, pad_token_id: int) -> dict[str, Any]:
-    """`config.json`: transformers' BertConfig, with the vocabulary's true size."""
+def huggingface_config(
+    model: ModelConfig, pad_token_id: int, kind: str = "", labels: Sequence[str] = ()
+) -> dict[str, Any]:
+    """`config.json`: transformers' BertConfig, with the vocabulary's true size.
+
+    Of a model that was fine-tuned, `kind` is that of its task and `labels` their names; without names they have
+    transformers' (LABEL_0, ...).
+    """
     return {
-        "architectures": ["BertForPreTraining"],
+        "architectures": [architecture(model)],
         "model_type": "bert",
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         "hidden_act": _ACTIVATIONS[model.hidden_act],
         **({"is_decoder": True} if model.causal else {}),
+        **_task_fields(model, kind, labels),
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
+    }
+
+
+def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers is told of a task: which loss is its own, and the names of labels."""
+    if not model.num_labels:
+        return {}
+    # A number has one output whatever its labels are.
+    names = list(labels if kind in ("sequence", "tokens") else ()) or [f"LABEL_{number}" for number in range(model.num_labels)]
+    assert len(names) == model.num_labels, "a name for each label"
+    problem = PROBLEMS.get(kind)
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        **({"problem_type": problem} if problem else {}),
     }
 
 
@@ -109,12 +138,14 @@ def _write_files(model: TrainedModel, folder: Path) -> None:
     config, tokenizer = model.config, model.tokenizer
     # "pt" is what transformers insists on; it says how names and layouts are to be read.
     tensors = to_huggingface_tensors(model.params, config.model)
+    if architecture(config.model) == "BertModel":
+        tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     parameters = sum(tensor.size for tensor in tensors.values())
     write_texts(
         folder,
         {
-            "config.json": as_json(huggingface_config(config.model, tokenizer.pad_id)),
+            "config.json": as_json(huggingface_config(config.model, tokenizer.pad_id, model.kind, model.labels)),
             **tokenizer_texts(tokenizer, model.max_length),
             CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
         },

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
+from bertjax.convert.huggingface import PROBLEMS
+from bertjax.convert.huggingface_names import HEADS, architecture, tensors_of
 from bertjax.convert.safetensors_reader import read_safetensors
 from bertjax.convert.torch_reader import read_torch_tensors
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
@@ -27,24 +31,71 @@ _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-# Heads of tasks that a fine-tuned model has on top.
-_OTHER_HEADS = ("classifier.", "qa_outputs.", "dropout.")
+# What a folder may hold beside the network that its config names, and what is then left out.
+_PARTS = ("bert.pooler.", "cls.", "classifier.", "qa_outputs.", "dropout.")
+_MOST_LABELS = 1 << 20
 
 
 def read_huggingface(directory: str | Path) -> ForeignModel:
     """Read `config.json`, the vocabulary, and `model.safetensors` or `pytorch_model.bin`; nothing in them is executed.
 
-    Loads `BertForPreTraining` and whatever has its encoder: `BertModel`, `BertForMaskedLM`, a fine-tuned model (whose
-    own head is left out). Raises ValueError naming the file and what is wrong with it.
+    Loads a fine-tuned model with its head and the names of its labels, if it is one of `HEADS` and of a kind that
+    bertjax has; else as `BertForPreTraining` whatever has its encoder: `BertModel`, `BertForMaskedLM`, other fine-tuned
+    models (whose own head is left out). Raises ValueError naming the file and what is wrong with it.
     """
     folder = Path(directory)
     if not folder.is_dir():
         raise ValueError(f"hf:{folder}: no such folder; download the model first, as with `hf download NAME`")
-    config = model_config(read_json(folder / "config.json"), ACTIVATIONS, folder / "config.json")
+    where = folder / "config.json"
+    values = read_json(where)
+    kind, labels = _task(values, where)
+    config = replace(model_config(values, ACTIVATIONS, where), **_head(kind, labels))
     tokenizer = read_tokenizer(folder)
-    tensors, left_out = canonical_names(_read_weights(folder))
-    notes = [f"left out, not of a BERT for pretraining: {', '.join(left_out[:5])}"] if left_out else []
-    return foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes)
+    tensors, left_out = canonical_names(_read_weights(folder), config)
+    notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
+    found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes)
+    return replace(found, kind=kind, labels=labels if kind in ("sequence", "tokens") else ())
+
+
+def _head(kind: str, labels: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of ModelConfig that a kind of task sets."""
+    if not kind:
+        return {}
+    return {"head": "sequence" if kind in PROBLEMS else kind, "num_labels": len(labels)}
+
+
+def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]:
+    """(the kind of task of a fine-tuned model, the names of its outputs); of any other model ("", ()).
+
+    Raises ValueError for labels that are not numbered from 0.
+    """
+    named = values.get("architectures")
+    head = HEADS.get(str(named[0])) if isinstance(named, list) and named else None
+    if head not in ("sequence", "tokens"):
+        return head or "", ()
+    labels = _labels(values, where)
+    if head == "tokens":
+        return head, labels
+    # Without a problem's name transformers takes one label for a number.
+    problem = values.get("problem_type") or PROBLEMS["regression" if len(labels) == 1 else "sequence"]
+    kind = next((kind for kind, name in PROBLEMS.items() if name == problem), "")
+    if kind in ("regression", "relevance") and len(labels) > 1:
+        return "", ()
+    return kind, labels
+
+
+def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+    """The names of labels in the order of their numbers; transformers' own, LABEL_0 and on, where there are none."""
+    names = values.get("id2label")
+    if names is None:
+        count = values.get("num_labels", 2)
+        if type(count) is not int or not 1 <= count <= _MOST_LABELS:
+            raise ValueError(f"{where}: num_labels is {count!r}, which is not a sensible number")
+        return tuple(f"LABEL_{number}" for number in range(count))
+    wanted = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
+    if not wanted or sorted(names) != sorted(wanted) or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"{where}: id2label does not give each label, from 0 on, a name")
+    return tuple(names[number] for number in wanted)
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -86,13 +137,15 @@ def _rules(folder: Path) -> TextRules:
     )
 
 
-def canonical_names(tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(tensors under BertForPreTraining's names, names left out).
+def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> tuple[dict[str, np.ndarray], list[str]]:
+    """(tensors under the names that a model of `config` has, names left out).
 
     Knows a bare `BertModel` (no `bert.` in front), and `gamma` and `beta`, as LayerNorm's were called until 2019.
     """
     _require_tied(tensors)
     bare = not any(name.startswith("bert.") for name in tensors)
+    own = [tensor.theirs for tensor in tensors_of(config)]
+    spare = tuple(part for part in _PARTS if not any(name.startswith(part) for name in own))
     found, left_out = {}, []
     for name, array in tensors.items():
         canonical = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
@@ -100,7 +153,7 @@ def canonical_names(tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.nda
             canonical = f"bert.{canonical}"
         if _REDUNDANT.fullmatch(canonical):
             continue
-        if canonical.startswith(_OTHER_HEADS):
+        if canonical.startswith(spare):
             left_out.append(name)
         else:
             found[canonical] = array

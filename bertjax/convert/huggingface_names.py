@@ -1,4 +1,4 @@
-"""Our parameters and Hugging Face's BertForPreTraining: which array is which, as one table read in both directions."""
+"""Our parameters and those of Hugging Face's BERTs: which array is which, as one table read in both directions."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def _norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
     return Tensor(f"{ours}/scale", f"{theirs}.weight"), Tensor(f"{ours}/bias", f"{theirs}.bias")
 
 
-# The output matrix of the MLM head is the word embeddings, and stored once, as transformers does.
-TENSORS: tuple[Tensor, ...] = (
+_ENCODER: tuple[Tensor, ...] = (
     Tensor("encoder/embeddings/word", "bert.embeddings.word_embeddings.weight", padded=True),
     Tensor("encoder/embeddings/position", "bert.embeddings.position_embeddings.weight"),
     Tensor("encoder/embeddings/token_type", "bert.embeddings.token_type_embeddings.weight"),
@@ -67,12 +66,45 @@ TENSORS: tuple[Tensor, ...] = (
     *_dense("encoder/layers/mlp/intermediate", "bert.encoder.layer.{}.intermediate.dense"),
     *_dense("encoder/layers/mlp/output", "bert.encoder.layer.{}.output.dense"),
     *_norm("encoder/layers/mlp_norm", "bert.encoder.layer.{}.output.LayerNorm"),
-    *_dense("pooler/dense", "bert.pooler.dense"),
+)
+_POOLED = (*_ENCODER, *_dense("pooler/dense", "bert.pooler.dense"))
+_CLASSIFIER = _dense("head/dense", "classifier")
+
+# The output matrix of the MLM head is the word embeddings, and stored once, as transformers does.
+_PRETRAINING = (
+    *_POOLED,
     *_dense("mlm_head/transform", "cls.predictions.transform.dense"),
     *_norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
     Tensor("mlm_head/bias", "cls.predictions.bias", padded=True),
     *_dense("nsp_head/dense", "cls.seq_relationship"),
 )
+
+# By the head that `ModelConfig` names: transformers' class, and its tensors.
+_BY_HEAD: dict[str, tuple[str, tuple[Tensor, ...]]] = {
+    "pretraining": ("BertForPreTraining", _PRETRAINING),
+    "sequence": ("BertForSequenceClassification", (*_POOLED, *_CLASSIFIER)),
+    "choice": ("BertForMultipleChoice", (*_POOLED, *_CLASSIFIER)),
+    "tokens": ("BertForTokenClassification", (*_ENCODER, *_CLASSIFIER)),
+    "span": ("BertForQuestionAnswering", (*_ENCODER, *_dense("head/dense", "qa_outputs"))),
+    "vector": ("BertModel", _POOLED),
+}
+# The heads of fine-tuned models, by transformers' class.
+HEADS = {name: head for head, (name, _) in _BY_HEAD.items() if head not in ("pretraining", "vector")}
+
+
+def architecture(config: ModelConfig) -> str:
+    """The class of transformers that is a model of this config."""
+    return _BY_HEAD[config.head][0]
+
+
+def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
+    """Every array of a model of this config. Raises ValueError for one that transformers has no class for."""
+    if config.features or config.lstm_size:
+        raise ValueError(
+            f"model.features={config.features}, model.lstm_size={config.lstm_size}: transformers has no such network; "
+            "bertjax alone can use the feature-based variant"
+        )
+    return _BY_HEAD[config.head][1]
 
 
 def to_huggingface_tensors(params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
@@ -83,9 +115,10 @@ def to_huggingface_tensors(params: Params, config: ModelConfig) -> dict[str, np.
     arrays = named_arrays(params)
     if config.position_embedding == "sinusoidal":
         arrays["encoder/embeddings/position"] = sinusoids(config)
-    assert set(arrays) == {tensor.ours for tensor in TENSORS}, "the table and the model have different parameters"
+    table = tensors_of(config)
+    assert set(arrays) == {tensor.ours for tensor in table}, "the table and the model have different parameters"
     tensors: dict[str, np.ndarray] = {}
-    for tensor in TENSORS:
+    for tensor in table:
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
         for number, layer in enumerate(array if tensor.per_layer else [array]):
             tensors[tensor.theirs.format(number)] = _theirs(tensor, layer, config.vocab_size)
@@ -101,14 +134,14 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
         raise ValueError(
-            f"the tensors are not those of a BertForPreTraining with num_hidden_layers={config.num_hidden_layers}: "
+            f"the tensors are not those of a {architecture(config)} with num_hidden_layers={config.num_hidden_layers}: "
             f"missing {_some(missing)}; left over {_some(extra)}"
         )
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
     shapes = abstract_bert(config)[1]
-    by_name = {tensor.ours: tensor for tensor in TENSORS}
+    by_name = {tensor.ours: tensor for tensor in tensors_of(config)}
     arrays = [_ours(by_name[name], tensors, leaf.shape) for name, leaf in named_arrays(shapes).items()]
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
 
@@ -117,7 +150,7 @@ def their_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor of Hugging Face's that a model of this config has; no array is made."""
     arrays = named_arrays(abstract_bert(config)[1])
     shapes: dict[str, tuple[int, ...]] = {}
-    for tensor in TENSORS:
+    for tensor in tensors_of(config):
         ours = arrays[tensor.ours].shape
         layers, one = (ours[0], ours[1:]) if tensor.per_layer else (1, ours)
         shapes |= {tensor.theirs.format(n): tensor.their_shape(one, config.vocab_size) for n in range(layers)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import bertjax
 from bertjax.config import Config, to_dict
+from bertjax.convert.task_card import PIPELINES, task_about, task_figures, task_use
 from bertjax.text.remote import Place, open_bytes
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
@@ -19,7 +20,8 @@ CARD_FILE = "README.md"
 
 _DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
-_PRIVATE = ("run_dir", "init_from", "data.root", "data.cache_dir", "data.sources", "data.vocab")
+_FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
+_PRIVATE = ("run_dir", "init_from", "data.root", "data.cache_dir", "data.sources", "data.vocab", *_FILES_OF_TASKS)
 _MEASURES = (
     ("MLM loss, nats per masked token", "mlm_loss", "unigram_loss", "the held-out text's word frequencies", "{:.3f}"),
     ("MLM accuracy", "mlm_accuracy", "unigram_accuracy", "always the most frequent token", "{:.1%}"),
@@ -68,22 +70,29 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     export of the same checkpoint to the next.
     """
     config = model.config
-    mask = model.tokenizer.tokens[model.tokenizer.mask_id]
-    task, text = ("text-generation", "Text to") if config.model.causal else ("fill-mask", f"Text with a {mask} in it.")
+    task, use = (PIPELINES[model.kind], task_use(model)) if model.kind else _pretraining_use(model)
     sections = [
         f"{_FRONT_MATTER.format(task=task)}\n# {config.name}",
         _about(model, parameters),
         "## Use",
-        _USE.format(task=task, text=text),
+        use,
         _limits(model),
-        "## Held-out text",
-        _held_out(_figures(model)),
+        "## Development sets" if model.kind else "## Held-out text",
+        _developed(_figures(model)) if model.kind else _held_out(_figures(model)),
         "## Training",
         _training(model),
         *_configuration(config),
         _DIGEST_LABEL.format("model.safetensors") + weights_sha256,
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _pretraining_use(model: TrainedModel) -> tuple[str, str]:
+    """(the Hub's name of what it does, how to use it)."""
+    mask = model.tokenizer.tokens[model.tokenizer.mask_id]
+    causal = model.config.model.causal
+    task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
+    return task, _USE.format(task=task, text=text)
 
 
 def encoder_card(model: TrainedModel, library: str, use: str, weights: Path) -> str:
@@ -121,10 +130,11 @@ def sha256_of_file(path: Place) -> str:
 
 def _about(model: TrainedModel, parameters: int) -> str:
     config, net = model.config, model.config.model
+    does = task_about(model) if model.kind else f"with {_objectives(config)}"
     random = "; a head that the original lacks is random" if _is_imported(model) else ""
     return (
         f"A BERT of {net.num_hidden_layers} layers, width {net.hidden_size}, {net.num_attention_heads} heads and "
-        f"{parameters:,} parameters, with {_objectives(config)}, {_made(model)}{random}."
+        f"{parameters:,} parameters, {does}, {_made(model)}{random}."
     )
 
 
@@ -132,6 +142,8 @@ def _made(model: TrainedModel) -> str:
     if _is_imported(model):
         return f"imported by bertjax {bertjax.__version__}"
     start = "from the weights of another model" if model.config.init_from else "from scratch"
+    if model.kind:
+        return f"fine-tuned {start} by bertjax {bertjax.__version__}"
     return f"pretrained {start} by bertjax {bertjax.__version__}"
 
 
@@ -181,6 +193,13 @@ def _held_out(figures: Mapping[str, float]) -> str:
     return "On documents kept out of training:\n\n" + _table(("measure", "this model", "baseline"), rows)
 
 
+def _developed(figures: Mapping[str, float]) -> str:
+    rows = task_figures(figures)
+    if not rows:
+        return "This checkpoint was not evaluated in its run."
+    return "On examples kept out of training:\n\n" + _table(("measure", "this model"), rows)
+
+
 def _training(model: TrainedModel) -> str:
     if _is_imported(model):
         return "None by bertjax: these are the weights that were imported."
@@ -194,7 +213,7 @@ def _training(model: TrainedModel) -> str:
             *[("of them", f"{n:,} with {rows:,} rows of {length:,} tokens each") for length, rows, n in seen],
             ("tokens", f"at most {sum(length * rows * n for length, rows, n in seen):,}, padding included"),
             ("vocabulary", f"{model.config.model.vocab_size:,} {model.tokenizer.named} tokens"),
-            ("kinds of source", kinds),
+            *([] if model.kind else [("kinds of source", kinds)]),
             ("peak learning rate", f"{model.config.optimizer.learning_rate:g}"),
         ],
     )

@@ -10,6 +10,7 @@ It is written in the names that every version of sentence-transformers reads, of
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,10 @@ def export_sentence_transformers(
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
         raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
+    if "pooler" not in model.params:
+        raise ValueError(
+            f"{model.directory}: a network for {model.kind} has no pooler, which {LIBRARY} expects of BERT"
+        )
     target = folder_of(directory)
     refuse_to_lose(target, _FILES, WEIGHTS_FILE)
     with written_whole(target, last=CARD_FILE) as partial:
@@ -91,7 +96,8 @@ def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a BertModel."""
-    return huggingface_config(model.config.model, model.tokenizer.pad_id) | {"architectures": ["BertModel"]}
+    encoder = replace(model.config.model, head="vector", num_labels=0)
+    return huggingface_config(encoder, model.tokenizer.pad_id)
 
 
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:

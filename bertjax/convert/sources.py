@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from bertjax.config import Config, DataConfig, to_dict
+from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, to_dict
 from bertjax.convert.folder import folder_of
-from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.foreign import MODULES, ForeignModel
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.tensorflow_checkpoint import read_tensorflow
 from bertjax.model.bert import abstract_bert
@@ -42,20 +42,22 @@ def read_source(source: str) -> ForeignModel:
     _require_ours(source)
     run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
-    return ForeignModel(source, run.config.model, run.tokenizer, params, (), ())
+    return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels)
 
 
 def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
-    """A model to use as it is, and the modules that its source lacks, which are random.
+    """A model to use as it is, and the modules that its source lacks, which are random or not there.
 
     `source` is a run's directory or one of its checkpoints, `hf:DIR` or `tf1:DIR`. Raises ValueError as `read_source`.
     """
     kind, _, place = source.partition(":")
     if kind in KINDS:
-        model = read_source(source)
-        return _trained(model, Path(place)), model.drawn
-    _require_ours(source)
-    return load_run(source), ()
+        foreign = read_source(source)
+        model, drawn = _trained(foreign, Path(place)), foreign.drawn
+    else:
+        _require_ours(source)
+        model, drawn = load_run(source), ()
+    return model, (*drawn, *(module for module, name in MODULES.items() if name not in model.params))
 
 
 def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
@@ -75,19 +77,21 @@ def _require_ours(source: str) -> None:
 def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
-    config = Config(
-        name=folder_of(directory).name,
-        run_dir=str(directory),
-        init_from=model.origin,
-        model=model.config,
-        data=DataConfig(
-            vocab_size=model.tokenizer.vocab_size,
-            **asdict(model.tokenizer.rules),
-            sequence_length=length,
-            max_predictions=max(1, round(0.15 * length)),
-            predict="next" if model.config.causal else "masked",
-        ),
+    data = DataConfig(
+        vocab_size=model.tokenizer.vocab_size,
+        **asdict(model.tokenizer.rules),
+        sequence_length=length,
+        max_predictions=max(1, round(0.15 * length)),
+        predict="next" if model.config.causal else "masked",
     )
+    name = folder_of(directory).name
+    config = Config(name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data)
+    if model.kind:
+        config = FinetuneConfig(
+            **{field.name: getattr(config, field.name) for field in fields(config)},
+            task=TaskConfig(name=model.kind, labels=model.labels),
+        )
+        config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.devices()[0])
     return TrainedModel(directory, 0, config, model.tokenizer, abstract_bert(model.config)[0], params)
 

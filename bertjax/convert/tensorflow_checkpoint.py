@@ -135,6 +135,11 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
 
 def _config(model: TrainedModel) -> dict[str, Any]:
     """`bert_config.json`. Raises ValueError for a network that google-research/bert does not compute."""
+    if model.kind:
+        raise ValueError(
+            f"model.head={model.config.model.head!r}: google-research/bert has no name for the head of a task; export "
+            "to another format, or the run that it was fine-tuned from"
+        )
     config = huggingface_config(model.config.model, model.tokenizer.pad_id)
     keys = ("architectures", "model_type", "pad_token_id", "tie_word_embeddings", "dtype", "layer_norm_eps")
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}

@@ -22,7 +22,7 @@ from pathlib import Path
 import jax
 from flax import nnx
 
-from bertjax.config import Config, from_dict, to_dict
+from bertjax.config import Config, FinetuneConfig, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
 from bertjax.parallel.processes import Processes
 from bertjax.text.remote import Place, RemotePath, place_of
@@ -50,6 +50,16 @@ class TrainedModel:
     tokenizer: Tokenizer
     graphdef: nnx.GraphDef
     params: Params
+
+    @property
+    def kind(self) -> str:
+        """The kind of task that it was fine-tuned for; empty for a model that was pretrained alone."""
+        return "" if self.config.model.head == "pretraining" else self.config.training.objectives[0]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of that task's labels, in the order of the network's outputs; none of numbers and spans."""
+        return self.config.task.labels if isinstance(self.config, FinetuneConfig) else ()
 
     @property
     def max_length(self) -> int:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.config import (
+    Config,
+    DataConfig,
+    FinetuneConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from bertjax.model.bert import abstract_bert
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -45,9 +55,31 @@ def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields)
         optimizer=OptimizerConfig(warmup_steps=100),
         training=TrainingConfig(steps=1000, global_batch_size=32),
     )
-    graphdef, shapes, _ = abstract_bert(model)
+    return _with_weights(directory, config, tokenizer)
+
+
+def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), **fields) -> TrainedModel:
+    """As `trained_model`, with the head for a kind of task."""
+    made = trained_model(directory, **fields)
+    head = "sequence" if kind in ("regression", "relevance") else kind
+    outputs = {"sequence": len(labels) or 1, "tokens": len(labels)}.get(head, 0)
+    config = FinetuneConfig(
+        **{field.name: getattr(made.config, field.name) for field in dataclasses.fields(made.config)},
+        task=TaskConfig(name="mytask", train="/secret/train.tsv", labels=labels),
+    )
+    config = replace(
+        config,
+        model=replace(config.model, head=head, num_labels=outputs),
+        training=replace(config.training, objectives=(kind,)),
+    )
+    return _with_weights(directory, config, made.tokenizer)
+
+
+def _with_weights(directory: Path, config: Config, tokenizer: WordPiece) -> TrainedModel:
+    graphdef, shapes, _ = abstract_bert(config.model)
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
-    params["encoder"]["embeddings"]["word"][model.vocab_size :] = 0
-    params["mlm_head"]["bias"][model.vocab_size :] = 0
+    params["encoder"]["embeddings"]["word"][config.model.vocab_size :] = 0
+    if "mlm_head" in params:
+        params["mlm_head"]["bias"][config.model.vocab_size :] = 0
     return TrainedModel(directory, 700, config, tokenizer, graphdef, jax.device_put(params))

@@ -11,7 +11,14 @@ from exported_models import trained_model
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface import huggingface_config
-from bertjax.convert.huggingface_names import TENSORS, from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.huggingface_names import (
+    HEADS,
+    architecture,
+    from_huggingface_tensors,
+    tensors_of,
+    their_shapes,
+    to_huggingface_tensors,
+)
 from bertjax.model.bert import abstract_bert
 from bertjax.training.checkpoint import named_arrays
 
@@ -21,10 +28,17 @@ def model(tmp_path_factory):
     return trained_model(tmp_path_factory.mktemp("run"))
 
 
-def test_every_parameter_is_in_the_table_once():
-    ours = [tensor.ours for tensor in TENSORS]
-    assert sorted(ours) == sorted(named_arrays(abstract_bert(ModelConfig())[1]))
-    assert len({tensor.theirs for tensor in TENSORS}) == len(TENSORS)
+CONFIGS = [
+    ModelConfig(),
+    *(ModelConfig(head=head, num_labels=3 * (head in ("sequence", "tokens"))) for head in (*HEADS.values(), "vector")),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=architecture)
+def test_every_parameter_is_in_the_table_once(config):
+    table = tensors_of(config)
+    assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_bert(config)[1]))
+    assert len({tensor.theirs for tensor in table}) == len(table)
 
 
 @pytest.mark.parametrize("vocab_pad_multiple", [1, 128, 1000])
@@ -41,17 +55,24 @@ def test_there_and_back_gives_the_same_bits(model, vocab_pad_multiple):
         jax.tree.map(np.testing.assert_array_equal, back, jax.device_get(model.params))
 
 
-def test_names_and_shapes_are_those_of_transformers():
+@pytest.mark.parametrize("config", CONFIGS, ids=architecture)
+def test_names_and_shapes_are_those_of_transformers(config):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     with torch.device("meta"):
-        network = transformers.BertForPreTraining(
-            transformers.BertConfig(**huggingface_config(ModelConfig(), pad_token_id=0))
-        )
+        values = transformers.BertConfig(**huggingface_config(config, pad_token_id=0))
+        network = getattr(transformers, architecture(config))(values)
     network.tie_weights()
     theirs = {name: tuple(p.shape) for name, p in network.named_parameters()}
     theirs = {name: shape for name, shape in theirs.items() if not name.startswith("cls.predictions.decoder")}
-    assert their_shapes(ModelConfig()) == theirs
+    if architecture(config) == "BertModel":
+        theirs = {f"bert.{name}": shape for name, shape in theirs.items()}
+    assert their_shapes(config) == theirs
+
+
+def test_the_feature_based_variant_is_none_of_transformers():
+    with pytest.raises(ValueError, match=r"lstm_size=8: transformers has no such network"):
+        tensors_of(ModelConfig(head="tokens", num_labels=2, lstm_size=8))
 
 
 def test_what_does_not_fit_is_named(model):

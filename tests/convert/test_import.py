@@ -112,7 +112,7 @@ def test_an_encoder_alone_gets_heads_and_says_so(model: TrainedModel, folder: Pa
     safetensors.numpy.save_file(bare, tmp_path / "encoder" / "model.safetensors")
     found = read_huggingface(tmp_path / "encoder")
     assert found.drawn == ("pooler", "MLM head", "NSP head")
-    assert found.notes == ("left out, not of a BERT for pretraining: classifier.weight",)
+    assert found.notes == ("left out, not of a BertForPreTraining: classifier.weight",)
     assert_same(found.params["encoder"], model.params["encoder"])
     assert np.std(found.params["pooler"]["dense"]["kernel"]) > 0
 

@@ -17,7 +17,8 @@ def their_model(config, seed=0):
     """transformers' model with every parameter random, those included that start as zeros or ones."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(seed)
-    network = transformers.BertForPreTraining(transformers.BertConfig(**huggingface_config(config, pad_token_id=0)))
+    values = huggingface_config(config, pad_token_id=0)
+    network = getattr(transformers, values["architectures"][0])(transformers.BertConfig(**values))
     for name, parameter in network.named_parameters():
         around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
         torch.nn.init.normal_(parameter, around, 0.08)

@@ -1,0 +1,226 @@
+"""Fine-tuned models go out as transformers' classes with their labels, compute the same there, and come back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from exported_models import fine_tuned_model, trained_model
+
+from bertjax.__main__ import main
+from bertjax.analyze.fill_mask import fill_mask
+from bertjax.convert.adapt import adapt
+from bertjax.convert.compare import compare_with_transformers
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.huggingface_names import architecture
+from bertjax.convert.sentence_transformers import export_sentence_transformers
+from bertjax.convert.sources import as_run, open_source, read_source, write_run
+from bertjax.convert.tensorflow_checkpoint import export_tensorflow
+from bertjax.training.run_directory import TrainedModel, load_run
+from bertjax.training.telemetry import METRICS_FILE
+
+TASKS = {
+    "sequence": ("negative", "neutral", "positive"),
+    "regression": (),
+    "relevance": (),
+    "choice": ("0", "1", "2", "3"),
+    "tokens": ("O", "B-PER", "I-PER"),
+    "span": (),
+    "vector": (),
+}
+
+
+@pytest.fixture(params=TASKS)
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
+    return fine_tuned_model(tmp_path / "run", request.param, TASKS[request.param])
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> tuple[TrainedModel, Path]:
+    made = fine_tuned_model(tmp_path / "run", "sequence", TASKS["sequence"])
+    return made, export_huggingface(made, tmp_path / "out")
+
+
+def assert_same(ours: dict, theirs: dict) -> None:
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
+
+
+def test_transformers_loads_it_without_a_word_and_computes_the_same(model, tmp_path, caplog):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = export_huggingface(model, tmp_path / "out")
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        name = architecture(model.config.model)
+        network, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+        found = compare_with_transformers(model, folder)
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert not any(info.values())
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert list(found.of) == ["hidden states"] + ["logits"] * (model.kind != "vector")
+    assert found.largest < 1e-6
+    if model.config.model.num_labels:
+        names = TASKS[model.kind] or ("LABEL_0",)
+        assert network.config.id2label == dict(enumerate(names))
+        assert network.config.label2id == {label: number for number, label in enumerate(names)}
+    problems = {
+        "sequence": "single_label_classification",
+        "regression": "regression",
+        "relevance": "multi_label_classification",
+    }
+    assert network.config.problem_type == problems.get(model.kind)
+
+
+def test_it_comes_back_with_the_same_bits_and_labels(model, tmp_path):
+    folder = export_huggingface(model, tmp_path / "out")
+    found = read_huggingface(folder)
+    if model.kind == "vector":  # to transformers it is any encoder
+        assert found.drawn == ("MLM head", "NSP head") and found.kind == ""
+        assert_same(found.params["encoder"], model.params["encoder"])
+        return
+    assert (found.kind, found.labels) == (model.kind, () if model.kind == "choice" else TASKS[model.kind])
+    assert found.config == model.config.model and not found.drawn and not found.notes
+    assert_same(found.params, model.params)
+    run = load_run(write_run(as_run(found, tmp_path / "back")))
+    assert_same(run.params, model.params)
+    assert (run.kind, run.labels) == (found.kind, found.labels)
+    again = export_huggingface(run, tmp_path / "again")
+    for name in ("config.json", "model.safetensors", "vocab.txt", "tokenizer.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_the_bytes_are_the_same_and_tell_no_path(model, tmp_path):
+    first, second = (export_huggingface(model, tmp_path / name) for name in ("one", "two"))
+    for path in first.iterdir():
+        content = path.read_bytes()
+        assert content == (second / path.name).read_bytes()
+        assert b"secret" not in content
+
+
+def test_the_card_tells_of_the_task(classifier, tmp_path):
+    model, folder = classifier
+    assert "This checkpoint was not evaluated in its run." in (folder / "README.md").read_text()
+    model.directory.mkdir()
+    record = {"step": 700, "eval/accuracy": 0.8125, "eval/sequence_loss": 0.5, "train/loss": 0.25}
+    (model.directory / METRICS_FILE).write_text(json.dumps(record) + "\n")
+    card = (export_huggingface(model, tmp_path / "again") / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card
+    assert "tells classes of texts or pairs apart (task `mytask`; labels `negative`, `neutral`, `positive`)" in card
+    assert "| `accuracy` | 0.8125 |" in card and "| `sequence_loss` | 0.5000 |" in card and "0.25" not in card
+    assert "fine-tuned from the weights of another model" in card and "BertForSequenceClassification" in card
+
+
+def test_what_the_card_says_to_run_runs(model, tmp_path):
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = export_huggingface(model, tmp_path / "out")
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+    if "sentence_transformers" in code:
+        pytest.importorskip("sentence_transformers")
+    exec(compile(code.replace("path/to/this/folder", str(folder)), "card", "exec"), {})
+
+
+def test_only_the_encoder_of_it_is_pretrained_further(model):
+    foreign = replace(
+        read_like(model), tokenizer=model.tokenizer, params=jax.tree.map(np.asarray, jax.device_get(model.params))
+    )
+    wanted = trained_model(model.directory).config.model
+    params, notes = adapt(foreign, wanted, model.tokenizer)
+    assert sorted(params) == ["encoder", "mlm_head", "nsp_head", "pooler"]
+    assert_same(params["encoder"], foreign.params["encoder"])
+    pooled = "pooler" in model.params
+    if pooled:
+        assert_same(params["pooler"], foreign.params["pooler"])
+    lacking = ("MLM head", "NSP head") if pooled else ("pooler", "MLM head", "NSP head")
+    assert notes == [f"{', '.join(lacking)}: not there; drawn at random"]
+    assert float(np.std(params["mlm_head"]["transform"]["kernel"])) == pytest.approx(0.0176, rel=0.1)
+
+
+def read_like(model: TrainedModel):
+    from bertjax.convert.foreign import ForeignModel
+
+    return ForeignModel("here", model.config.model, model.tokenizer, {}, (), (), model.kind, model.labels)
+
+
+def changed(folder: Path, **values) -> Path:
+    config = json.loads((folder / "config.json").read_text()) | values
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return folder
+
+
+def test_labels_without_names_have_those_of_transformers(classifier):
+    _, folder = classifier
+    found = read_huggingface(changed(folder, id2label=None, num_labels=3, problem_type=None))
+    assert (found.kind, found.labels) == ("sequence", ("LABEL_0", "LABEL_1", "LABEL_2"))
+
+
+def test_several_labels_at_once_are_no_task_of_ours(classifier):
+    model, folder = classifier
+    found = read_huggingface(changed(folder, problem_type="multi_label_classification"))
+    assert found.kind == "" and found.drawn == ("MLM head", "NSP head")
+    assert found.notes == ("left out, not of a BertForPreTraining: classifier.bias, classifier.weight",)
+    assert_same(found.params["pooler"], model.params["pooler"])
+
+
+def test_the_pooler_that_a_tagger_does_not_use_is_left_out(tmp_path):
+    model = fine_tuned_model(tmp_path / "run", "tokens", TASKS["tokens"])
+    folder = export_huggingface(model, tmp_path / "out")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["bert.pooler.dense.bias"] = np.zeros(32, np.float32)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    found = read_huggingface(folder)
+    assert found.notes == ("left out, not of a BertForTokenClassification: bert.pooler.dense.bias",)
+    assert_same(found.params, model.params)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"id2label": {"0": "a", "2": "b"}}, r"config\.json: id2label does not give each label, from 0 on, a name"),
+        ({"id2label": ["a", "b"]}, "id2label does not give each label"),
+        ({"id2label": None, "num_labels": "many"}, "num_labels is 'many', which is not a sensible number"),
+        ({"id2label": {"0": "a", "1": "b"}}, r"classifier\.(bias|weight) has shape .*; by the config it is"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(classifier, values, message):
+    with pytest.raises(ValueError, match=message):
+        read_huggingface(changed(classifier[1], **values))
+
+
+def test_a_head_that_is_not_there_is_missed(classifier):
+    _, folder = classifier
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    del tensors["classifier.weight"]
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"missing classifier\.weight"):
+        read_huggingface(folder)
+
+
+def test_the_command_line_exports_and_imports_it(classifier, tmp_path, capsys):
+    model, folder = classifier
+    run = write_run(model)
+    assert main(["export", str(run), "--output", str(tmp_path / "made")]) == 0
+    assert "transformers.BertForSequenceClassification.from_pretrained" in capsys.readouterr().out
+    assert main(["import", f"hf:{folder}", "--output", str(tmp_path / "imported")]) == 0
+    said = capsys.readouterr().out
+    assert "compared with transformers" in said and "drawn" not in said and "predict" in said
+    assert read_source(str(tmp_path / "imported")).labels == TASKS["sequence"]
+    assert open_source(f"hf:{folder}")[1] == ("MLM head", "NSP head")
+
+
+def test_what_a_fine_tuned_model_cannot_do_is_refused(classifier, tmp_path):
+    model, _ = classifier
+    with pytest.raises(ValueError, match=r"it was fine-tuned \(sequence\), and has no MLM head"):
+        fill_mask(model, ["The [MASK] opened."], 3)
+    with pytest.raises(ValueError, match=r"model\.head='sequence': google-research/bert has no name for the head"):
+        export_tensorflow(model, tmp_path / "tf1")
+    with pytest.raises(ValueError, match="a network for span has no pooler"):
+        export_sentence_transformers(fine_tuned_model(tmp_path / "span", "span"), tmp_path / "vectors")

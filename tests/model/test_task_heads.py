@@ -1,0 +1,374 @@
+"""Heads of tasks: logits, losses and gradients are those of transformers; packing and padding change nothing."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from their_model import relative, their_model
+
+from bertjax.config import Config, ModelConfig, validate
+from bertjax.convert.huggingface_names import from_huggingface_tensors, to_huggingface_tensors
+from bertjax.finetune.objectives import objective_of
+from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.model.lstm import BiLstmLayer
+from bertjax.model.task_heads import TASK_NETWORKS
+from bertjax.parallel.sharding import is_names, spec
+from bertjax.training.checkpoint import named_arrays
+from bertjax.training.step import averages, batch_weights, objective_sums
+
+CONFIG = ModelConfig(
+    vocab_size=300, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
+    max_position_embeddings=64, vocab_pad_multiple=8,
+)  # fmt: skip
+ROWS, LENGTH, CHOICES = 12, 24, 4
+HEADS = {
+    "sequence": {"num_labels": 3},
+    "choice": {},
+    "tokens": {"num_labels": 5},
+    "span": {},
+    "vector": {},
+}
+
+
+def with_head(head: str, **fields) -> ModelConfig:
+    return replace(CONFIG, head=head, **(HEADS[head] | fields))
+
+
+def texts(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Rows of two segments and of different lengths: [rows, LENGTH]."""
+    draw = np.random.default_rng(seed)
+    real = (np.arange(LENGTH) < draw.integers(10, LENGTH + 1, (rows, 1))).astype(np.int32)
+    return {
+        "input_ids": draw.integers(1, CONFIG.vocab_size, real.shape).astype(np.int32) * real,
+        "token_type_ids": ((np.arange(LENGTH) >= draw.integers(3, 9, (rows, 1))) * real).astype(np.int32),
+        "sequence_ids": real,
+        "cls_positions": np.zeros((rows, 1), np.int32),
+    }
+
+
+def packed(batch: dict[str, np.ndarray], together: int) -> dict[str, np.ndarray]:
+    """The same sequences, that many of them after one another in each row."""
+    lengths = batch["sequence_ids"].sum(axis=1).reshape(-1, together)
+    starts = np.cumsum(lengths, axis=1) - lengths
+    made = {key: np.zeros((len(lengths), together * LENGTH), np.int32) for key in list(batch)[:3]}
+    for row, place in np.ndindex(*lengths.shape):
+        stretch = slice(starts[row, place], starts[row, place] + lengths[row, place])
+        for key in ("input_ids", "token_type_ids"):
+            made[key][row, stretch] = batch[key][row * together + place, : lengths[row, place]]
+        made["sequence_ids"][row, stretch] = place + 1
+    return made | {"cls_positions": starts.astype(np.int32)}
+
+
+def encoded(network, batch, keys=None) -> jax.Array:
+    inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
+    return network.encode(*inputs, keys, packed=batch["cls_positions"].shape[1] > 1)
+
+
+def some_hidden(rows: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(5).normal(size=(rows, LENGTH, CONFIG.hidden_size)), jnp.float32)
+
+
+def logits_of(network, batch, keys=None) -> jax.Array:
+    return headed(network, encoded(network, batch, keys), batch, keys)
+
+
+def headed(network, hidden, batch, keys=None) -> jax.Array:
+    if hasattr(network, "sequence_logits"):
+        return network.sequence_logits(hidden, batch["cls_positions"], keys)
+    if hasattr(network, "choice_logits"):
+        return network.choice_logits(hidden, batch["cls_positions"], keys)
+    if hasattr(network, "token_logits"):
+        return network.token_logits(hidden, batch["sequence_ids"], keys)
+    return network.span_logits(hidden)
+
+
+@functools.cache
+def drawn(config: ModelConfig) -> dict:
+    return jax.jit(lambda: init_params(config, jax.random.key(0)))()
+
+
+def labelled(head: str, batch: dict[str, np.ndarray], regression: bool = False) -> dict[str, np.ndarray]:
+    """The batch with labels, some of which weigh nothing, as tasks have them."""
+    draw = np.random.default_rng(7)
+    rows, length = batch["input_ids"].shape
+    if head == "span":
+        ends = np.sort(draw.integers(0, batch["sequence_ids"].sum(1)[:, None], (rows, 2)), axis=1).astype(np.int32)
+        return batch | {"starts": ends[:, 0], "ends": ends[:, 1], "label_weights": np.ones(rows, np.float32)}
+    shape = {"sequence": (rows, 1), "choice": (rows,), "tokens": (rows, length)}[head]
+    labels = draw.integers(0, HEADS[head].get("num_labels", CHOICES), shape).astype(np.int32)
+    weights = (draw.random(shape) < 0.6).astype(np.float32)
+    if head == "tokens":
+        weights *= batch["sequence_ids"]
+    if regression:
+        labels = draw.normal(2, 1, shape).astype(np.float32)
+    return batch | {"labels": labels, "label_weights": weights}
+
+
+def their_logits(network, batch: dict[str, np.ndarray], choices: int = 0):
+    import torch
+
+    inputs = {key: batch[key] for key in ("input_ids", "token_type_ids")} | {"attention_mask": batch["sequence_ids"]}
+    tensors = {key: torch.from_numpy(x).long() for key, x in inputs.items()}
+    if choices:
+        tensors = {key: x.unflatten(0, (-1, choices)) for key, x in tensors.items()}
+    out = network(**tensors)
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], dim=-1)
+    return out.logits
+
+
+def their_loss(head: str, logits, batch: dict[str, np.ndarray], class_weights: np.ndarray | None = None):
+    """As the classes of transformers compute it from labels, where -100 stands for no label."""
+    import torch
+
+    entropy = torch.nn.functional.cross_entropy
+    if head == "span":
+        starts, ends = (torch.from_numpy(batch[key]).long() for key in ("starts", "ends"))
+        return (entropy(logits[..., 0], starts) + entropy(logits[..., 1], ends)) / 2
+    labels, weights = batch["labels"], batch["label_weights"] > 0
+    if labels.dtype == np.float32:
+        return torch.nn.functional.mse_loss(logits[:, 0][weights[:, 0]], torch.from_numpy(labels)[weights])
+    given = torch.from_numpy(np.where(weights, labels, -100)).long()
+    of_classes = None if class_weights is None else torch.from_numpy(class_weights)
+    return entropy(logits.reshape(given.numel(), -1), given.flatten(), weight=of_classes)
+
+
+def our_loss(
+    kind: str, config: ModelConfig, params: dict, batch: dict[str, np.ndarray]
+) -> tuple[float, np.ndarray, dict]:
+    """(the loss, logits, gradients by transformers' names), put together as the train step does."""
+    graphdef, objectives = abstract_bert(config)[0], (objective_of(kind, 1.0),)
+
+    def loss(params: dict) -> tuple[jax.Array, jax.Array]:
+        network = bind(graphdef, params)
+        sums = objective_sums(network, batch, None, objectives)
+        return averages(sums, batch_weights(batch, objectives), objectives)["loss"], logits_of(network, batch)
+
+    (value, logits), gradients = jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params))
+    return float(value), logits, to_huggingface_tensors(gradients, config)
+
+
+def assert_gradients_equal(ours: dict[str, np.ndarray], network) -> None:
+    wanted = {name: p.grad.numpy() for name, p in network.named_parameters()}
+    assert ours.keys() == wanted.keys()
+    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in wanted.values()))
+    for name, reference in wanted.items():
+        off = np.linalg.norm(ours[name] - reference)
+        assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
+
+
+def our_params(network, config: ModelConfig) -> dict:
+    return from_huggingface_tensors({name: p.detach().numpy() for name, p in network.named_parameters()}, config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("sequence", with_head("sequence")),
+        ("regression", with_head("sequence", num_labels=1)),
+        ("tokens", with_head("tokens")),
+        ("span", with_head("span")),
+        ("choice", with_head("choice", hidden_act="gelu_tanh")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_logits_losses_and_gradients_equal_transformers(kind, config):
+    network, head = their_model(config), config.head
+    plain = texts(ROWS * CHOICES if head == "choice" else ROWS)
+    if head == "span":  # transformers gives padding a share of the probability, which ours never has
+        plain |= {key: plain[key][:, :10] for key in ("input_ids", "token_type_ids", "sequence_ids")}
+    batch = labelled(head, packed(plain, CHOICES) if head == "choice" else plain, kind == "regression")
+    theirs = their_logits(network, plain, CHOICES if head == "choice" else 0)
+    value, ours, gradients = our_loss(kind, config, our_params(network, config), batch)
+    ours = ours[:, 0] if head == "sequence" else ours
+    assert ours.dtype == np.float32 and ours.shape == theirs.shape
+    real = batch["sequence_ids"] > 0 if head in ("tokens", "span") else slice(None)
+    assert relative(ours[real], theirs.detach().numpy()[real]) < 2e-6
+    loss = their_loss(head, theirs, batch)
+    loss.backward()
+    assert value == pytest.approx(loss.item(), rel=2e-6)
+    assert_gradients_equal(gradients, network)
+
+
+def test_weights_of_classes_equal_torchs():
+    head, config = "tokens", with_head("tokens")
+    network = their_model(config)
+    of_classes = np.random.default_rng(3).uniform(0.2, 3, config.num_labels).astype(np.float32)
+    batch = labelled(head, texts(ROWS))
+    loss = their_loss(head, their_logits(network, batch), batch, of_classes)
+    loss.backward()
+    weighted = batch | {"label_weights": batch["label_weights"] * of_classes[batch["labels"]]}
+    value, _, gradients = our_loss(head, config, our_params(network, config), weighted)
+    assert value == pytest.approx(loss.item(), rel=2e-6)
+    assert_gradients_equal(gradients, network)
+
+
+def test_spans_of_padded_rows_are_as_transformers_without_its_padding():
+    config = with_head("span")
+    network, batch = their_model(config), labelled("span", texts(ROWS))
+    logits = their_logits(network, batch)
+    real = batch["sequence_ids"] > 0
+    value, ours, gradients = our_loss("span", config, our_params(network, config), batch)
+    assert relative(ours[real], logits.detach().numpy()[real]) < 2e-6
+    import torch
+
+    masked = logits.masked_fill(~torch.from_numpy(real)[..., None], torch.finfo(torch.float32).min)
+    loss = their_loss("span", masked, batch)
+    loss.backward()
+    assert value == pytest.approx(loss.item(), rel=2e-6)
+    assert_gradients_equal(gradients, network)
+
+
+@pytest.mark.parametrize("head", ["tokens", "vector"])
+def test_sequences_packed_in_a_row_are_as_if_they_were_alone(head):
+    config = with_head(head)
+    alone, batch = texts(ROWS), packed(texts(ROWS), 3)
+    graphdef = abstract_bert(config)[0]
+
+    def outputs(params: dict, batch: dict) -> jax.Array:
+        network = bind(graphdef, params)
+        if head == "vector":
+            return network.vectors(encoded(network, batch), batch["sequence_ids"], batch["cls_positions"].shape[1])
+        return logits_of(network, batch)
+
+    found, wanted = (jax.device_get(jax.jit(outputs)(drawn(config), rows)) for rows in (batch, alone))
+    if head == "tokens":
+        found, wanted = found[batch["sequence_ids"] > 0], wanted[alone["sequence_ids"] > 0]
+    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, atol=2e-6)
+
+
+def test_vectors_are_means_of_length_one():
+    config, batch = with_head("vector"), texts(ROWS)
+    network = bind(abstract_bert(config)[0], drawn(config))
+    hidden = some_hidden(ROWS)
+    found = np.asarray(network.vectors(hidden, batch["sequence_ids"], 2))
+    for row, real in enumerate(batch["sequence_ids"] > 0):
+        mean = np.asarray(hidden)[row, real].mean(axis=0)
+        np.testing.assert_allclose(found[row, 0], mean / np.linalg.norm(mean), rtol=1e-4, atol=1e-6)
+    assert not found[:, 1].any()
+    # A sequence that the row does not have leaves the gradient finite.
+    gradient = jax.grad(lambda hidden: network.vectors(hidden, batch["sequence_ids"], 2)[:, 1].sum())(hidden)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("head", ["sequence", "choice", "tokens", "span"])
+def test_dropout_before_a_head_goes_by_the_rows_keys(head):
+    """There is none before a span's; elsewhere rows of equal keys have equal masks."""
+    config = with_head(head)
+    network = bind(abstract_bert(config)[0], drawn(config))
+    batch = {key: np.repeat(x, 4, axis=0) for key, x in texts(1).items()}
+    hidden = jnp.repeat(some_hidden(1), 4, axis=0)
+    with_keys = np.asarray(headed(network, hidden, batch, jnp.array([1, 2, 1, 3], jnp.uint32)))
+    without = np.asarray(headed(network, hidden, batch))
+    if head == "span":
+        np.testing.assert_array_equal(with_keys, without)
+        return
+    np.testing.assert_array_equal(with_keys[0], with_keys[2])
+    for other in (with_keys[1], with_keys[3], without[0]):
+        assert np.abs(with_keys[0] - other).max() > 1e-4
+
+
+FEATURES = with_head("tokens", features=(-1, 0, 2), lstm_size=6)
+
+
+def test_the_feature_based_variant_reads_layers_of_a_frozen_encoder():
+    batch, params = texts(ROWS), drawn(FEATURES)
+    graphdef, keys = abstract_bert(FEATURES)[0], jnp.arange(ROWS, dtype=jnp.uint32)
+    inputs = [batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids")]
+
+    def both(params: dict) -> tuple[jax.Array, jax.Array]:
+        network = bind(graphdef, params)
+        return encoded(network, batch, keys), network.encoder.hidden_states(*inputs, packed=False)
+
+    hidden, states = jax.device_get(jax.jit(both)(params))
+    np.testing.assert_array_equal(hidden, np.concatenate([states[3], states[0], states[2]], axis=-1))
+    gradients = jax.jit(jax.grad(lambda p: jnp.square(logits_of(bind(graphdef, p), batch, keys)).sum()))(params)
+    assert not any(np.asarray(g).any() for g in jax.tree.leaves(gradients["encoder"]))
+    assert all(np.asarray(g).any() for g in jax.tree.leaves(gradients["head"]))
+
+
+def their_lstm(params: dict, width: int, size: int):
+    """torch's, of two layers, with the weights of ours."""
+    torch = pytest.importorskip("torch")
+    lstm = torch.nn.LSTM(width, size, num_layers=2, bidirectional=True, batch_first=True)
+    for number, name in enumerate(("first", "second")):
+        layer = jax.device_get(params[name])
+        for direction, suffix in enumerate(("", "_reverse")):
+            values = {
+                "weight_ih": layer["kernel"][:, direction].reshape(-1, 4 * size).T,
+                "weight_hh": layer["recurrent"][direction].reshape(size, 4 * size).T,
+                "bias_ih": layer["bias"][direction].reshape(-1),
+                "bias_hh": np.zeros(4 * size, np.float32),
+            }
+            for key, value in values.items():
+                getattr(lstm, f"{key}_l{number}{suffix}").data = torch.from_numpy(value.copy())
+    return lstm
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_the_bilstm_is_torchs_on_every_sequence_by_itself(together):
+    import torch
+
+    alone = texts(ROWS)
+    batch = packed(alone, together)
+    network = bind(abstract_bert(FEATURES)[0], drawn(FEATURES))
+    x = np.random.default_rng(1).normal(size=(*batch["input_ids"].shape, 192)).astype(np.float32)
+    ids = batch["sequence_ids"]
+
+    def total(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = network.head.lstm(x, ids)
+        return jnp.where(ids[..., None] > 0, jnp.sin(found), 0).sum(), found
+
+    gradient, found = jax.device_get(jax.jit(jax.grad(total, has_aux=True))(x))
+    lstm = their_lstm(drawn(FEATURES)["head"]["lstm"], 192, 6)
+    for row, number in np.ndindex(len(x), together):
+        its_own = ids[row] == number + 1
+        theirs_in = torch.from_numpy(x[row, its_own])[None].requires_grad_()
+        theirs = lstm(theirs_in)[0]
+        torch.sin(theirs).sum().backward()
+        assert relative(found[row, its_own], theirs[0].detach().numpy()) < 1e-5
+        assert relative(gradient[row, its_own], theirs_in.grad[0].numpy()) < 1e-5
+
+
+def test_a_bilstm_starts_in_the_bounds_of_torchs():
+    layer = BiLstmLayer(16, 64, rngs=nnx.Rngs(0))
+    for weights in (layer.kernel[...], layer.recurrent[...]):
+        assert 0.12 < float(jnp.abs(weights).max()) <= 0.125
+    assert set(np.unique(layer.bias[:, 1])) == {1.0} and float(jnp.abs(layer.bias[:, [0, 2, 3]]).max()) == 0.0
+
+
+@pytest.mark.parametrize(
+    "config", [*(with_head(head) for head in TASK_NETWORKS), FEATURES], ids=[*TASK_NETWORKS, "features"]
+)
+def test_every_dim_of_every_parameter_has_a_name_that_says_where_it_lives(config):
+    _, shapes, axes = abstract_bert(config)
+    names = jax.tree.leaves(axes, is_leaf=is_names)
+    for (parameter, leaf), dims in zip(named_arrays(shapes).items(), names, strict=True):
+        assert len(spec(dims)) == len(leaf.shape) == len(dims), parameter
+    # The encoder starts as that of pretraining does from the same key.
+    fresh = drawn(CONFIG)["encoder"]
+    jax.tree.map(np.testing.assert_array_equal, drawn(config)["encoder"], fresh)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"head": "sequence"}, r"model\.num_labels=0 with model\.head='sequence': it needs at least 1"),
+        ({"head": "span", "num_labels": 2}, r"model\.num_labels=2 with model\.head='span': it has none"),
+        ({"lstm_size": 8}, r"model\.lstm_size=8 with model\.head='pretraining': they are of the head 'tokens' only"),
+        ({"head": "tokens", "num_labels": 2, "lstm_size": -1}, r"model\.lstm_size=-1 must be 0"),
+        (
+            {"head": "tokens", "num_labels": 2, "features": (-1, -14)},
+            r"the model has no layer -14; choose from 1 to 12",
+        ),
+    ],
+)
+def test_a_head_that_cannot_be_built_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        validate(replace(Config(), model=ModelConfig(**fields)))
