@@ -28,7 +28,7 @@ def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, set
     unanswerable = task.name == _SQUAD2
 
     def windows(questions: Sequence[Question]) -> QuestionWindows:
-        return question_windows(questions, tokenizer, sizes, counts, given.strict_length)
+        return question_windows(questions, tokenizer, sizes, counts, strict=given.strict_length)
 
     def split(name: str, questions: Sequence[Question]) -> Split:
         made = windows(questions)

@@ -3,12 +3,15 @@
 The windows are those of google-research/bert's run_squad.py and its port to transformers. `doc_stride` is run_squad's:
 how far each window begins behind the one before. What transformers' tokenizers and run_qa.py call `stride` is the
 overlap instead, the room for the text minus `doc_stride`.
+
+Where an answer begins with a window's last token, run_qa.py takes the [SEP] behind it for the start (of the windows of
+XQuAD and CS224N's dev set none at the usual sizes, 4 of 24,252 at 128 tokens 32 apart); here it is the token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -98,12 +101,32 @@ class _Pieces:
     """Texts as tokens: those of text i are [offsets[i], offsets[i + 1])."""
 
     ids: np.ndarray  # int32 [tokens]
+    spans: np.ndarray  # int32 [tokens, 2], or [0, 2] where nobody asks for them
     offsets: np.ndarray  # int64 [texts + 1]
-    spans: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What each row holds: int64 [n] each."""
+
+    question: np.ndarray
+    asked: np.ndarray  # tokens of the question
+    begins: np.ndarray  # tokens of the text before the window
+    sizes: np.ndarray  # tokens of the window
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each row begins, and all end: int64 [n + 1]."""
+        return np.concatenate([[0], np.cumsum(self.asked + self.sizes + _SPECIAL)]).astype(np.int64)
+
+    @property
+    def window(self) -> np.ndarray:
+        """Where in the row its window begins: int64 [n]."""
+        return self.asked + 2
 
 
 def question_windows(
@@ -114,111 +137,109 @@ def question_windows(
     *,
     strict: bool = False,
 ) -> QuestionWindows:
-    """The rows of questions, with the first answer's first and last token as targets.
+    """The rows of questions, which are added to `counts`, with the first answer's first and last token as targets.
 
     Targets are 0, the [CLS], where the window does not hold the answer whole, or there is none; such windows count in
-    training as any other, as in run_squad.py. Questions that are neither answered nor impossible have weight 0.
-    `counts` is added to. Raises ValueError naming the first question that needs more than a row where `strict`.
+    training as any other, as in run_squad.py. Questions that are neither answered nor impossible have weight 0. Raises
+    ValueError naming the first question that needs more than a row where `strict`.
     """
-    asked = _encoded_questions(questions, tokenizer)
-    texts = list(dict.fromkeys(question.context for question in questions))
-    contexts = _encoded_contexts(texts, tokenizer)
-    place = {text: number for number, text in enumerate(texts)}
-    context = np.array([place[question.context] for question in questions], np.int64)
-    kept = np.minimum(asked.lengths, sizes.max_query)
-    length = contexts.lengths[context]
-    room = sizes.max_length - _SPECIAL - kept
-    step = np.minimum(sizes.doc_stride, room)
-    windows = 1 + np.maximum(0, -(-(length - room) // step))
-    _count(questions, asked.lengths, length, windows, sizes, counts, strict)
-
-    question = np.repeat(np.arange(len(questions)), windows)
-    begins = places_in(np.zeros(len(questions), np.int64), windows) * step[question]
-    size = np.minimum(room[question], length[question] - begins)
-    offsets = np.concatenate([[0], np.cumsum(kept[question] + size + _SPECIAL)]).astype(np.int64)
-    window = offsets[:-1] + kept[question] + 2  # where its first token lies
-    source = places_in(contexts.offsets[context[question]] + begins, size)
-    inside = places_in(window, size)
-
-    ids = np.full(offsets[-1], tokenizer.sep_id, np.int32)
-    ids[offsets[:-1]] = tokenizer.cls_id
-    ids[places_in(offsets[:-1] + 1, kept[question])] = asked.ids[places_in(asked.offsets[question], kept[question])]
-    ids[inside] = contexts.ids[source]
-    types = np.zeros_like(ids)
-    types[places_in(window, size + 1)] = 1
-    spans = np.full((len(ids), 2), -1, np.int32)
-    spans[inside] = contexts.spans[source]
-
-    first, last = _answer_tokens(questions, contexts, context)
-    rows = TaskRows(
-        offsets,
-        {"input_ids": ids, "token_type_ids": types, "sequence_ids": np.ones_like(ids)},
-        {"cls_positions": np.zeros((len(question), 1), np.int32)}
-        | _targets(first[question] - begins, last[question] - begins, size, kept[question] + 2)
-        | {"label_weights": np.array([bool(q.answers) or q.impossible for q in questions], np.float32)[question]},
-    )
-    return QuestionWindows(questions, rows, question, begins, spans)
+    texts = {text: number for number, text in enumerate(dict.fromkeys(question.context for question in questions))}
+    text = np.array([texts[question.context] for question in questions], np.int64)
+    asked, contexts = _encoded_questions(questions, tokenizer), _encoded_contexts([*texts], tokenizer)
+    layout = _laid_out(asked.lengths, contexts.lengths[text], sizes)
+    _count(questions, asked.lengths, contexts.lengths[text], layout, sizes, counts, strict)
+    tokens, spans = _filled(layout, asked, contexts, text, tokenizer)
+    weights = np.array([bool(question.answers) or question.impossible for question in questions], np.float32)
+    first, last = (part[layout.question] - layout.begins for part in _answer_tokens(questions, contexts, text))
+    whole = (first >= 0) & (last < layout.sizes)
+    rows = {
+        "cls_positions": np.zeros((len(layout.question), 1), np.int32),
+        "starts": np.where(whole, first + layout.window, 0).astype(np.int32),
+        "ends": np.where(whole, last + layout.window, 0).astype(np.int32),
+        "label_weights": weights[layout.question],
+    }
+    return QuestionWindows(questions, TaskRows(layout.offsets, tokens, rows), layout.question, layout.begins, spans)
 
 
 def _encoded_questions(questions: Sequence[Question], tokenizer: Tokenizer) -> _Pieces:
     # White space in front would be a token to some tokenizers; run_qa.py strips it too.
     ids, lengths = tokenizer.encode([question.question.lstrip() for question in questions])
-    return _Pieces(ids.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return _Pieces(ids.astype(np.int32), np.zeros((0, 2), np.int32), offsets)
 
 
 def _encoded_contexts(texts: Sequence[str], tokenizer: Tokenizer) -> _Pieces:
-    ids, spans = [np.zeros(0, np.int32)], [np.zeros((0, 2), np.int32)]
-    for some, where in encode_with_spans(tokenizer, texts):
-        ids.append(some)
-        spans.append(where)
-    offsets = np.cumsum([len(part) for part in ids])
-    return _Pieces(np.concatenate(ids), offsets.astype(np.int64), np.concatenate(spans))
+    ids, spans = zip(*encode_with_spans(tokenizer, texts), strict=True)
+    offsets = np.cumsum([0, *map(len, ids)]).astype(np.int64)
+    return _Pieces(np.concatenate(ids), np.concatenate(spans), offsets)
 
 
-def _answer_tokens(
-    questions: Sequence[Question], contexts: _Pieces, context: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _laid_out(asked: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
+    """The windows of questions of so many tokens about texts of so many."""
+    kept = np.minimum(asked, sizes.max_query)
+    room = sizes.max_length - _SPECIAL - kept
+    step = np.minimum(sizes.doc_stride, room)
+    windows = 1 + np.maximum(0, -(-(length - room) // step))
+    question = np.repeat(np.arange(len(asked)), windows)
+    begins = places_in(np.zeros(len(asked), np.int64), windows) * step[question]
+    return _Layout(question, kept[question], begins, np.minimum(room[question], length[question] - begins))
+
+
+def _filled(
+    layout: _Layout, asked: _Pieces, contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The rows' tokens, and which characters of the text they are: int32 [tokens, 2], -1 outside."""
+    begin, window = layout.offsets[:-1], layout.offsets[:-1] + layout.window
+    ids = np.full(layout.offsets[-1], tokenizer.sep_id, np.int32)
+    ids[begin] = tokenizer.cls_id
+    of_question = places_in(asked.offsets[layout.question], layout.asked)
+    ids[places_in(begin + 1, layout.asked)] = asked.ids[of_question]
+    inside = places_in(window, layout.sizes)
+    of_text = places_in(contexts.offsets[text[layout.question]] + layout.begins, layout.sizes)
+    ids[inside] = contexts.ids[of_text]
+    types = np.zeros_like(ids)
+    types[places_in(window, layout.sizes + 1)] = 1
+    spans = np.full((len(ids), 2), -1, np.int32)
+    spans[inside] = contexts.spans[of_text]
+    return {"input_ids": ids, "token_type_ids": types, "sequence_ids": np.ones_like(ids)}, spans
+
+
+def _answer_tokens(questions: Sequence[Question], contexts: _Pieces, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of each text that the first answer begins and ends in, int64 [questions]; -1 where there is none."""
     first, last = np.full((2, len(questions)), -1, np.int64)
     for number, question in enumerate(questions):
         if not question.answers:
             continue
-        text, start = question.answers[0]
-        begin, end = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
-        spans = contexts.spans[contexts.offsets[context[number]] : contexts.offsets[context[number] + 1]]
+        answer, start = question.answers[0]
+        begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
+        spans = contexts.spans[contexts.offsets[text[number]] : contexts.offsets[text[number] + 1]]
         if len(spans) and spans[0, 0] <= begin and end <= spans[-1, 1]:
             first[number] = np.searchsorted(spans[:, 0], begin, side="right") - 1
             last[number] = np.searchsorted(spans[:, 1], end)
     return first, last
 
 
-def _targets(first: np.ndarray, last: np.ndarray, size: np.ndarray, window: np.ndarray) -> dict[str, np.ndarray]:
-    whole = (first >= 0) & (last < size)
-    return {
-        "starts": np.where(whole, first + window, 0).astype(np.int32),
-        "ends": np.where(whole, last + window, 0).astype(np.int32),
-    }
-
-
 def _count(
     questions: Sequence[Question],
     asked: np.ndarray,
     length: np.ndarray,
-    windows: np.ndarray,
+    layout: _Layout,
     sizes: WindowSizes,
     counts: QuestionCounts,
     strict: bool,
 ) -> None:
     cut = np.maximum(asked - sizes.max_query, 0)
+    windows = np.bincount(layout.question)
     long = (cut > 0) | (windows > 1)
     if strict and long.any():
-        worst = int(np.argmax(long))
-        if cut[worst]:
+        first = int(np.argmax(long))
+        where = questions[first].where
+        if cut[first]:
             raise ValueError(
-                f"{questions[worst].where}: the question has {asked[worst]} tokens, over max query "
-                f"{sizes.max_query}; raise it, or leave --strict-length out"
+                f"{where}: the question has {asked[first]} tokens, over max query {sizes.max_query}; raise it, or "
+                "leave --strict-length out"
             )
-        raise too_long(questions[worst].where, int(asked[worst] + length[worst]) + _SPECIAL, sizes.max_length)
+        raise too_long(where, int(asked[first] + length[first]) + _SPECIAL, sizes.max_length)
     counts.examples += len(questions)
     counts.tokens += int((asked + length).sum())
     counts.empty += int(((asked == 0) | (length == 0)).sum())

@@ -74,7 +74,7 @@ def tag_windows(
 ) -> TagWindows:
     """The rows of sentences, which are added to `counts`; a row has at most `max_length` tokens, special ones included.
 
-    Windows begin and end with words, half a row apart or less; of a word that fills more than a row, what is too much
+    Windows begin and end with words, about half a row apart; of a word that fills more than a row, what is too much
     is cut off. `labels` gives tags their numbers, and `label_weights` are their own, 1 by default. Raises ValueError
     naming the sentence of a tag that is not one of `labels`, and with `strict` of the first one that is too long.
     """

@@ -1,0 +1,104 @@
+"""A small random network, and tasks that it can learn: files as users have them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.config import FinetuneConfig, MeshConfig, TaskConfig
+from bertjax.finetune.content import TaskContent
+from bertjax.finetune.opening import open_content
+from bertjax.finetune.own_tasks import task_for
+from bertjax.finetune.recipes import config_for
+from bertjax.finetune.run import Start
+from bertjax.model.bert import init_params
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "convert"))
+from exported_models import trained_model
+
+COLOURS, BEASTS = ["red", "green", "blue"], ["cat", "dog", "owl", "fox"]
+WORDS = [*COLOURS, *BEASTS, "the", "a", "saw", "near", "is", "what", "colour", "?", "."]
+
+
+def small_start(folder: Path) -> Start:
+    """A network over those words, as pretraining begins with."""
+    tokenizer = WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
+    fields = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
+    model = trained_model(folder, tokenizer, **fields).config.model
+    params = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(0)))
+    return Start("a new network", model, tokenizer, params)
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Such as `the red cat saw a dog near the owl .`"""
+    draw = np.random.default_rng(seed)
+    return [
+        f"the {draw.choice(COLOURS)} {draw.choice(BEASTS)} saw a {draw.choice(BEASTS)}"
+        + f" near the {draw.choice(BEASTS)}" * int(draw.integers(2))
+        + " ."
+        for _ in range(count)
+    ]
+
+
+def write_classes(folder: Path, train: int = 96, dev: int = 32) -> Path:
+    """Which colour it is: train.tsv and dev.tsv with columns text and label."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
+        lines = [f"{text}\t{text.split()[1]}" for text in sentences(count, number)]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    return folder
+
+
+def write_tags(folder: Path, train: int = 64, dev: int = 16) -> Path:
+    """What is a colour, what a beast: train.conll and dev.conll."""
+    kinds = dict.fromkeys(COLOURS, "ADJ") | dict.fromkeys(BEASTS, "NOUN") | {"saw": "VERB", ".": "PUNCT"}
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
+        told = [
+            "\n".join(f"{word} {kinds.get(word, 'DET')}" for word in text.split()) for text in sentences(count, number)
+        ]
+        (folder / f"{name}.conll").write_text("\n\n".join(told) + "\n")
+    return folder
+
+
+def write_questions(folder: Path, train: int = 64, dev: int = 16) -> Path:
+    """What colour the first beast is: train-v1.1.json and dev-v1.1.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
+        paragraphs = []
+        for place, text in enumerate(sentences(count, number)):
+            colour, beast = text.split()[1:3]
+            answer = {"text": colour, "answer_start": text.index(colour)}
+            asked = {"id": f"{name}{place}", "question": f"what colour is the {beast} ?", "answers": [answer]}
+            paragraphs.append({"context": text, "qas": [asked]})
+        document = {"version": "1.1", "data": [{"title": "beasts", "paragraphs": paragraphs}]}
+        (folder / f"{name}-v1.1.json").write_text(json.dumps(document))
+    return folder
+
+
+def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: object) -> FinetuneConfig:
+    """The recipe of a task with a rate that a small network learns by, on all devices, in rows of 32 tokens."""
+    found = task_for(TaskConfig(name=name))
+    config = config_for(name, found, start.origin, start.model, start.tokenizer)
+    return replace(
+        config,
+        run_dir=str(run_dir),
+        mesh=MeshConfig(),
+        compilation_cache="",
+        data=replace(config.data, sequence_length=32),
+        optimizer=replace(config.optimizer, learning_rate=2e-3),
+        training=replace(config.training, global_batch_size=16),
+        task=replace(config.task, data=str(data), max_query=16, **task),
+    )
+
+
+def content_of(config: FinetuneConfig, start: Start) -> TaskContent:
+    """Its data."""
+    return open_content(config, start.tokenizer)

@@ -1,0 +1,79 @@
+"""Batches of a task: every example once an epoch, the same whoever makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.finetune.batches import TaskBatches, padded, padded_length
+from bertjax.finetune.rows import TaskRows
+from bertjax.input.feed import open_feed
+
+
+def rows_of(lengths: list[int]) -> TaskRows:
+    """Row i holds the tokens 100 i, 100 i + 1, ..., and the label i."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = np.concatenate([100 * number + np.arange(length) for number, length in enumerate(lengths)])
+    tokens = {"input_ids": ids.astype(np.int32), "sequence_ids": np.ones(len(ids), np.int32)}
+    labels = np.arange(len(lengths), dtype=np.int32)[:, None]
+    return TaskRows(offsets, tokens, {"labels": labels, "label_weights": np.ones((len(lengths), 1), np.float32)})
+
+
+LENGTHS = [3, 17, 5, 9, 30, 4, 8]
+
+
+def test_a_row_is_its_tokens_and_then_padding() -> None:
+    batch = padded(rows_of(LENGTHS), np.array([2, -1, 1]), 20, pad_id=7)
+    assert batch["input_ids"].tolist() == [
+        [*range(200, 205), *[7] * 15],
+        [7] * 20,
+        [*range(100, 117), *[7] * 3],
+    ]
+    assert batch["sequence_ids"].sum(axis=1).tolist() == [5, 0, 17]
+    assert batch["labels"].tolist() == [[2], [0], [1]] and batch["label_weights"].tolist() == [[1], [0], [1]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 2**40))
+def test_every_epoch_has_every_example_once_in_another_order(lengths: list[int], size: int, seed: int) -> None:
+    batches = TaskBatches(rows_of(lengths), 0, 64, seed)
+    count = len(lengths)
+    steps = -(-3 * count // size)
+    seen = np.concatenate([batches.batch(step, size)["labels"][:, 0] for step in range(steps)])
+    epochs = [seen[epoch * count : (epoch + 1) * count].tolist() for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
+    if count > 12:
+        assert epochs[0] != epochs[1] and epochs[1] != epochs[2]
+
+
+def test_hosts_make_their_rows_as_long_as_the_whole_batch_needs() -> None:
+    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=3)
+    for step in range(6):
+        whole = batches.batch(step, 4)
+        for host in (slice(0, 2), np.array([2, 3])):
+            part = batches.batch(step, 4, host)
+            assert all((part[key] == whole[key][host]).all() for key in whole)
+
+
+@pytest.mark.parametrize("engine", ["tf.data", "threads"])
+def test_a_feed_takes_batches_of_changing_length_and_starts_anywhere(engine: str) -> None:
+    if engine == "tf.data":
+        pytest.importorskip("tensorflow")
+    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=5)
+    with open_feed(batches, start_step=2, stop_step=9, global_batch_size=2, threads=2, engine=engine) as feed:
+        found = list(feed)
+    wanted = [batches.batch(step, 2) for step in range(2, 9)]
+    assert len({batch["input_ids"].shape for batch in wanted}) > 1
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(ours[key].dtype == theirs[key].dtype and (ours[key] == theirs[key]).all() for key in ours)
+
+
+@pytest.mark.parametrize(
+    ("needed", "most", "length"),
+    [(1, 512, 16), (17, 512, 32), (17, 20, 20), (65, 128, 96), (513, 1024, 640), (30, 30, 30)],
+)
+def test_few_lengths_and_none_beyond_the_position_table(needed: int, most: int, length: int) -> None:
+    assert padded_length(needed, most) == length
