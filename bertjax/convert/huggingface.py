@@ -92,7 +92,9 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.
-    names = list(labels if kind in ("sequence", "tokens") else ()) or [f"LABEL_{number}" for number in range(model.num_labels)]
+    names = list(labels if kind in ("sequence", "tokens") else ()) or [
+        f"LABEL_{number}" for number in range(model.num_labels)
+    ]
     assert len(names) == model.num_labels, "a name for each label"
     problem = PROBLEMS.get(kind)
     return {
