@@ -38,6 +38,8 @@ def read_examples(task: Task, config: FinetuneConfig) -> Examples:
     and line of whatever is wrong.
     """
     given = config.task
+    if given.data and Path(given.data).is_file():
+        raise ValueError(f"task.data={given.data}: a file; name it as --train, and with --dev what measures the model")
     notes: list[str] = []
     if not given.data and not given.train:
         raise ValueError(
@@ -85,5 +87,5 @@ def _held_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]
 def _about(example: Any) -> Any:
     """What two examples may share so that one gives the other away."""
     if isinstance(example, Question):
-        return example.context
+        return example.article or example.context
     return example.words if isinstance(example, TaggedSentence) else example.texts

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import FinetuneConfig
-from bertjax.finetune.answers import FoundAnswers, find_answers, write_answers
+from bertjax.finetune.answers import FoundAnswers, answer_figures, find_answers, write_answers
 from bertjax.finetune.chosen import Examples, drawn
 from bertjax.finetune.content import Figures, Split, TaskContent
 from bertjax.finetune.examples import Question
 from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
-from bertjax.finetune.squad_metrics import squad2_figures, squad_figures
 from bertjax.finetune.tasks import Task
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -58,14 +57,7 @@ def _figures(
     threshold: float,
     logits: np.ndarray,
 ) -> Figures:
-    """SQuAD's figures as shares."""
-    found = answers(logits)
-    wanted = {question.id: [text for text, _ in question.answers] for question in questions}
-    if not unanswerable:
-        return {name: value / 100 for name, value in squad_figures(wanted, found.predictions()).items()}
-    figures = squad2_figures(wanted, found.predictions(threshold), found.null_odds)
-    shares = {name: value / 100 for name, value in figures.items() if not name.endswith(("total", "thresh"))}
-    return shares | {name: value for name, value in figures.items() if name.endswith("thresh")}
+    return answer_figures(questions, answers(logits), unanswerable, threshold)
 
 
 def _write(answers: partial[FoundAnswers], name: str, threshold: float, folder: Path, logits: np.ndarray) -> list[Path]:

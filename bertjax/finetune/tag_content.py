@@ -11,16 +11,11 @@ import numpy as np
 from bertjax.config import FinetuneConfig
 from bertjax.finetune.chosen import Examples, drawn
 from bertjax.finetune.content import Figures, Split, TaskContent
-from bertjax.finetune.entity_metrics import entity_figures
 from bertjax.finetune.examples import TaggedSentence
-from bertjax.finetune.metrics import accuracy
-from bertjax.finetune.tag_files import tags_in
-from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_windows, tags_of
+from bertjax.finetune.tag_files import tags_in, write_words
+from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_figures, tag_windows, tags_of
 from bertjax.finetune.tasks import Task
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.files import replace_text
-
-_ENTITIES = "f1"  # the metric of a task whose tags are entities
 
 
 def open_tags(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
@@ -56,22 +51,13 @@ def _share_of(tag: str, sentences: Sequence[TaggedSentence]) -> float:
 def _figures(
     tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], metrics: Sequence[str], logits: np.ndarray
 ) -> Figures:
-    predicted, wanted = tags(logits=logits), [list(sentence.tags or ()) for sentence in sentences]
-    figures = {"accuracy": accuracy(np.concatenate(predicted), np.concatenate(wanted))}
-    if _ENTITIES in metrics:
-        found = entity_figures(predicted, wanted)[""]
-        figures = {"f1": found.f1, "precision": found.precision, "recall": found.recall} | figures
-    return figures
+    return tag_figures(metrics, sentences, tags(logits=logits))
 
 
 def _write(
     tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], name: str, folder: Path, logits: np.ndarray
 ) -> list[Path]:
-    """A word and its tag a line, a blank line between sentences."""
+    """A word and its tag a line."""
     path = folder / f"{name}.conll"
-    lines = [
-        "".join(f"{word} {tag}\n" for word, tag in zip(sentence.words, found, strict=True))
-        for sentence, found in zip(sentences, tags(logits=logits), strict=True)
-    ]
-    replace_text(path, "\n".join(lines))
+    write_words(path, sentences, tags(logits=logits))
     return [path]
