@@ -206,7 +206,8 @@ def _parser() -> argparse.ArgumentParser:
     made["export"].add_argument(
         "--pooling",
         choices=POOLINGS,
-        help="to sentence-transformers (mean) and onnx (none): how the tokens' vectors become a text's",
+        help="to sentence-transformers (mean) and onnx (none; of a fine-tuned model then its logits): how the tokens' "
+        "vectors become a text's",
     )
     made["export"].add_argument("--normalize", action="store_true", help="and scale it to length 1")
     made["export"].add_argument("--output", metavar="DIR", help="where to; by default RUN/<format>")

@@ -19,6 +19,7 @@ from bertjax.analyze.fill_mask import fill_mask
 from bertjax.convert.adapt import adapt
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.compare_vectors import compare_with_onnxruntime
+from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.huggingface_names import architecture
@@ -131,9 +132,8 @@ def test_what_the_card_says_to_run_runs(model, tmp_path):
 
 
 def test_only_the_encoder_of_it_is_pretrained_further(model):
-    foreign = replace(
-        read_like(model), tokenizer=model.tokenizer, params=jax.tree.map(np.asarray, jax.device_get(model.params))
-    )
+    params = jax.device_get(model.params)
+    foreign = ForeignModel("here", model.config.model, model.tokenizer, params, (), (), model.kind, model.labels)
     wanted = trained_model(model.directory).config.model
     params, notes = adapt(foreign, wanted, model.tokenizer)
     assert sorted(params) == ["encoder", "mlm_head", "nsp_head", "pooler"]
@@ -144,12 +144,6 @@ def test_only_the_encoder_of_it_is_pretrained_further(model):
     lacking = ("MLM head", "NSP head") if pooled else ("pooler", "MLM head", "NSP head")
     assert notes == [f"{', '.join(lacking)}: not there; drawn at random"]
     assert float(np.std(params["mlm_head"]["transform"]["kernel"])) == pytest.approx(0.0176, rel=0.1)
-
-
-def read_like(model: TrainedModel):
-    from bertjax.convert.foreign import ForeignModel
-
-    return ForeignModel("here", model.config.model, model.tokenizer, {}, (), (), model.kind, model.labels)
 
 
 def changed(folder: Path, **values) -> Path:
@@ -207,6 +201,7 @@ def test_a_head_that_is_not_there_is_missed(classifier):
 
 
 def test_the_command_line_exports_and_imports_it(classifier, tmp_path, capsys):
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
     model, folder = classifier
     run = write_run(model)
     assert main(["export", str(run), "--output", str(tmp_path / "made")]) == 0
