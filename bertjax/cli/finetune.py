@@ -50,10 +50,9 @@ def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
     start = read_start(arguments.init_from)
     names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
     bases = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
-    hosts, kept = bases[0].hosts, bases[0].compilation_cache
-    keep_compiled_programs(kept)
+    keep_compiled_programs(bases[0].compilation_cache)
     try:
-        with join(hosts) as processes:
+        with join(bases[0].hosts) as processes:
             say = _say if processes.first else _say_nothing
             summaries = [_run_task(base, start, arguments, processes, say) for base in bases]
             if processes.first:

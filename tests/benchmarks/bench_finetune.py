@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_finetune.py sst2 --model DIR --data DATA [--seeds 3] [--limit 0]
 
-DIR is a folder in Hugging Face's layout, DATA a folder with GLUE's `glue/`, `pos/` and `qa/`. It prints figures and seconds a step. For each seed both sides
+DIR is a folder in Hugging Face's layout, DATA a folder with GLUE's `glue/`, `pos/` and `qa/`. For each seed both sides
 train in turn, each in a process of its own on all cores; a line of JSON is printed for each, and at the end the means.
 `accelerate`, which the Trainer needs, has to be installed.
 """
