@@ -58,15 +58,15 @@ def test_seeds_and_settings_make_a_table_and_the_best_run_is_exported(
 ) -> None:
     transformers = pytest.importorskip("transformers")
     data = write_classes(tmp_path / "data", train=64, dev=16)
-    arguments = tuned(
-        encoder, data, tmp_path / "runs", "--seeds", "2", "--learning-rate", "2e-3", "1e-5", "--epochs", "4"
-    )
-    assert main([*arguments[: -len(FEW)], "--data.sequence-length", "32", "--batch-size", "16"]) == 0
+    tried = ["--seeds", "2", "--learning-rate", "2e-3", "1e-6", "--epochs", "5", "--batch-size", "16"]
+    arguments = [*tuned(encoder, data, tmp_path / "runs", *tried)[: -len(FEW)], "--max-length", "32"]
+    arguments += ["--training.eval-every", "100"]
+    assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "lr0.002", "lr1e-05"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "lr0.002", "lr1e-06"]
     assert sorted(path.name for path in (tmp_path / "runs" / "lr0.002").iterdir()) == ["seed-0", "seed-1"]
     rows = re.findall(r"^  (lr\S+) +2 +([\d.]+) ± ([\d.]+) ", printed, re.M)
-    assert [name for name, *_ in rows] == ["lr0.002", "lr1e-05"] and float(rows[0][1]) > float(rows[1][1])
+    assert [name for name, *_ in rows] == ["lr0.002", "lr1e-06"] and float(rows[0][1]) > float(rows[1][1])
     assert re.search(r"best run +\S*/lr0.002/seed-", printed)
     exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs" / "huggingface")
     assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}
