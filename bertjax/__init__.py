@@ -18,6 +18,9 @@ def load(path: str | Path) -> LoadedModel:
         model = bertjax.load("runs/quickstart")
         vectors = model.encode(["a text", "another one"])
 
+        model = bertjax.load("runs/sst2")  # fine-tuned
+        label, probability, _ = model.predict("a text")
+
     Raises ValueError naming what is missing or damaged.
     """
     from bertjax.loaded import open_model  # jax and all that it needs; `import bertjax` takes no time

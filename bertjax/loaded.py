@@ -14,12 +14,13 @@ from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
 from bertjax.embed.parts import LengthCounts
+from bertjax.finetune.inference import Input, Output, TaskModel
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 
 class LoadedModel:
-    """A model that turns texts into vectors and fills masks.
+    """A model that turns texts into vectors, fills masks, and does what it was fine-tuned for.
 
     `counts` tells of the texts of the last `encode`: how many were long, and what became of them.
     """
@@ -28,6 +29,7 @@ class LoadedModel:
         """Take a model that was read, whose `untrained` modules are random and so refused."""
         self._model, self._untrained = model, tuple(untrained)
         self._encoder: TextEncoder | None = None
+        self._task: TaskModel | None = None
         self.counts = LengthCounts()
 
     def __repr__(self) -> str:
@@ -95,6 +97,42 @@ class LoadedModel:
             raise ValueError(f"{self._model.directory}: it has no MLM head, so that it cannot fill masks")
         found = masks.fill_mask(self._model, [texts] if isinstance(texts, str) else texts, top)
         return found[0] if isinstance(texts, str) else found
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that it was fine-tuned to tell apart; none if it gives numbers or answers, or was not."""
+        return self._model.labels
+
+    @overload
+    def predict(self, inputs: str | tuple) -> Output: ...
+
+    @overload
+    def predict(self, inputs: list) -> list[Output]: ...
+
+    def predict(self, inputs: Input | list[Input]) -> Output | list[Output]:
+        """What a fine-tuned model says of an input, which is a text or a tuple; of a list of inputs, a list.
+
+        By what it was fine-tuned for (the results are named tuples of `bertjax.finetune.inference`):
+
+            classification      a text or a pair of texts    Prediction(label, probability, probabilities)
+            regression          a text or a pair of texts    the number
+            relevance           (query, passage)             the probability that the passage is relevant
+            multiple choice     (start, [end, end, ...])     Choice(place, end, probability, probabilities)
+            tagging             a text or a list of words    a list of Tag(word, tag, probability), one for each word
+            question answering  (question, text)             Answer(text, probability)
+
+        A list of words is one of the inputs in a list, never all of it: `predict([["Ada", "wrote"]])`. Of a text for
+        tagging the words are what stands between spaces, signs apart. Long texts for tagging and question answering are
+        read in windows; others are truncated, with a warning. Raises ValueError for a model that was not fine-tuned, or
+        to vectors, and for an input of another form, naming its number.
+        """
+        if self._task is None:
+            self._task = TaskModel(self._model)
+        one = isinstance(inputs, str | tuple)
+        found = self._task.predict([inputs] if one else inputs)
+        for line in self._task.told():
+            warnings.warn(line, stacklevel=2)
+        return found[0] if one else found
 
 
 def open_model(source: str) -> LoadedModel:

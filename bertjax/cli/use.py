@@ -13,7 +13,7 @@ from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_wi
 from bertjax.convert.folder import near
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_names import architecture
-from bertjax.convert.onnx_export import export_onnx
+from bertjax.convert.onnx_export import export_onnx, gives_logits
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
@@ -84,12 +84,16 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def _export_encoder(model: TrainedModel, target: str | Place, arguments: argparse.Namespace) -> int:
-    exporter, pooling, (whom, compare) = ENCODERS[arguments.to]
-    pooling = arguments.pooling or pooling
-    directory = exporter(model, target, pooling, arguments.normalize)
+    exporter, usual, (whom, compare) = ENCODERS[arguments.to]
+    # What was trained to give vectors is exported as it was trained.
+    as_trained = model.kind == "vector" and arguments.pooling is None
+    pooling = arguments.pooling or ("mean" if as_trained else usual)
+    normalize = arguments.normalize or as_trained
+    directory = exporter(model, target, pooling, normalize)
     with near(directory) as folder:
-        print(_compared(whom, compare(model, folder, pooling, arguments.normalize)))
-    print(f"exported step {model.step:,} to {directory}: pooling {pooling}")
+        print(_compared(whom, compare(model, folder, pooling, normalize)))
+    gives = "logits" if arguments.to == "onnx" and gives_logits(model, pooling) else f"pooling {pooling}"
+    print(f"exported step {model.step:,} to {directory}: {gives}")
     return 0
 
 
@@ -105,7 +109,7 @@ def import_model(arguments: argparse.Namespace) -> int:
     # Before anything is written: what computes something else is not kept.
     if kind == "hf":
         heads = bool(model.kind) or not model.drawn
-        print(_compared("transformers", compare_with_transformers(run, place, heads)))
+        print(_compared("transformers", compare_with_transformers(run, place, heads=heads)))
     elif kind == "tf1":
         print(_compared("google-research/bert", compare_with_tensorflow(run, place)))
     directory = write_run(run)

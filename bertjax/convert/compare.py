@@ -65,7 +65,7 @@ def compare_with_transformers(
     network = kind.from_pretrained(directory).float().eval()
     _check_ids(model.tokenizer, tokenizer, pairs)
     batch = pair_batch(model, pairs)
-    ours, theirs = _our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
+    ours, theirs = our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
     return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
 
 
@@ -80,7 +80,7 @@ def compare_with_tensorflow(
     if "cls/predictions/output_bias" not in arrays or "cls/seq_relationship/output_bias" not in arrays:
         return None
     batch = pair_batch(model, pairs)
-    ours = _our_outputs(model, batch)
+    ours = our_outputs(model, batch)
     theirs = dict(zip((HIDDEN, _MLM, _NSP), TensorflowBert(arrays, model.config.model)(*batch.values()), strict=True))
     theirs[_MLM] = theirs[_MLM][..., : model.config.model.vocab_size]
     return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: google-research/bert")
@@ -120,7 +120,7 @@ def _check_ids(ours: Tokenizer, theirs: Any, pairs: Sequence[tuple[str, str]]) -
             raise RuntimeError(f"the exported tokenizer encodes {pair} as {found}, ours as {wanted}")
 
 
-def _our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in.
 
     Of a fine-tuned model hidden states and the logits of its task.

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.convert.compare import INPUTS, PAIRS, Difference, pair_batch, within_limit
-from bertjax.convert.onnx_export import HIDDEN, MODEL_FILE, VECTOR
+from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
+from bertjax.convert.onnx_card import HEAD_OUTPUTS, HIDDEN, VECTOR
+from bertjax.convert.onnx_export import MODEL_FILE, gives_logits
 from bertjax.convert.sentence_transformers import MODULES_FILE
 from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.pooling import Pooling, pool, token_vectors
@@ -40,13 +41,19 @@ def compare_with_onnxruntime(
     import onnxruntime
 
     session = onnxruntime.InferenceSession(Path(directory) / MODEL_FILE, providers=["CPUExecutionProvider"])
-    names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if pooling != "none" else {})
+    headed = gives_logits(model, pooling)
     batch = pair_batch(model, pairs)
     alone = {name: x[:1, : int(batch["attention_mask"][0].sum())] for name, x in batch.items()}
     found: dict[str, float] = {}
     for rows in (batch, alone):
-        theirs = dict(zip(names, session.run(list(names.values()), rows), strict=True))
-        ours = _our_vectors(model, rows, pooling, normalize)
+        if headed:
+            ends = session.run(list(HEAD_OUTPUTS[model.config.model.head]), rows)
+            theirs = {LOGITS: ends[0] if len(ends) == 1 else np.stack(ends, axis=-1)}
+            ours = our_outputs(model, rows)
+        else:
+            names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if pooling != "none" else {})
+            theirs = dict(zip(names, session.run(list(names.values()), rows), strict=True))
+            ours = _our_vectors(model, rows, pooling, normalize)
         difference = within_limit(ours, theirs, rows["attention_mask"] == 1, f"{directory}: onnxruntime")
         found = {name: max(value, found.get(name, 0)) for name, value in difference.of.items()}
     return Difference(found)

@@ -87,6 +87,11 @@ def huggingface_config(
     }
 
 
+def model_config(model: TrainedModel) -> dict[str, Any]:
+    """`config.json` of a model as what it is."""
+    return huggingface_config(model.config.model, model.tokenizer.pad_id, model.kind, model.labels)
+
+
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers is told of a task: which loss is its own, and the names of labels."""
     if not model.num_labels:
@@ -147,7 +152,7 @@ def _write_files(model: TrainedModel, folder: Path) -> None:
     write_texts(
         folder,
         {
-            "config.json": as_json(huggingface_config(config.model, tokenizer.pad_id, model.kind, model.labels)),
+            "config.json": as_json(model_config(model)),
             **tokenizer_texts(tokenizer, model.max_length),
             CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
         },

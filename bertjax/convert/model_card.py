@@ -30,18 +30,8 @@ _MEASURES = (
 
 _FRONT_MATTER = """\
 ---
-library_name: transformers
-pipeline_tag: {task}
-tags:
-- bert
-- bertjax
----
-"""
-
-_ENCODER_FRONT_MATTER = """\
----
 library_name: {library}
-pipeline_tag: sentence-similarity
+pipeline_tag: {task}
 tags:
 - bert
 - bertjax
@@ -72,7 +62,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     config = model.config
     task, use = (PIPELINES[model.kind], task_use(model)) if model.kind else _pretraining_use(model)
     sections = [
-        f"{_FRONT_MATTER.format(task=task)}\n# {config.name}",
+        f"{_FRONT_MATTER.format(library='transformers', task=task)}\n# {config.name}",
         _about(model, parameters),
         "## Use",
         use,
@@ -95,13 +85,15 @@ def _pretraining_use(model: TrainedModel) -> tuple[str, str]:
     return task, _USE.format(task=task, text=text)
 
 
-def encoder_card(model: TrainedModel, library: str, use: str, weights: Path) -> str:
-    """As `model_card`, of an export of the encoder alone, made for a library, with its weights in one file."""
+def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:
+    """As `model_card`, of an export for a library of the encoder, or of all with a task's head; weights in one file."""
     net = model.config.model
+    size = f"BERT of {net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
+    about = f"A {size}, {task_about(model)}" if headed else f"The encoder of a {size}"
+    task = PIPELINES[model.kind] if headed else "sentence-similarity"
     sections = [
-        _ENCODER_FRONT_MATTER.format(library=library) + f"\n# {model.config.name}",
-        f"The encoder of a BERT of {net.num_hidden_layers} layers, width {net.hidden_size} and "
-        f"{net.num_attention_heads} heads, {_made(model)}.",
+        _FRONT_MATTER.format(library=library, task=task) + f"\n# {model.config.name}",
+        f"{about}, {_made(model)}.",
         "## Use",
         use,
         _limits(model),

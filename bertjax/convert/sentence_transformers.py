@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
 from bertjax.convert.huggingface_names import to_huggingface_tensors
-from bertjax.convert.model_card import CARD_FILE, encoder_card
+from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
@@ -30,6 +30,7 @@ from bertjax.training.run_directory import TrainedModel
 LIBRARY = "sentence-transformers"
 MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
 
+_ENCODER = ("embeddings.", "encoder.", "pooler.")
 _DENSE, _NORMALIZE = "2_Dense", "Normalize"
 _FILES = (
     "config.json",
@@ -88,10 +89,15 @@ def export_sentence_transformers(
     return place_of(str(directory))
 
 
-def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
-    """The weights of the encoder and the pooler under the names of transformers' BertModel."""
+def bare_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
+    """The weights under the names of transformers' BertModel, those of the heads under their own."""
     tensors = to_huggingface_tensors(model.params, model.config.model)
-    return {name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")}
+    return {name.removeprefix("bert."): x for name, x in tensors.items()}
+
+
+def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
+    """Those of the encoder and the pooler alone."""
+    return {name: x for name, x in bare_tensors(model).items() if name.startswith(_ENCODER)}
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
@@ -124,7 +130,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told
     scaled, option = (", scaled to length 1", " --normalize") if normalize else ("", "")
     use = _USE.format(width=width, pooling=pooling, scaled=scaled, option=option)
-    write_texts(folder, {CARD_FILE: encoder_card(model, LIBRARY, use, folder / WEIGHTS_FILE)})
+    write_texts(folder, {CARD_FILE: part_card(model, LIBRARY, use, folder / WEIGHTS_FILE)})
     # safetensors makes its files readable by the owner alone.
     for weights in folder.rglob(WEIGHTS_FILE):
         shutil.copymode(folder / "config.json", weights)

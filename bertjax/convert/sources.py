@@ -89,7 +89,7 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
     if model.kind:
         config = FinetuneConfig(
             **{field.name: getattr(config, field.name) for field in fields(config)},
-            task=TaskConfig(name=model.kind, labels=model.labels),
+            task=TaskConfig(name=model.kind, labels=model.labels, max_query=min(TaskConfig.max_query, length // 2)),
         )
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.devices()[0])

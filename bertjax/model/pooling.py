@@ -28,6 +28,8 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")
     if layer in ("sum4", "concat4") and depth < _TOGETHER:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
+    if pooling == "pooler" and config.head in ("tokens", "span"):
+        raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
     if pooling == "pooler" and not is_last(config, layer):
         raise ValueError(f"pooling=pooler layer={layer}: the pooler was trained on the last layer; leave layer out")
 

@@ -65,7 +65,7 @@ def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), *
     outputs = {"sequence": len(labels) or 1, "tokens": len(labels)}.get(head, 0)
     config = FinetuneConfig(
         **{field.name: getattr(made.config, field.name) for field in dataclasses.fields(made.config)},
-        task=TaskConfig(name="mytask", train="/secret/train.tsv", labels=labels),
+        task=TaskConfig(name="mytask", train="/secret/train.tsv", labels=labels, max_query=16),
     )
     config = replace(
         config,

@@ -18,9 +18,11 @@ from bertjax.__main__ import main
 from bertjax.analyze.fill_mask import fill_mask
 from bertjax.convert.adapt import adapt
 from bertjax.convert.compare import compare_with_transformers
+from bertjax.convert.compare_vectors import compare_with_onnxruntime
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.huggingface_import import read_huggingface
 from bertjax.convert.huggingface_names import architecture
+from bertjax.convert.onnx_export import export_onnx
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, open_source, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
@@ -224,3 +226,50 @@ def test_what_a_fine_tuned_model_cannot_do_is_refused(classifier, tmp_path):
         export_tensorflow(model, tmp_path / "tf1")
     with pytest.raises(ValueError, match="a network for span has no pooler"):
         export_sentence_transformers(fine_tuned_model(tmp_path / "span", "span"), tmp_path / "vectors")
+    with pytest.raises(ValueError, match="pooling=pooler: a network for span has none"):
+        export_onnx(fine_tuned_model(tmp_path / "span", "span"), tmp_path / "onnx", "pooler")
+
+
+@pytest.fixture(scope="module")
+def onnx():
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    return pytest.importorskip("onnx", reason="needs onnx")
+
+
+def test_onnxruntime_computes_its_logits_for_any_batch_and_length(onnx, model, tmp_path):
+    folder = export_onnx(model, tmp_path / "onnx")
+    found = compare_with_onnxruntime(model, folder, "none", False)
+    assert list(found.of) == (["hidden states"] if model.kind == "vector" else ["logits"])
+    assert found.largest < 2e-6
+    if model.kind == "vector":
+        return
+    card = (folder / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("path/to/this/folder", str(folder))
+    made: dict = {}
+    exec(compile(code, "card", "exec"), made)
+    names = ("start_logits", "end_logits") if model.kind == "span" else ("logits",)
+    assert all(len(made[name]) == 2 for name in names)
+    if model.config.model.num_labels > 1:
+        assert made["logits"].shape[-1] == 3 and "`, `".join(model.labels) in card
+        assert list(json.loads((folder / "config.json").read_text())["label2id"]) == sorted(model.labels)
+
+
+def test_other_weights_of_the_head_are_found(onnx, classifier, tmp_path):
+    model, _ = classifier
+    folder = export_onnx(model, tmp_path / "onnx")
+    params = model.params | {"head": jax.tree.map(lambda x: x * 1.001, model.params["head"])}
+    with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
+        compare_with_onnxruntime(replace(model, params=params), folder, "none", False)
+
+
+def test_the_command_line_exports_logits_or_the_vectors_that_were_trained(onnx, classifier, tmp_path, capsys):
+    run = write_run(classifier[0])
+    assert main(["export", str(run), "--to", "onnx", "--output", str(tmp_path / "logits")]) == 0
+    said = capsys.readouterr().out
+    assert "compared with onnxruntime on real text: logits" in said and said.endswith("logits: logits\n")
+    assert main(["export", str(run), "--to", "onnx", "--output", str(tmp_path / "mean"), "--pooling", "mean"]) == 0
+    assert "hidden states" in capsys.readouterr().out
+    vectors = write_run(fine_tuned_model(tmp_path / "vectors", "vector"))
+    assert main(["export", str(vectors), "--to", "onnx", "--output", str(tmp_path / "made")]) == 0
+    assert "pooling mean" in capsys.readouterr().out
+    assert "scaled to length 1" in (tmp_path / "made" / "README.md").read_text()

@@ -1,0 +1,164 @@
+"""What a fine-tuned model says of texts: as transformers would have it, in the form that its task has."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
+from exported_models import fine_tuned_model, trained_model
+
+import bertjax
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.finetune.inference import Answer, Choice, Prediction, Tag
+from bertjax.loaded import LoadedModel
+
+LABELS = {"sequence": ("bad", "fair", "good"), "tokens": ("O", "B-PER", "I-PER")}
+TEXT = "The museum opened in 1877, and holds drawings."
+LONG = " ".join(["the museum of drawings opened"] * 30)
+
+
+def loaded(tmp_path: Path, kind: str, **fields) -> LoadedModel:
+    return LoadedModel(fine_tuned_model(tmp_path / "run", kind, LABELS.get(kind, ()), **fields))
+
+
+def their_logits(model: LoadedModel, tmp_path: Path, *texts, **options) -> np.ndarray:
+    """Of transformers' tokenizer and network, from the exported folder; [rows, ...], a span's [rows, tokens, 2]."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = export_huggingface(model._model, tmp_path / "theirs")
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        *texts, padding=True, truncation=True, return_tensors="pt", **options
+    )
+    network = getattr(transformers, bertjax_class(model)).from_pretrained(folder).eval()
+    if "MultipleChoice" in bertjax_class(model):
+        inputs = {name: rows[None] for name, rows in inputs.items()}
+    with torch.no_grad():
+        out = network(**inputs)
+    return out.logits.numpy() if "logits" in out else torch.stack([out.start_logits, out.end_logits], -1).numpy()
+
+
+def bertjax_class(model: LoadedModel) -> str:
+    from bertjax.convert.huggingface_names import architecture
+
+    return architecture(model.config)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def test_three_lines_to_a_label(tmp_path: Path) -> None:
+    folder = export_huggingface(fine_tuned_model(tmp_path / "run", "sequence", LABELS["sequence"]), tmp_path / "out")
+    model = bertjax.load(f"hf:{folder}")
+    label, probability, probabilities = model.predict("The museum opened.")
+    assert label in model.labels == LABELS["sequence"]
+    assert probability == max(probabilities.values()) == probabilities[label]
+    assert sum(probabilities.values()) == pytest.approx(1)
+
+
+def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "sequence", dtype="bfloat16")
+    texts = ["The museum opened.", TEXT, "of", "", "drawings and the museum of the drawings"]
+    found = model.predict(texts)
+    wanted = softmax(their_logits(model, tmp_path, texts))
+    np.testing.assert_allclose([list(one.probabilities.values()) for one in found], wanted, atol=2e-6)
+    assert [one.label for one in found] == [LABELS["sequence"][best] for best in wanted.argmax(-1)]
+    assert all(isinstance(one, Prediction) for one in found) and model.predict([]) == []
+    np.testing.assert_allclose(model.predict(texts[1]).probability, found[1].probability, atol=1e-6)
+    pairs = [("The museum", "opened"), ("of", TEXT)]
+    of_pairs = softmax(their_logits(model, tmp_path, [a for a, _ in pairs], [b for _, b in pairs]))
+    np.testing.assert_allclose([list(one.probabilities.values()) for one in model.predict(pairs)], of_pairs, atol=2e-6)
+
+
+def test_numbers_and_relevance_are_those_of_transformers(tmp_path: Path) -> None:
+    pairs = [("The museum", "opened"), ("of", TEXT)]
+    number = loaded(tmp_path, "regression")
+    wanted = their_logits(number, tmp_path, [a for a, _ in pairs], [b for _, b in pairs])[:, 0]
+    np.testing.assert_allclose(number.predict(pairs), wanted, rtol=1e-5)
+    relevance = loaded(tmp_path, "relevance")
+    np.testing.assert_allclose(relevance.predict(pairs), 1 / (1 + np.exp(-wanted)), rtol=1e-5)
+    assert isinstance(relevance.predict(pairs[0]), float)
+
+
+def test_choices_are_those_of_transformers(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "choice")
+    start, ends = "The museum opened", ["in 1877.", "the drawings of the naive museum.", "and?"]
+    found = model.predict((start, ends))
+    (wanted,) = softmax(their_logits(model, tmp_path, [start] * 3, ends))
+    np.testing.assert_allclose(found.probabilities, wanted, atol=2e-6)
+    assert isinstance(found, Choice) and (found.place, found.end) == (wanted.argmax(), ends[wanted.argmax()])
+    assert found.probability == max(found.probabilities)
+
+
+def test_tags_are_those_of_transformers(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "tokens")
+    words = ["The", "naïve", "museum", "\x00", "opened", "in", "1877"]
+    (found,) = model.predict([words])
+    their_words = [word for word in words if word != "\x00"]
+    (logits,) = their_logits(model, tmp_path, [their_words], is_split_into_words=True)
+    shares = softmax(logits)
+    pieces = [len(ids) for ids in model.tokenizer.encode_sentences(their_words)]
+    firsts = 1 + np.cumsum(pieces) - pieces
+    assert [one.word for one in found] == words and found[3] == Tag("\x00", None, 0.0)
+    kept = [one for one in found if one.tag is not None]
+    assert [one.tag for one in kept] == [LABELS["tokens"][best] for best in shares[firsts].argmax(-1)]
+    np.testing.assert_allclose([one.probability for one in kept], shares[firsts].max(-1), atol=2e-6)
+    assert [one.word for one in model.predict("It opened, in 1877.")] == ["It", "opened", ",", "in", "1877", "."]
+    long = model.predict([LONG.split()])
+    assert len(long[0]) == 150 and all(one.tag for one in long[0])
+
+
+def test_answers_stand_in_the_text(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "span")
+    question = "the museum?"
+    found = model.predict((question, TEXT))
+    (logits,) = their_logits(model, tmp_path, [question], [TEXT])
+    first = 2 + len(model.tokenizer.encode_sentences([question])[0])
+    scores = logits[first:-1, 0][:, None] + logits[first:-1, 1]
+    scores[np.tril_indices(len(scores), -1)] = scores[np.triu_indices(len(scores), 30)] = -np.inf
+    start, end = np.unravel_index(scores.argmax(), scores.shape)
+    spans = model.tokenizer.backend.encode(TEXT, add_special_tokens=False).offsets
+    assert isinstance(found, Answer) and found.text == TEXT[spans[start][0] : spans[end][1]]
+    assert 0 < found.probability <= 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # windows lose nothing
+        (of_long,) = model.predict([(question, LONG)])
+    assert of_long.text in LONG and of_long.text
+
+
+def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "sequence")
+    with pytest.warns(UserWarning, match="1 of 2 examples were longer than 64 tokens and were truncated: 88 of"):
+        model.predict([LONG, "the"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        ("sequence", [("a", "b", "c")], r"input 1: \('a', 'b', 'c'\) is neither a text nor a pair of texts"),
+        ("sequence", ["a", ("a", "b")], "input 2: 2 texts, and there must be 1"),
+        ("relevance", "a", "input 1: 'a' is not a query and a passage; give a pair of texts"),
+        (
+            "choice",
+            [("a", ["b", "c"]), ("a", ["b"])],
+            r"input 2: \('a', \['b'\]\) is not a start and a list of two ends",
+        ),
+        ("tokens", [[]], r"input 1: \[\] is neither a text nor a list of words"),
+        ("span", ("a", " "), "input 1: the text is empty"),
+    ],
+)
+def test_what_is_no_input_of_a_task_is_refused(tmp_path: Path, kind: str, given: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loaded(tmp_path, kind).predict(given)
+
+
+def test_a_model_without_the_head_of_a_task_predicts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="it has no head of a task; fine-tune it"):
+        LoadedModel(trained_model(tmp_path / "run")).predict("a")
+    with pytest.raises(ValueError, match="it gives vectors: use encode"):
+        loaded(tmp_path, "vector").predict("a")
