@@ -291,6 +291,18 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         help="judgements of the queries (BEIR's .tsv or TREC's qrels): print nDCG@10, recall@100 and MRR@10",
     )
     parser.add_argument(
+        "--training-pairs",
+        metavar="FOLDER",
+        help="write what finetune trains vectors (pairs/) and rerankers (relevance/) on, made of --qrels",
+    )
+    parser.add_argument(
+        "--negatives",
+        type=int,
+        default=4,
+        metavar="N",
+        help="passages that were found but are no answer, for each that is one (%(default)s)",
+    )
+    parser.add_argument(
         "--no-normalize",
         dest="normalize",
         action="store_const",

@@ -26,6 +26,7 @@ from bertjax.search.records import (
 from bertjax.search.results import require_output, write_results
 from bertjax.search.retrieval import retrieve
 from bertjax.search.stored_documents import StoredDocuments
+from bertjax.search.training_pairs import PAIRS, RELEVANCE, write_training_pairs
 from bertjax.text.documents import ReadCounts
 from bertjax.text.remote import is_remote
 from bertjax.training.progress import Progress
@@ -62,6 +63,9 @@ def search(arguments: argparse.Namespace) -> int:
         print(f"queries: {line}")
     if judgements is not None:
         _print_figures({way: _named(queries, hits, index.documents) for way, hits in found.items()}, judgements)
+    if arguments.training_pairs:
+        _write_pairs(arguments, queries, found[arguments.by], judgements or {}, index.documents)
+        return 0
     wanted = [Hits(*(part[: arguments.top] for part in hits)) for hits in found[arguments.by]]
     if output is not None:
         write_results(output, queries, wanted, index.documents)
@@ -73,7 +77,7 @@ def search(arguments: argparse.Namespace) -> int:
 
 def _queries(arguments: argparse.Namespace) -> list[Record]:
     """Those of the command line, or of the file. Raises ValueError where some are needed and there is none."""
-    for name in ("top", "candidates"):
+    for name in ("top", "candidates", "negatives"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} {getattr(arguments, name)}: give 1 or more")
     if arguments.query and arguments.queries:
@@ -84,6 +88,8 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
         queries = list(read_records([arguments.queries], arguments.query_field, ReadCounts()))
         if not queries:
             raise ValueError(f"--queries {arguments.queries}: not one query there")
+    if arguments.training_pairs and not arguments.qrels:
+        raise ValueError(f"--training-pairs {arguments.training_pairs}: they are made of judgements; give --qrels FILE")
     for option in ("output", "qrels"):
         if getattr(arguments, option) and not queries:
             raise ValueError(f"--{option} {getattr(arguments, option)}: it needs queries; give some, or --queries FILE")
@@ -166,6 +172,25 @@ def _print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgem
     )
     for line in text_lines(Table("", "", ("by", "nDCG@10", "recall@100", "MRR@10", "judged@10"), rows)):
         print(line)
+
+
+def _write_pairs(
+    arguments: argparse.Namespace,
+    queries: Sequence[Record],
+    found: Sequence[Hits],
+    judgements: Judgements,
+    documents: StoredDocuments,
+) -> None:
+    folder = Path(arguments.training_pairs)
+    counts = write_training_pairs(folder, queries, found, judgements, documents, arguments.negatives)
+    if counts.missing:
+        print(f"{counts.missing:,} judged documents are not in the index; they were left out")
+    print(f"next: bertjax finetune pairs --init-from {arguments.model} --data {folder / PAIRS}")
+    print(f"next: bertjax finetune relevance --init-from {arguments.model} --data {folder / RELEVANCE}")
+    print(
+        f"{counts.queries:,} queries with {counts.positives:,} passages that answer them and {counts.negatives:,} "
+        f"that do not to {folder}"
+    )
 
 
 def _print_found(queries: Sequence[Record], found: Sequence[Hits], documents: StoredDocuments) -> None:

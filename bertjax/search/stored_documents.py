@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,3 +52,8 @@ class StoredDocuments:
     def __getitem__(self, number: int) -> Record:
         row = json.loads(self._bytes[slice(*self._offsets[number : number + 2])].tobytes())
         return Record(row["_id"], row["text"], row["title"])
+
+    def numbers(self, ids: Collection[str]) -> dict[str, int]:
+        """The numbers of documents by their ids; every document is looked at. An id that none has is left out."""
+        found = ((self[number].id, number) for number in range(len(self)))
+        return {name: number for name, number in found if name in ids}

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # How much a code is worth: by the collection's readme 1 is the best and 4 the least. It does not explain -1, which one
-# document of nearly every query has and which is no judgement here, as in other conversions of the collection.
-GRADES = {1: 4, 2: 3, 3: 2, 4: 1}
-WITH_UNEXPLAINED = GRADES | {-1: 4}
+# document of every query has; they are among the relevant ones and easier to find than those of code 1, by words and by
+# vectors alike, so that they are taken for the best here.
+GRADES = {-1: 4, 1: 4, 2: 3, 3: 2, 4: 1}
 
 
 def write_beir(cranfield: Path, folder: Path) -> Path:
-    """Write corpus.jsonl, queries.jsonl, qrels.tsv and with_unexplained.tsv, in which -1 is the best grade; the folder.
+    """Write corpus.jsonl, queries.jsonl and qrels.tsv; the folder.
 
-    Queries have the numbers by which they are judged: those of their order.
+    Queries have the numbers by which they are judged: those of their order. train.tsv and test.tsv are the judgements
+    of two queries in three, and of the third; without_unexplained.tsv are all but those of code -1.
     """
     folder.mkdir(parents=True, exist_ok=True)
     documents = [_document(fields) for fields in _records(cranfield / "cran.all.1400")]
@@ -26,10 +27,17 @@ def write_beir(cranfield: Path, folder: Path) -> Path:
     for name, rows in (("corpus", documents), ("queries", queries)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     judged = [line.split() for line in (cranfield / "cranqrel").read_text().splitlines()]
-    for name, grades in (("qrels", GRADES), ("with_unexplained", WITH_UNEXPLAINED)):
-        lines = [f"{query}\t{document}\t{grades.get(int(code), 0)}\n" for query, document, code in judged]
-        (folder / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    write_judgements(folder / "qrels.tsv", judged)
+    write_judgements(folder / "train.tsv", [row for row in judged if int(row[0]) % 3])
+    write_judgements(folder / "test.tsv", [row for row in judged if not int(row[0]) % 3])
+    write_judgements(folder / "without_unexplained.tsv", [row for row in judged if row[2] != "-1"])
     return folder
+
+
+def write_judgements(path: Path, judged: list[list[str]]) -> None:
+    """Write rows of query, document and the collection's code as BEIR's TSV."""
+    lines = [f"{query}\t{document}\t{GRADES[int(code)]}\n" for query, document, code in judged]
+    path.write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
 
 
 def _document(fields: dict[str, str]) -> dict[str, str]:
