@@ -18,6 +18,7 @@ from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
+from bertjax.parallel.host_memory import Temporaries
 from bertjax.parallel.processes import Processes, alone
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.text.remote import Place, place_of
@@ -165,6 +166,7 @@ class Loop:
         self.progress, self.profile, self.processes = progress, profile, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
+        self.temporaries = Temporaries()
         self.window_start = time.perf_counter()
 
     def run(self, state: TrainState) -> Outcome:
@@ -220,6 +222,7 @@ class Loop:
                     local = next(feed)
                 with self.times.measure("step"):
                     batch = to_global(self.job.mesh, local, training.global_batch_size)
+                    self.temporaries.reuse()
                     state, metrics = rows.train_step(state, batch)
                     self.processes.begun()
                     self.metrics.add(metrics)
