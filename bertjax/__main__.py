@@ -74,6 +74,11 @@ VERBS = {
         "train a model for a task: GLUE's, questions, tags, choices, or one of your own in a table",
         "bertjax finetune sst2 --init-from runs/quickstart --data glue/SST-2 --seeds 3",
     ),
+    "predict": Verb(
+        "use:predict",
+        "ask a fine-tuned model",
+        "bertjax predict runs/squad 'Who wrote it?' 'The letters were written by Ada.'",
+    ),
     "embed": Verb(
         "embed:embed",
         "turn texts into vectors, or each text into a vector per token",
@@ -201,6 +206,13 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
+    made["predict"].add_argument("run", metavar="RUN", help="a fine-tuned run, or hf:DIR of one")
+    made["predict"].add_argument(
+        "text",
+        nargs="+",
+        metavar="TEXT",
+        help="what the task is about: a text; a pair of them, as a question and its text; or a start and its ends",
+    )
     _add_embedding(made["embed"])
     _add_search(made["search"])
     _add_looking(made)
@@ -233,7 +245,7 @@ def _add_finetuning(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
         "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
-        f"passage to a query). It {CONFIGURED.replace('CONFIG', 'TASK')}",
+        "passage to a query). Any key of the config may be set too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
