@@ -30,8 +30,9 @@ from bertjax.training.profile import DIRECTORY as PROFILE
 from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
+from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
-from bertjax.training.telemetry import METRICS_FILE, Telemetry, open_telemetry, read_metrics
+from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timesplit import TimeSplit
 
 Say = Callable[[str], None]
@@ -88,8 +89,9 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             traced = steps_to_profile(job.config.profile, training.steps)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
-                seen = tokens_seen(directory, start) if processes.first else 0.0
-                return Loop(job, saved, telemetry, progress, profile, processes, seen).run(state)
+                logged = logged_until(directory, start) if processes.first else []
+                loop = Loop(job, saved, telemetry, progress, profile, processes, tokens_seen(logged))
+                return loop.run(state, evaluated=processes.gather("evaluated", _evaluated(logged, start))[0] == "yes")
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -113,11 +115,21 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 
 
-def tokens_seen(directory: Place, start: int) -> float:
-    """Real tokens that the run's earlier processes had trained on, up to the step where this one begins."""
+def logged_until(directory: Place, start: int) -> list[Record]:
+    """What the run's earlier processes have logged, up to the step where this one begins."""
     path = directory / METRICS_FILE
-    records = read_metrics(path) if path.exists() else []
-    return max((record.get(TOKENS_SEEN, 0.0) for record in records if record["step"] <= start), default=0.0)
+    return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
+
+
+def tokens_seen(logged: list[Record]) -> float:
+    """Real tokens that the run's earlier processes had trained on."""
+    return max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0)
+
+
+def _evaluated(logged: list[Record], step: int) -> str:
+    """Whether a step's evaluation is among what was logged."""
+    names = {name for record in logged if record["step"] == step for name in record}
+    return "yes" if any(name.startswith("eval/") for name in names) else "no"
 
 
 class Loop:
@@ -140,9 +152,9 @@ class Loop:
         self.temporaries = Temporaries()
         self.window_start = time.perf_counter()
 
-    def run(self, state: TrainState) -> Outcome:
-        """Stage after stage, until the end or a signal."""
-        evaluation: dict[str, float] = {}
+    def run(self, state: TrainState, *, evaluated: bool) -> Outcome:
+        """Stage after stage, until the end or a signal; `evaluated` says whether the first state has been."""
+        evaluation = {} if evaluated else self.make_up(state)
         for rows in self.job.stages:
             if int(state.step) < rows.stage.stop and not self.processes.stopped:
                 with self.memory_told(f"training on {_rows_of(rows)}", rows):
@@ -158,6 +170,14 @@ class Loop:
         with self.processes.taking_time():
             self.saved.wait()
         return self.outcome(step, evaluation, last.baselines)
+
+    def make_up(self, state: TrainState) -> dict[str, float]:
+        """The evaluation that was due at the step where the run goes on, and that a signal cut short."""
+        step = int(state.step)
+        for rows in self.job.stages:
+            if rows.stage.start < step <= rows.stage.stop and _due(rows.stage.training.eval_every, step, rows.stage):
+                return self.evaluate(rows, step, state)
+        return {}
 
     def run_stage(self, rows: Rows, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
@@ -185,7 +205,7 @@ class Loop:
         evaluation: dict[str, float] = {}
 
         def due(period: int) -> bool:
-            return step % period == 0 or step == stage.stop
+            return _due(period, step, stage)
 
         while step < stage.stop and self.processes.go_on(first=step == first):
             with self.profile.step(step, self.metrics.drain):
@@ -284,6 +304,10 @@ class Loop:
             peak=self.job.peak,
             exit_code=self.processes.exit_code,
         )
+
+
+def _due(period: int, step: int, stage: Stage) -> bool:
+    return step % period == 0 or step == stage.stop
 
 
 def _rows_of(rows: Rows) -> str:
