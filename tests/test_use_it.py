@@ -51,7 +51,7 @@ def test_every_command_runs(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert Path("attention.html").stat().st_size > 50_000
     assert "compared with onnxruntime" in said["export"]
     namespace: dict[str, object] = {}
-    exec(SNIPPET, namespace)  # noqa: S102
-    (first, second), labels = eval(capsys.readouterr().out, {"Prediction": lambda **f: f}), {"good", "bad"}  # noqa: S307
+    exec(SNIPPET, namespace)
+    (first, second), labels = eval(capsys.readouterr().out, {"Prediction": lambda **f: f}), {"good", "bad"}
     assert {first["label"], second["label"]} <= labels
     assert bertjax.load("runs/reviews/huggingface".replace("runs/", "hf:runs/")).predict("No.").label in labels
