@@ -74,11 +74,22 @@ VERBS = {
         "train a model for a task: GLUE's, questions, tags, choices, or one of your own in a table",
         "bertjax finetune sst2 --init-from runs/quickstart --data glue/SST-2 --seeds 3",
     ),
+    "predict": Verb(
+        "use:predict",
+        "ask a fine-tuned model",
+        "bertjax predict runs/squad 'Who wrote it?' 'The letters were written by Ada.'",
+    ),
     "embed": Verb(
         "embed:embed",
         "turn texts into vectors, or each text into a vector per token",
         "bertjax embed runs/quickstart texts.txt --output vectors.npy --normalize",
         interrupted="nothing was written; the same command starts over",
+    ),
+    "search": Verb(
+        "search:search",
+        "find the documents nearest to a query, by vectors, by words or by both; makes the index if it is not there",
+        "bertjax search runs/quickstart 'sort an array' --index runs/quickstart/index --documents docs.jsonl",
+        interrupted="no index was left half made; the same command starts over",
     ),
     "attention": Verb(
         "look:attention",
@@ -195,7 +206,15 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     made["fill-mask"].add_argument("text", nargs="+", metavar="TEXT", help="a text with [MASK] in it")
     made["fill-mask"].add_argument("--top", type=int, default=5, help="guesses per [MASK] (%(default)s)")
+    made["predict"].add_argument("run", metavar="RUN", help="a fine-tuned run, or hf:DIR of one")
+    made["predict"].add_argument(
+        "text",
+        nargs="+",
+        metavar="TEXT",
+        help="what the task is about: a text; a pair of them, as a question and its text; or a start and its ends",
+    )
     _add_embedding(made["embed"])
+    _add_search(made["search"])
     _add_looking(made)
     made["export"].add_argument(
         "--to",
@@ -227,7 +246,7 @@ def _add_finetuning(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
         "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
-        f"passage to a query). It {CONFIGURED.replace('CONFIG', 'TASK')}",
+        "passage to a query). Any key of the config may be set too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
@@ -253,7 +272,7 @@ def _add_finetuning(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_embedding(parser: argparse.ArgumentParser) -> None:
-    """What `embed` takes; the choices and defaults are those of bertjax.embed.encoder.Encoding."""
+    """What `embed` takes; the choices and the defaults that help names are those of bertjax.embed.encoder.Encoding."""
     parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
     parser.add_argument(
         "texts",
@@ -266,28 +285,82 @@ def _add_embedding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--field", help="of a .jsonl or .parquet, where the text is (text); standard input is then .jsonl"
     )
-    parser.add_argument(
-        "--pooling",
-        choices=POOLINGS,
-        default="mean",
-        help="how the tokens' vectors become one; none: they do not, a text is a matrix (%(default)s)",
-    )
+    parser.add_argument("--normalize", action="store_true", help="scale every vector to length 1")
+    _add_encoding(parser, POOLINGS, "how the tokens' vectors become one; none: they do not, a text is a matrix (mean)")
+
+
+def _add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], pooled: str) -> None:
+    """How texts become vectors; what is not told is None."""
+    parser.add_argument("--pooling", choices=poolings, help=pooled)
     parser.add_argument(
         "--layer",
         type=_number_or_name,
-        default="last",
-        help="last, a number (0 is the embeddings), or the last four: sum4, concat4 (%(default)s)",
+        help="last, a number (0 is the embeddings), or the last four: sum4, concat4 (last)",
     )
-    parser.add_argument("--normalize", action="store_true", help="scale every vector to length 1")
     parser.add_argument(
         "--long",
         choices=("truncate", "split"),
-        default="truncate",
-        help="of texts longer than a row take the beginning, or all in parts (%(default)s)",
+        help="of texts longer than a row take the beginning, or all in parts (truncate)",
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="tokens of a row; by default as it was trained")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
-    parser.add_argument("--batch-tokens", type=int, default=8192, metavar="N", help="on a device at once (%(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the computation (float32)")
+    parser.add_argument("--batch-tokens", type=int, metavar="N", help="on a device at once (8192)")
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """What `search` takes; how texts become vectors is told once, when the index is made."""
+    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
+    parser.add_argument("query", nargs="*", metavar="QUERY", help="what to look for; several are looked for one by one")
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="the index, which is made if it is not there")
+    parser.add_argument(
+        "--documents",
+        nargs="+",
+        metavar="FILE",
+        help="what to make it of: a text a line, .parquet, or .jsonl with _id, title and text, as BEIR's corpus.jsonl",
+    )
+    parser.add_argument("--field", help="of the documents, where the text is (text)")
+    parser.add_argument("--queries", metavar="FILE", help="queries, in the same formats; - is standard input")
+    parser.add_argument("--query-field", metavar="FIELD", help="of the queries, where the text is (text)")
+    parser.add_argument(
+        "--by",
+        choices=("vectors", "bm25", "both"),
+        default="vectors",
+        help="vectors, the words in common (BM25), or both rankings fused (%(default)s)",
+    )
+    parser.add_argument("--top", type=int, default=10, metavar="K", help="documents for each query (%(default)s)")
+    parser.add_argument(
+        "--candidates",
+        type=int,
+        default=100,
+        metavar="N",
+        help="documents of a ranking that are fused and measured (%(default)s)",
+    )
+    parser.add_argument("--output", metavar="FILE", help="write what was found: results.jsonl, or .trec, a TREC run")
+    parser.add_argument(
+        "--qrels",
+        metavar="FILE",
+        help="judgements of the queries (BEIR's .tsv or TREC's qrels): print nDCG@10, recall@100 and MRR@10",
+    )
+    parser.add_argument(
+        "--training-pairs",
+        metavar="FOLDER",
+        help="write what finetune trains vectors (pairs/) and rerankers (relevance/) on, made of --qrels",
+    )
+    parser.add_argument(
+        "--negatives",
+        type=int,
+        default=4,
+        metavar="N",
+        help="passages that were found but are no answer, for each that is one (%(default)s)",
+    )
+    parser.add_argument(
+        "--no-normalize",
+        dest="normalize",
+        action="store_const",
+        const=False,
+        help="compare inner products, and not cosines",
+    )
+    _add_encoding(parser, POOLINGS[:-1], "how the tokens' vectors become one (mean)")
 
 
 def _number_or_name(text: str) -> int | str:

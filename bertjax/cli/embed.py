@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from bertjax.cli.encoding import told_encoding
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.embed.outputs import open_output, require_output
@@ -18,15 +19,7 @@ def embed(arguments: argparse.Namespace) -> int:
     """Write the vectors of all texts, and say how many there were and what became of the long ones."""
     output = require_output(arguments.output)
     total = count_texts(arguments.texts, arguments.field)
-    encoding = Encoding(
-        pooling=arguments.pooling,
-        layer=arguments.layer,
-        normalize=arguments.normalize,
-        long=arguments.long,
-        max_length=arguments.max_length,
-        dtype=arguments.dtype,
-        batch_tokens=arguments.batch_tokens,
-    )
+    encoding = Encoding(**told_encoding(arguments))
     model, untrained = open_source(arguments.model)
     require_trained(encoding, untrained, arguments.model)
     encoder = TextEncoder(model, encoding)

@@ -49,13 +49,13 @@ def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
     require_source(arguments.init_from)
     start = read_start(arguments.init_from)
     names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
-    bases = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
-    hosts, kept = bases[0].hosts, bases[0].compilation_cache
-    keep_compiled_programs(kept)
+    configured = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
+    bases = [base for base, _ in configured]
+    keep_compiled_programs(bases[0].compilation_cache)
     try:
-        with join(hosts) as processes:
+        with join(bases[0].hosts) as processes:
             say = _say if processes.first else _say_nothing
-            summaries = [_run_task(base, start, arguments, processes, say) for base in bases]
+            summaries = [_run_task(base, shown, start, arguments, processes, say) for base, shown in configured]
             if processes.first:
                 _last_words(summaries, bases, say)
     except Stopped as stopped:
@@ -85,30 +85,31 @@ def _glue_names(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _configured(
     name: str, start: Start, arguments: argparse.Namespace, overrides: list[str], one_of_several: bool
-) -> FinetuneConfig:
-    """The recipe of a task with what stands on the command line."""
+) -> tuple[FinetuneConfig, str]:
+    """The recipe of a task with what stands on the command line, and how to show it."""
     options = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items() if value}
     task = task_for(TaskConfig(name=name, **given))
-    config = config_for(name, task, start.origin, start.model, start.tokenizer)
-    length = arguments.max_length or config.data.sequence_length
+    recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
+    length = arguments.max_length or recipe.data.sequence_length
     run_dir = arguments.run_dir or f"runs/{GLUE if one_of_several else name}"
     config = replace(
-        config,
+        recipe,
         run_dir=str(place_of(run_dir) / name) if one_of_several else run_dir,
-        data=replace(config.data, sequence_length=length),
-        task=replace(config.task, **given),
+        data=replace(recipe.data, sequence_length=length),
+        task=replace(recipe.task, **given),
     )
-    return override(config, overrides, f"bertjax finetune {name}")
+    config = override(config, overrides, f"bertjax finetune {name}")
+    return config, render(config, recipe)
 
 
 def _run_task(
-    base: FinetuneConfig, start: Start, arguments: argparse.Namespace, processes: Processes, say: Say
+    base: FinetuneConfig, shown: str, start: Start, arguments: argparse.Namespace, processes: Processes, say: Say
 ) -> TaskSummary:
     """Every run of a task, in turn; those that were finished before are taken as they are."""
     task = task_for(base.task)
     settings = settings_of(base, _tried(task, arguments), arguments.seeds)
-    say(render(base, base))
+    say(shown)
     content, told = None, False
     results: dict[str, list[Result]] = {}
     for setting in settings:
@@ -117,7 +118,7 @@ def _run_task(
                 content = open_content(config, start.tokenizer)
             if not told:
                 told = True
-                say(described(task, start, content))
+                say(described(base.name, start, content))
             say(f"\n{config.directory}")
             result = finetune(config, start, content, processes, say)
             if result.exit_code:
@@ -136,10 +137,10 @@ def _tried(task: Task, arguments: argparse.Namespace) -> dict[str, Sequence[floa
     return tried
 
 
-def described(task: Task, start: Start, content: TaskContent) -> str:
+def described(name: str, start: Start, content: TaskContent) -> str:
     """What is trained on and from, in lines for the log."""
-    sets = [f"{name} {len(split.rows):,}" for name, split in (content.dev | content.test).items()]
-    lines = [f"{task.name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
+    sets = [f"{split} {len(of.rows):,}" for split, of in {**content.dev, **content.test}.items()]
+    lines = [f"{name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
     if content.labels:
         shown = ", ".join(content.labels[:_SHOWN_LABELS])
         more = len(content.labels) - _SHOWN_LABELS

@@ -17,7 +17,9 @@ from bertjax.convert.onnx_export import export_onnx, gives_logits
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
+from bertjax.finetune.inference import Answer, Choice, Output, Prediction
 from bertjax.input.training_data import open_training_data
+from bertjax.loaded import open_model
 from bertjax.text.progress import ProgressLine
 from bertjax.text.remote import Place, is_remote
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -59,6 +61,31 @@ def fill_mask(arguments: argparse.Namespace) -> int:
         for guesses in found:
             print("    " + "  ".join(f"{token} {share:.1%}" for token, share in guesses))
     return 0
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Print what a fine-tuned model says of one input: the likeliest first, where there is more than one answer."""
+    model = open_model(arguments.run)
+    start, *more = arguments.text
+    is_choice = model.config.head == "choice"
+    found = model.predict((start, more) if is_choice else (start, *more) if more else start)
+    for line in _told(found):
+        print(line)
+    return 0
+
+
+def _told(found: Output) -> list[str]:
+    """An answer in lines."""
+    if isinstance(found, Prediction):
+        likeliest = sorted(found.probabilities.items(), key=lambda item: -item[1])
+        return [f"{chance:6.1%}  {label}" for label, chance in likeliest]
+    if isinstance(found, Choice):
+        return [f"{found.probability:6.1%}  {found.end}"]
+    if isinstance(found, Answer):
+        return [f"{found.probability:6.1%}  {found.text or '(the text does not answer it)'}"]
+    if isinstance(found, list):
+        return [f"{tag.tag or '-':12} {tag.word}" for tag in found]
+    return [f"{found:.4f}"]
 
 
 def export(arguments: argparse.Namespace) -> int:

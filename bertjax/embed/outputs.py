@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -28,15 +28,21 @@ Add = Callable[[Embedding], None]
 
 def require_output(name: str) -> Path:
     """The path of this name. Raises ValueError or ModuleNotFoundError at once if vectors cannot be written there."""
-    if is_remote(name):
-        raise ValueError(f"--output {name}: vectors are written to a file of this machine; name one, and upload that")
-    path = Path(name)
-    if path.suffix not in _WRITERS:
-        raise ValueError(f"--output {path}: its suffix says what it is to be: {', '.join(_WRITERS)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"--output {path}: there is no directory {path.parent}; make it, or write elsewhere")
+    path = output_path(name, _WRITERS, "vectors")
     if path.suffix == ".parquet":
         _pyarrow()
+    return path
+
+
+def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
+    """The path of this name. Raises ValueError if it has none of the suffixes, or its folder is not on this machine."""
+    if is_remote(name):
+        raise ValueError(f"--output {name}: {things} are written to a file of this machine; name one, and upload that")
+    path = Path(name)
+    if path.suffix not in suffixes:
+        raise ValueError(f"--output {path}: its suffix says what it is to be: {', '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--output {path}: there is no directory {path.parent}; make it, or write elsewhere")
     return path
 
 

@@ -40,22 +40,37 @@ def count_texts(paths: Sequence[str], field: str | None) -> int | None:
     return sum(1 for _ in read_texts(paths, field, ReadCounts()))
 
 
+def has_json(path: str, field: str | None) -> bool:
+    """Whether a file has a JSON object a line: its name tells, of standard input that a field of it is wanted."""
+    return _bare(path).endswith(_JSON) or (path == STANDARD_INPUT and bool(field))
+
+
+def place_of_texts(path: str) -> str:
+    """The file to open for this name. Raises ValueError if it is not there."""
+    if path == STANDARD_INPUT:
+        return "/dev/stdin"
+    if not is_remote(path) and not Path(path).exists():
+        raise ValueError(f"{path}: no such file")
+    return path
+
+
 def _reader(path: str, field: str | None) -> Reader:
     """What reads a file, told by its name. Raises ValueError if it is not there or `field` is not for it."""
-    if path == STANDARD_INPUT:
-        path = "/dev/stdin"
-    elif not is_remote(path) and not Path(path).exists():
-        raise ValueError(f"{path}: no such file")
-    name = path
-    for suffix in COMPRESSED:
-        name = name.removesuffix(suffix)
-    if name.endswith(_TABLES):
-        return lambda counts: parquet.texts(path, counts, field or DEFAULT_FIELD)
-    if name.endswith(_JSON) or (path == "/dev/stdin" and field):
-        return lambda counts: json_texts(path, counts, field or DEFAULT_FIELD)
+    place = place_of_texts(path)
+    if _bare(path).endswith(_TABLES):
+        return lambda counts: parquet.texts(place, counts, field or DEFAULT_FIELD)
+    if has_json(path, field):
+        return lambda counts: json_texts(place, counts, field or DEFAULT_FIELD)
     if field:
         raise ValueError(f"{path}: --field {field} is for {', '.join((*_JSON, *_TABLES))}, and this is a text a line")
-    return partial(read_lines, path, partial(_refuse, path), RECORD_CAP)
+    return partial(read_lines, place, partial(_refuse, place), RECORD_CAP)
+
+
+def _bare(path: str) -> str:
+    """A file's name without what compressed it."""
+    for suffix in COMPRESSED:
+        path = path.removesuffix(suffix)
+    return path
 
 
 def _refuse(path: str, number: int) -> None:

@@ -45,7 +45,7 @@ def read_examples(task: Task, config: FinetuneConfig) -> Examples:
         raise ValueError(
             f"{given.name}: no data; name the folder of its files (--data), or its training file (--train)"
         )
-    place = given.data if given.data.startswith("tfds:") else Path(given.data)
+    place = Path(given.data)
     train = list(read_split(task, Path(given.train) if given.train else place, "train", notes.append) or ())
     if given.dev:
         dev: Mapping[str, Sequence[Any]] = {"dev": read_split(task, Path(given.dev), "dev", notes.append) or ()}

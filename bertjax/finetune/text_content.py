@@ -87,7 +87,7 @@ def open_texts(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: E
     test = {name: made.split(name, examples) for name, examples in sets.test.items()}
     return TaskContent(
         task.kind,
-        labels,
+        task.meanings or labels,
         rows,
         dev,
         test,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from bertjax.text.documents import DOCUMENT_CAP, ReadCounts, paragraphs_of
 from bertjax.text.lines import read_lines
@@ -78,30 +79,42 @@ def read_jsonl(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Par
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:
     """The text in a field of each JSON object of a file that has one a line; blank lines go.
 
-    Raises ValueError naming file and line for bad JSON, a field that is missing or no string, or a record above
-    `RECORD_CAP`.
+    Raises ValueError as `json_records` and `text_in` do.
+    """
+    for where, record in json_records(path, counts):
+        yield text_in(record, field, where, counts)
+
+
+def json_records(path: str, counts: ReadCounts) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each JSON object of a file that has one a line, behind the file and line where it stands; blank lines go.
+
+    Raises ValueError naming file and line for bad JSON, for what is no object, or a record above `RECORD_CAP`.
     """
 
     def refuse(number: int) -> None:
         raise ValueError(f"{path}, line {number}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
 
     for number, line in enumerate(read_lines(path, refuse, RECORD_CAP, counts), 1):
-        if not line or line.isspace():
-            continue
-        text = _json_text(f"{path}, line {number}", line, field)
-        if "\\u" in line:
-            text, replaced = _SURROGATE.subn("\ufffd", text)
-            counts.replaced_characters += replaced
-        yield text
+        if line and not line.isspace():
+            where = f"{path}, line {number}"
+            yield where, _json_object(where, line)
 
 
-def _json_text(where: str, line: str, field: str) -> str:
+def _json_object(where: str, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of int()
         raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
     if not isinstance(record, dict):
-        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with a field `{field}`")
+        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with fields")
+    return record
+
+
+def text_in(record: Mapping[str, Any], field: str, where: str, counts: ReadCounts) -> str:
+    """A record's field; lone surrogates, which JSON can spell, become U+FFFD, added to `counts`.
+
+    Raises ValueError naming `where` for a field that is missing or no string.
+    """
     if field not in record:
         has = ", ".join(sorted(record)[:10]) or "no fields"
         raise ValueError(
@@ -110,6 +123,11 @@ def _json_text(where: str, line: str, field: str) -> str:
     text = record[field]
     if not isinstance(text, str):
         raise ValueError(f"{where}: field `{field}` is {type(text).__name__}, not a string")
+    try:
+        text.encode()  # many times as quick as looking for what hardly any text has
+    except UnicodeEncodeError:
+        text, replaced = _SURROGATE.subn("\ufffd", text)
+        counts.replaced_characters += replaced
     return text
 
 

@@ -51,11 +51,15 @@ def draw_blueprint(model: ModelConfig, optimizer: optax.GradientTransformation, 
     shardings = named_shardings(mesh, axes)
     params = jax.tree.map(_placed, shapes, shardings)
     replicated = NamedSharding(mesh, P())
+
+    def init(params: Any) -> Any:
+        return jax.eval_shape(optimizer.init, params)  # a counter that was made would go to a device of the mesh
+
     # Moments are laid out like the parameters they belong to; whatever else an optimizer keeps is replicated.
     opt_state = optax.tree.map_params(
-        optimizer,
+        init,
         _placed,
-        jax.eval_shape(optimizer.init, shapes),
+        init(shapes),
         shardings,
         transform_non_params=lambda leaf: _placed(leaf, replicated),
     )

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 
@@ -18,11 +19,12 @@ from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
+from bertjax.parallel.host_memory import Temporaries
 from bertjax.parallel.processes import Processes, alone
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.text.remote import Place, place_of
 from bertjax.training import checkpoint
-from bertjax.training.best import Best
+from bertjax.training.best import Best, Patience
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, brief
@@ -32,8 +34,9 @@ from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
 from bertjax.training.remote_run import Desk
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
+from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
-from bertjax.training.telemetry import METRICS_FILE, Telemetry, open_telemetry, read_metrics
+from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timesplit import TimeSplit
 
 Say = Callable[[str], None]
@@ -90,9 +93,11 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             traced = steps_to_profile(job.config.profile, training.steps)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
-                best = _best(job, directory, start, desk, processes, log) if job.patience else None
-                seen = tokens_seen(directory, start) if processes.first else 0.0
-                return Loop(job, saved, best, telemetry, progress, profile, processes, seen).run(state)
+                past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
+                past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
+                best = _best(job.patience, directory, past["figures"], desk, log) if job.patience else None
+                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"])
+                return loop.run(state, evaluated=past["evaluated"])
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
@@ -116,35 +121,31 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 
 
-def tokens_seen(directory: Place, start: int) -> float:
-    """Real tokens that the run's earlier processes had trained on, up to the step where this one begins."""
+def logged_until(directory: Place, start: int) -> list[Record]:
+    """What the run's earlier processes have logged, up to the step where this one begins."""
     path = directory / METRICS_FILE
-    records = read_metrics(path) if path.exists() else []
-    return max((record.get(TOKENS_SEEN, 0.0) for record in records if record["step"] <= start), default=0.0)
+    return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
 
 
-def figure_at(directory: Place, figure: str, step: int) -> list[float]:
-    """A figure of the log up to a step, in order; NaN where it was not finite."""
-    path = directory / METRICS_FILE
-    records = read_metrics(path) if path.exists() else []
-    found = [record[figure] for record in records if figure in record and record["step"] <= step]
-    return [math.nan if value is None else value for value in found]
+def _past(logged: list[Record], start: int, patience: Patience | None) -> dict[str, Any]:
+    """What of a run's log its loop goes on from: the first process reads it and tells the others.
+
+    `tokens` real ones trained on; `evaluated`, whether step `start` was; `figures` of the evaluations, in order.
+    """
+    figures = [record[patience.figure] for record in logged if patience.figure in record] if patience else []
+    names = {name for record in logged if record["step"] == start for name in record}
+    return {
+        "tokens": max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0),
+        "evaluated": any(name.startswith("eval/") for name in names),
+        "figures": [math.nan if figure is None else figure for figure in figures],
+    }
 
 
 def _best(
-    job: Job,
-    directory: Place,
-    start: int,
-    desk: Desk | None,
-    processes: Processes,
-    closing: contextlib.ExitStack,
+    patience: Patience, directory: Place, past: list[float], desk: Desk | None, closing: contextlib.ExitStack
 ) -> Best:
-    """The best evaluation so far, of which the first process reads in the log and tells the others."""
-    assert job.patience is not None
-    past = figure_at(directory, job.patience.figure, start) if processes.first else []
-    told = json.loads(processes.gather("past evaluations", json.dumps(past))[0])
     kept = closing.enter_context(checkpoint.Checkpoints(directory / checkpoint.BEST, keep_last=1, desk=desk))
-    return Best(job.patience, kept, told)
+    return Best(patience, kept, past)
 
 
 class Loop:
@@ -165,11 +166,12 @@ class Loop:
         self.progress, self.profile, self.processes = progress, profile, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
+        self.temporaries = Temporaries()
         self.window_start = time.perf_counter()
 
-    def run(self, state: TrainState) -> Outcome:
-        """Stage after stage, until the end or a signal."""
-        evaluation: dict[str, float] = {}
+    def run(self, state: TrainState, *, evaluated: bool) -> Outcome:
+        """Stage after stage, until the end or a signal; `evaluated` says whether the first state has been."""
+        evaluation = {} if evaluated else self.make_up(state)
         for rows in self.job.stages:
             if int(state.step) < rows.stage.stop and not self.processes.stopped and not self.is_final:
                 with self.memory_told(f"training on {_rows_of(rows)}", rows):
@@ -185,6 +187,14 @@ class Loop:
         with self.processes.taking_time():
             self.saved.wait()
         return self.outcome(step, evaluation, last.evaluation.baselines)
+
+    def make_up(self, state: TrainState) -> dict[str, float]:
+        """The evaluation that was due at the step where the run goes on, and that a signal cut short."""
+        step = int(state.step)
+        for rows in self.job.stages:
+            if rows.stage.start < step <= rows.stage.stop and _due(rows.stage.training.eval_every, step, rows.stage):
+                return self.evaluate(rows, step, state)
+        return {}
 
     def run_stage(self, rows: Rows, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
@@ -212,7 +222,7 @@ class Loop:
         evaluation: dict[str, float] = {}
 
         def due(period: int) -> bool:
-            return step % period == 0 or step == stage.stop
+            return _due(period, step, stage)
 
         while step < stage.stop and not self.is_final and self.processes.go_on(first=step == first):
             with self.profile.step(step, self.metrics.drain):
@@ -220,6 +230,7 @@ class Loop:
                     local = next(feed)
                 with self.times.measure("step"):
                     batch = to_global(self.job.mesh, local, training.global_batch_size)
+                    self.temporaries.reuse()
                     state, metrics = rows.train_step(state, batch)
                     self.processes.begun()
                     self.metrics.add(metrics)
@@ -319,6 +330,10 @@ class Loop:
             peak=self.job.peak,
             exit_code=self.processes.exit_code,
         )
+
+
+def _due(period: int, step: int, stage: Stage) -> bool:
+    return step % period == 0 or step == stage.stop
 
 
 def _rows_of(rows: Rows) -> str:

@@ -20,7 +20,7 @@ def config():
         model=ModelConfig(hidden_size=256, num_hidden_layers=1, num_attention_heads=2,
                           intermediate_size=256, max_position_embeddings=128, dtype="bfloat16"),
         data=DataConfig(vocab_size=1000, sequence_length=128, max_predictions=20),
-        optimizer=OptimizerConfig(warmup_steps=10),
+        optimizer=OptimizerConfig(name="lamb", warmup_steps=10),  # which keeps a counter too
         training=TrainingConfig(steps=1000, global_batch_size=64, grad_accum_steps=2),
     )
 """

@@ -71,6 +71,24 @@ def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Pat
     assert digests(run_dir) == digests(reference)
 
 
+def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "cut", tmp_path / "cut.log"
+    arguments = command(recipe, source, run_dir, "--training.eval-every", "30", "--training.log-every", "30")
+    long = [*arguments, "--training.eval-batches", "500"]  # so that the signal comes before the last of them
+    assert stop_after(long, log, 0.0, signal.SIGTERM, said="pretraining  30 /") == 75
+    assert checkpoints(run_dir) == ["10", "20", "30"]
+    assert evaluated(run_dir) == []
+    finish(arguments, log)
+    assert evaluated(run_dir) == [30, 60, 90, 120]
+    assert digests(run_dir) == digests(reference)
+
+
+def evaluated(run_dir: Path) -> list[int]:
+    """The steps that have an evaluation in the log."""
+    return [record["step"] for record in read_metrics(run_dir / "metrics.jsonl") if "eval/mlm_loss" in record]
+
+
 def test_two_trainers_do_not_share_a_directory(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, _ = whole
     log, arguments = tmp_path / "first.log", command(recipe, source, tmp_path / "run", "--training.steps", "100000")

@@ -1,0 +1,84 @@
+"""How good rankings are, against graded judgements: nDCG, recall and the reciprocal rank, as trec_eval has them.
+
+A document that nobody judged counts as not relevant, and so does a grade of 0 or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.search.records import Judgements
+
+Grades = Mapping[str, int]  # of the documents judged for one query
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Means over the queries that have a relevant document."""
+
+    ndcg: float  # of the first 10
+    recall: float  # of the first 100
+    reciprocal_rank: float  # within the first 10
+    judged: float  # share of the first 10 that somebody judged; where it is low, the others are too low
+    queries: int
+
+
+def ndcg(ranked: Sequence[str], grades: Grades, first: int) -> float:
+    """Normalised discounted cumulative gain of the `first` documents (Jarvelin and Kekalainen, 2002).
+
+    A document's gain is its grade, discounted by log2(1 + rank); 1 is the best order of all judged documents. 0 where
+    none is relevant.
+    """
+    gained = [max(grades.get(document, 0), 0) for document in ranked[:first]]
+    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:first]
+    return _discounted(gained) / _discounted(ideal) if any(ideal) else 0.0
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return float(np.sum(np.array(gains) / np.log2(np.arange(2, len(gains) + 2))))
+
+
+def recall(ranked: Sequence[str], grades: Grades, first: int) -> float:
+    """Share of the relevant documents that are among the `first`; 0 where none is relevant."""
+    relevant = relevant_documents(grades)
+    return len(relevant & set(ranked[:first])) / max(len(relevant), 1)
+
+
+def reciprocal_rank(ranked: Sequence[str], grades: Grades, first: int) -> float:
+    """1 / the rank of the first relevant document, from 1; 0 if it is not among the `first`."""
+    relevant = relevant_documents(grades)
+    return next((1 / rank for rank, document in enumerate(ranked[:first], 1) if document in relevant), 0.0)
+
+
+def _share_judged(ranked: Sequence[str], grades: Grades) -> float:
+    return len(grades.keys() & set(ranked)) / max(len(ranked), 1)
+
+
+def relevant_documents(grades: Grades) -> set[str]:
+    """The documents with a grade above 0."""
+    return {document for document, grade in grades.items() if grade > 0}
+
+
+def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements) -> Figures:
+    """The figures of rankings, documents by query, over those queries that have a relevant document.
+
+    Raises ValueError if none has.
+    """
+    judged = [(ranked, judgements[query]) for query, ranked in rankings.items() if query in judgements]
+    judged = [(ranked, grades) for ranked, grades in judged if relevant_documents(grades)]
+    if not judged:
+        some = ", ".join(map(repr, list(rankings)[:3])), ", ".join(map(repr, list(judgements)[:3]))
+        raise ValueError(
+            f"no query has a relevant document: queries are called {some[0]}, and judged are {some[1]}; "
+            "are the judgements those of these queries?"
+        )
+    return Figures(
+        ndcg=float(np.mean([ndcg(ranked, grades, 10) for ranked, grades in judged])),
+        recall=float(np.mean([recall(ranked, grades, 100) for ranked, grades in judged])),
+        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, 10) for ranked, grades in judged])),
+        judged=float(np.mean([_share_judged(ranked[:10], grades) for ranked, grades in judged])),
+        queries=len(judged),
+    )

@@ -1,0 +1,130 @@
+"""Documents, queries and judgements from files: as BEIR's data sets lie on disk, or a text a line."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.embed.texts import has_json, place_of_texts, read_texts
+from bertjax.text.documents import ReadCounts
+from bertjax.text.formats import DEFAULT_FIELD, json_records, text_in
+from bertjax.text.lines import CHUNK, read_lines
+from bertjax.text.remote import is_remote, open_bytes
+
+Judgements = dict[str, dict[str, int]]  # grades by query and document; 0 and less: not relevant
+
+_HEADING = ["query-id", "corpus-id", "score"]
+
+
+class Record(NamedTuple):
+    """A document or a query."""
+
+    id: str
+    text: str
+    title: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Title and text in one, as BEIR joins them."""
+        return f"{self.title} {self.text}".strip()
+
+
+def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[Record]:
+    """The documents or queries of files, in order.
+
+    A .jsonl's lines are objects with `_id` (or `id`), `field` (text) and maybe `title`, as in BEIR; other files have
+    texts alone, as `bertjax.embed.texts.read_texts` reads them. What has no id is known by its number, from 1 over all
+    files. Raises ValueError naming file and line for what cannot be read.
+    """
+    return (record for _, record in _placed(paths, field, counts))
+
+
+def _placed(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
+    """Records, each behind the file and line that it is from."""
+    number = 0
+    for path in paths:
+        place = place_of_texts(path)
+        if has_json(path, field):
+            found = ((where, _record(where, row, field, counts)) for where, row in json_records(place, counts))
+        else:
+            found = ((path, Record("", text)) for text in read_texts([path], field, counts))
+        for where, record in found:
+            number += 1
+            yield where, record if record.id else record._replace(id=str(number))
+
+
+def _record(where: str, row: Mapping[str, Any], field: str | None, counts: ReadCounts) -> Record:
+    field = field or DEFAULT_FIELD
+    name = next((name for name in ("_id", "id") if name in row), None)
+    known = row[name] if name else ""
+    if not isinstance(known, str | int) or isinstance(known, bool):
+        raise ValueError(f"{where}: `{name}` is {type(known).__name__}; an id is a string or a number")
+    titled = field != "title" and row.get("title") is not None
+    title = text_in(row, "title", where, counts) if titled else ""
+    return Record(str(known), text_in(row, field, where, counts), title)
+
+
+def count_records(paths: Sequence[str], field: str | None) -> int:
+    """How many documents the files have, read once for it, so that nothing is made of files that are wrong at the end.
+
+    Raises ValueError as `read_records` does, if there is no document, and if two have one id.
+    """
+    for path in paths:
+        if not is_remote(path) and not Path(path).is_file():
+            raise ValueError(f"{path}: documents are read twice, and so from files; there is no file of that name")
+    seen = array("q", (hash(record.id) for record in read_records(paths, field, ReadCounts())))
+    if not seen:
+        raise ValueError(f"{', '.join(paths)}: not one document there; name files that have some")
+    hashes = np.sort(np.frombuffer(seen, np.int64))
+    repeated = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if repeated:
+        _require_own_ids(paths, field, repeated)
+    return len(seen)
+
+
+def _require_own_ids(paths: Sequence[str], field: str | None, suspects: set[int]) -> None:
+    """Raise ValueError for the first id that an earlier document has too, among those of suspect hashes."""
+    places: dict[str, str] = {}
+    for where, record in _placed(paths, field, ReadCounts()):
+        if hash(record.id) not in suspects:
+            continue
+        if record.id in places:
+            raise ValueError(f"{where}: the id {record.id!r} is that of {places[record.id]} too; give each its own")
+        places[record.id] = where
+
+
+def sha256_of(path: str) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    digest = hashlib.sha256()
+    with open_bytes(path) as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_judgements(path: str) -> Judgements:
+    """Which documents answer which queries: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 behind query).
+
+    Raises ValueError naming file and line for anything else, for two grades of one pair, and if there is none.
+    """
+    judgements: Judgements = {}
+    for number, line in enumerate(read_lines(place_of_texts(path), lambda number: None), 1):
+        parts = line.split("\t") if "\t" in line else line.split()
+        if not parts or (number == 1 and parts == _HEADING):
+            continue
+        if len(parts) == 4:
+            del parts[1]
+        where = f"{path}, line {number}"
+        if len(parts) != 3 or not parts[2].strip().removeprefix("-").isdecimal():
+            raise ValueError(f"{where}: {line[:80]!r} is no judgement; write query, document, grade with tabs between")
+        query, document, grade = parts[0], parts[1], int(parts[2])
+        if judgements.setdefault(query, {}).setdefault(document, grade) != grade:
+            raise ValueError(f"{where}: document {document!r} has another grade for query {query!r} further up")
+    if not judgements:
+        raise ValueError(f"{path}: not one judgement there; is it the right file?")
+    return judgements

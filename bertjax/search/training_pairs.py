@@ -1,0 +1,91 @@
+"""Training data made of judgements: queries with passages that answer them, beside some that were found and do not.
+
+The files are those that `bertjax finetune` reads: pairs/ trains vectors (a passage answers its own query, and no other
+of the batch), relevance/ trains a reranker, whose negatives are hard: they were found for the query and are no answer.
+One judged query in ten, and all that is about it, is the development set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.input.randomness import derive_key, permute
+from bertjax.search.evaluation import relevant_documents
+from bertjax.search.rankings import Hits
+from bertjax.search.records import Judgements, Record
+from bertjax.search.stored_documents import StoredDocuments
+from bertjax.training.files import replacing
+
+PAIRS, RELEVANCE = "pairs", "relevance"
+
+_ONE_IN = 10  # judged queries is for development
+_SEED = 0
+
+
+@dataclass
+class PairCounts:
+    """What was written."""
+
+    queries: int = 0
+    positives: int = 0
+    negatives: int = 0
+    missing: int = 0  # judged documents that the index does not have
+
+
+def write_training_pairs(
+    folder: Path,
+    queries: Sequence[Record],
+    found: Sequence[Hits],
+    judgements: Judgements,
+    documents: StoredDocuments,
+    negatives: int,
+) -> PairCounts:
+    """Write train.jsonl and dev.jsonl of pairs/ and relevance/, with up to `negatives` for a passage that answers.
+
+    Rows have `text` (the query), `text_b` (the passage), and in relevance/ `label`, 1 or 0. Negatives are drawn from
+    what was `found` for the query and was not judged an answer. Raises ValueError if no query has an answer in the
+    index.
+    """
+    numbers = documents.numbers({document for grades in judgements.values() for document in relevant_documents(grades)})
+    counts, rows = PairCounts(), {"train": [], "dev": []}
+    for query, hits in zip(queries, found, strict=True):
+        relevant = relevant_documents(judgements.get(query.id, {}))
+        answers = [numbers[document] for document in sorted(relevant) if document in numbers]
+        counts.missing += len(relevant) - len(answers)
+        if not answers:
+            continue
+        counts.queries += 1
+        split = "dev" if counts.queries % _ONE_IN == 0 else "train"
+        others = _drawn(np.setdiff1d(hits.documents, answers), negatives * len(answers), counts.queries)
+        rows[split] += [(query, int(number), label) for label, some in ((1, answers), (0, others)) for number in some]
+        counts.positives += len(answers)
+        counts.negatives += len(others)
+    if not counts.queries:
+        raise ValueError("no query has an answer in the index; are the judgements those of its documents?")
+    for split, made in rows.items():
+        _write(folder / PAIRS / f"{split}.jsonl", _lines((row for row in made if row[2]), documents, labelled=False))
+        _write(folder / RELEVANCE / f"{split}.jsonl", _lines(iter(made), documents, labelled=True))
+    return counts
+
+
+def _drawn(candidates: np.ndarray, wanted: int, query: int) -> np.ndarray:
+    """Some of the candidates, for each query others."""
+    places = np.arange(min(wanted, len(candidates)))
+    return candidates[permute(places, len(candidates), derive_key(_SEED, "hard negatives", query))]
+
+
+def _lines(rows: Iterator[tuple[Record, int, int]], documents: StoredDocuments, labelled: bool) -> Iterator[str]:
+    for query, number, label in rows:
+        row = {"text": query.whole, "text_b": documents[number].whole} | ({"label": label} if labelled else {})
+        yield json.dumps(row, ensure_ascii=False)
+
+
+def _write(path: Path, lines: Iterator[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)

@@ -1,0 +1,121 @@
+"""Fine-tuning beside transformers' own Trainer, on the same rows, batch size, schedule and weights.
+
+    python tests/benchmarks/bench_finetune.py sst2 --model DIR --data DATA [--seeds 3] [--limit 0]
+
+DIR is a folder in Hugging Face's layout, DATA a folder with GLUE's `glue/`, `pos/` and `qa/`. For each seed both sides
+train in turn, each in a process of its own on all cores; a line of JSON is printed for each, and at the end the means.
+`accelerate`, which the Trainer needs, has to be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+# name: (task, settings of it, batch, rate, epochs, the least that its first figure should reach)
+WORK = {
+    "sst2": ("sst2", {"examples": 10_000}, 32, 5e-5, 1.0, 0.88),
+    "mrpc": ("mrpc", {}, 32, 5e-5, 4.0, 0.84),
+    "pos": ("pos", {}, 16, 1e-4, 6.0, 0.88),
+    "xquad": ("squad", {}, 16, 1e-4, 4.0, 0.0),
+}
+
+
+def main() -> None:
+    """Both sides in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=WORK)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--limit", type=int, default=0, help="stop after so many steps, for a first look")
+    parser.add_argument("--side", choices=("bertjax", "transformers"), help="run only one seed of one side")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.side:
+        print(json.dumps(one(arguments)), flush=True)
+        return
+    results: dict[str, list[dict[str, Any]]] = {"bertjax": [], "transformers": []}
+    for seed in range(arguments.seeds):
+        for side, found in results.items():
+            command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--seed", str(seed)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+            print(side, seed, json.dumps(found[-1]), flush=True)
+    for side, found in results.items():
+        for name in found[0]["figures"]:
+            values = [result["figures"][name] for result in found]
+            spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            print(f"{side:12} {name:12} {100 * statistics.fmean(values):6.2f}{spread}")
+        print(f"{side:12} seconds a step {statistics.median(result['step'] for result in found):.3f}")
+    ours, theirs = (statistics.median(result["step"] for result in found) for found in results.values())
+    print(f"ratio transformers / bertjax in seconds a step: {theirs / ours:.2f}")
+
+
+def one(arguments: argparse.Namespace) -> dict[str, Any]:
+    """One seed of one side."""
+    from bertjax.cli.finetune import read_start
+    from bertjax.config import TaskConfig
+    from bertjax.finetune.job import resolved
+    from bertjax.finetune.opening import open_content
+    from bertjax.finetune.own_tasks import task_for
+    from bertjax.finetune.recipes import config_for
+
+    name, settings, batch, rate, epochs, _ = WORK[arguments.work]
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        start = read_start(f"hf:{arguments.model}")
+        task = {"name": name, "epochs": epochs, **settings, **_files(arguments.work, arguments.data, work)}
+        config = config_for(name, task_for(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
+        config = replace(
+            config,
+            run_dir=str(work / "run"),
+            task=replace(config.task, **task),
+            optimizer=replace(config.optimizer, name="adamw", learning_rate=rate),
+            training=replace(
+                config.training, global_batch_size=batch, seed=arguments.seed, steps=arguments.limit, log_every=1
+            ),
+        )
+        content = open_content(config, start.tokenizer)
+        if arguments.side == "transformers":
+            from their_finetuning import theirs
+
+            return theirs(resolved(config, content), content, arguments.model, work / "theirs")
+        return _ours(config, start, content)
+
+
+def _files(work: str, data: Path, folder: Path) -> dict[str, str]:
+    """Where a task's files are; of XQuAD the first 40 of 48 articles to train on, the others to measure."""
+    if work in ("sst2", "mrpc"):
+        return {"data": str(data / "glue")}
+    if work == "pos":
+        return {"train": str(next((data / "pos").glob("en_*")))}
+    whole = json.loads((data / "qa" / "xquad.en.json").read_text())
+    parts = {"train": whole["data"][:40], "dev": whole["data"][40:]}
+    for name, articles in parts.items():
+        (folder / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": articles}))
+    return {name: str(folder / f"{name}.json") for name in parts}
+
+
+def _ours(config: Any, start: Any, content: Any) -> dict[str, Any]:
+    from bertjax.finetune.run import finetune
+    from bertjax.parallel.processes import alone
+    from bertjax.training.telemetry import METRICS_FILE, read_metrics
+
+    with alone() as processes:
+        result = finetune(config, start, content, processes, lambda line: print(line, file=sys.stderr))
+    records = read_metrics(Path(result.directory) / METRICS_FILE)
+    steps = [record["perf/step_seconds"] for record in records if "perf/step_seconds" in record]
+    figures = {name.removeprefix("eval/"): value for name, value in result.figures.items()}
+    return {"figures": figures, "step": statistics.median(steps), "seconds": result.seconds}
+
+
+if __name__ == "__main__":
+    main()

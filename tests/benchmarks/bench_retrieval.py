@@ -1,0 +1,82 @@
+"""How well an encoder finds the documents of the Cranfield collection, beside BM25, and both together.
+
+    python tests/benchmarks/bench_retrieval.py --model hf:DIR --cranfield DIR --folder DIR [--max-length 256]
+
+Prints nDCG@10, recall@100 and MRR@10 of `bertjax search` for vectors, BM25 and both fused, with the document of each
+query whose code the collection does not explain taken for the best, and without it; then the same of BM25 over English
+stems without stop words, as Lucene's English analyzer has its terms. The index stays in --folder and is made once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from nltk.stem import SnowballStemmer
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
+from cranfield import write_beir
+
+from bertjax.__main__ import main as bertjax
+from bertjax.search.bm25 import Bm25, PostingsWriter
+from bertjax.search.evaluation import evaluate
+from bertjax.search.records import read_judgements, read_records
+from bertjax.text.documents import ReadCounts
+
+# Lucene's EnglishAnalyzer.ENGLISH_STOP_WORDS_SET
+STOP_WORDS = re.findall(
+    r"\w+",
+    """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
+    to was will with""",
+)
+
+
+def stemmed(data: Path) -> dict[str, list[str]]:
+    """The ids of the best 100 documents for each query, by BM25 over stems."""
+    stem, numbers = SnowballStemmer("english").stem, {}
+
+    def terms(text: str) -> np.ndarray:
+        words = [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS]
+        return np.array([numbers.setdefault(stem(word), len(numbers)) for word in words], np.int64)
+
+    documents, queries = (
+        list(read_records([str(data / f"{name}.jsonl")], None, ReadCounts())) for name in ("corpus", "queries")
+    )
+    asked, known = [terms(query.whole) for query in queries], [terms(document.whole) for document in documents]
+    with tempfile.TemporaryDirectory() as folder:
+        writer = PostingsWriter(Path(folder), len(numbers))
+        for one in known:
+            writer.add(one)
+        writer.finish()
+        postings = Bm25(Path(folder), len(documents))
+        found = [postings.search(one, 100).documents for one in asked]
+    return {query.id: [documents[n].id for n in hits] for query, hits in zip(queries, found, strict=True)}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, metavar="RUN", help="a run, hf:DIR or tf1:DIR")
+    parser.add_argument(
+        "--cranfield", type=Path, required=True, metavar="DIR", help="cran.all.1400, cran.qry, cranqrel"
+    )
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the index")
+    parser.add_argument("--max-length", default="256", help="tokens of a row (%(default)s)")
+    arguments = parser.parse_args()
+    data = write_beir(arguments.cranfield, arguments.folder / "beir")
+    index = ["--index", str(arguments.folder / "index"), "--documents", str(data / "corpus.jsonl")]
+    queries = ["--queries", str(data / "queries.jsonl"), "--max-length", arguments.max_length, "--by", "both"]
+    by_stems = stemmed(data)
+    for name in ("qrels.tsv", "without_unexplained.tsv"):
+        print(f"\n{name}")
+        assert bertjax(["search", arguments.model, *index, *queries, "--qrels", str(data / name)]) == 0
+        figures = evaluate(by_stems, read_judgements(str(data / name)))
+        print(f"  BM25 of English stems: {figures.ndcg:.4f} {figures.recall:.4f} {figures.reciprocal_rank:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The same fine-tuning by transformers' own Trainer: the same rows, batch size, schedule and weights to start from."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from bertjax.config import FinetuneConfig
+from bertjax.finetune.content import TaskContent
+from bertjax.finetune.rows import TaskRows
+
+_IGNORED = -100  # a label without weight, to torch
+
+_CLASSES = {
+    "sequence": transformers.AutoModelForSequenceClassification,
+    "tokens": transformers.AutoModelForTokenClassification,
+    "span": transformers.AutoModelForQuestionAnswering,
+}
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows as the features that transformers' collators take."""
+
+    def __init__(self, rows: TaskRows, kind: str) -> None:
+        self._rows, self._kind = rows, kind
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        rows = self._rows
+        here = slice(rows.offsets[number], rows.offsets[number + 1])
+        made: dict[str, Any] = {name: rows.tokens[name][here].tolist() for name in ("input_ids", "token_type_ids")}
+        made["attention_mask"] = [1] * len(made["input_ids"])
+        if self._kind == "sequence":
+            made["labels"] = int(rows.rows["labels"][number, 0])
+        elif self._kind == "tokens":
+            weighed = rows.tokens["label_weights"][here] > 0
+            made["labels"] = np.where(weighed, rows.tokens["labels"][here], _IGNORED).tolist()
+        else:
+            made["start_positions"] = int(rows.rows["starts"][number])
+            made["end_positions"] = int(rows.rows["ends"][number])
+        return made
+
+
+class StepTimes(transformers.TrainerCallback):
+    """When each step began and ended."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Look at the clock."""
+        self._begun = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Look again."""
+        self.seconds.append(time.perf_counter() - self._begun)
+
+
+def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path) -> dict[str, Any]:
+    """Train, predict the development set, and give its figures by our metrics with the median seconds of a step."""
+    kind, training, optimizer = content.kind, config.training, config.optimizer
+    assert optimizer.name == "adamw", "what the Trainer has"
+    transformers.set_seed(training.seed)
+    labels = {} if kind == "span" else {"num_labels": len(content.labels)}
+    model = _CLASSES[kind].from_pretrained(folder, **labels)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    collate = (
+        transformers.DataCollatorForTokenClassification(tokenizer)
+        if kind == "tokens"
+        else transformers.DataCollatorWithPadding(tokenizer)
+    )
+    times = StepTimes()
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(
+            output_dir=str(work),
+            max_steps=training.steps,
+            per_device_train_batch_size=training.global_batch_size,
+            per_device_eval_batch_size=training.global_batch_size,
+            learning_rate=optimizer.learning_rate,
+            warmup_steps=optimizer.warmup_steps,
+            lr_scheduler_type="linear",
+            weight_decay=optimizer.weight_decay,
+            adam_beta1=optimizer.beta1,
+            adam_beta2=optimizer.beta2,
+            adam_epsilon=optimizer.eps,
+            max_grad_norm=optimizer.clip_norm,
+            seed=training.seed,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=Rows(content.train, kind),
+        data_collator=collate,
+        callbacks=[times],
+    )
+    begun = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - begun
+    (split,) = content.dev.values()
+    assert split.figures is not None
+    outputs = _predicted(model.eval(), Rows(split.rows, kind), collate, kind, training.global_batch_size)
+    return {"figures": split.figures(outputs), "step": statistics.median(times.seconds), "seconds": seconds}
+
+
+@torch.no_grad()
+def _predicted(model: Any, rows: Rows, collate: Any, kind: str, size: int) -> np.ndarray:
+    """Logits as `bertjax.finetune.predicting` gives them."""
+    found = []
+    for start in range(0, len(rows), size):
+        features = [rows[number] for number in range(start, min(start + size, len(rows)))]
+        lengths = [len(feature["input_ids"]) for feature in features]
+        inputs = ("input_ids", "token_type_ids", "attention_mask")
+        wanted = (*inputs, "labels") if kind == "tokens" else inputs
+        batch = collate([{name: feature[name] for name in wanted} for feature in features])
+        out = model(**{name: batch[name] for name in inputs})
+        logits = (torch.stack([out.start_logits, out.end_logits], -1) if kind == "span" else out.logits).numpy()
+        found += [row[:length] if kind != "sequence" else row for row, length in zip(logits, lengths, strict=True)]
+    return np.stack(found) if kind == "sequence" else np.concatenate(found)

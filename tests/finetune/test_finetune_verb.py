@@ -1,0 +1,147 @@
+"""`bertjax finetune` as a user has it: killed and resumed, several seeds and settings, all of GLUE, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from small_tasks import sentences, small_start, write_classes
+
+from bertjax.__main__ import main
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.sources import as_run, write_run
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "training"))
+from tiny_runs import digests, finish, stop_after
+
+FEW = ["--data.sequence-length", "32", "--optimizer.learning-rate", "2e-3", "--compilation-cache", ""]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run to start from."""
+    folder = tmp_path_factory.mktemp("encoder")
+    start = small_start(folder / "model")
+    whole = ForeignModel("hf:nowhere", start.model, start.tokenizer, start.params, (), ())
+    return write_run(as_run(whole, folder / "run"))
+
+
+def tuned(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "classification") -> list[str]:
+    return ["finetune", task, "--init-from", str(encoder), "--data", str(data), "--run-dir", str(run_dir), *more, *FEW]
+
+
+def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data", train=160)
+    more = ["--epochs", "6", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
+    program = [sys.executable, "-m", "bertjax"]
+    finish([*program, *tuned(encoder, data, tmp_path / "whole", *more)], tmp_path / "whole.log")
+    killed = [*program, *tuned(encoder, data, tmp_path / "killed", *more)]
+    codes = [stop_after(killed, tmp_path / "killed.log", wait, signal.SIGKILL, "held out") for wait in (0.0, 0.3)]
+    codes.append(stop_after(killed, tmp_path / "killed.log", 0.0, signal.SIGTERM, "held out"))
+    assert codes[0] is not None, "the run was over before it could be killed"
+    finish(killed, tmp_path / "killed.log")
+    assert "resuming" in (tmp_path / "killed.log").read_text()
+    assert digests(tmp_path / "killed" / "checkpoints") == digests(tmp_path / "whole" / "checkpoints")
+    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")  # the best
+    results = [json.loads((tmp_path / name / "results.json").read_text())["result"] for name in ("whole", "killed")]
+    assert results[0]["figures"] == results[1]["figures"]
+    told = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("whole", "killed")]
+    assert told[0] == told[1]
+
+
+def test_seeds_and_settings_make_a_table_and_the_best_run_is_exported(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    data = write_classes(tmp_path / "data", train=64, dev=16)
+    tried = ["--seeds", "2", "--learning-rate", "2e-3", "1e-6", "--epochs", "5", "--batch-size", "16"]
+    arguments = [*tuned(encoder, data, tmp_path / "runs", *tried)[: -len(FEW)], "--max-length", "32"]
+    arguments += ["--training.eval-every", "100"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "lr0.002", "lr1e-06"]
+    assert sorted(path.name for path in (tmp_path / "runs" / "lr0.002").iterdir()) == ["seed-0", "seed-1"]
+    rows = re.findall(r"^  (lr\S+) +2 +([\d.]+) ± ([\d.]+) ", printed, re.M)
+    assert [name for name, *_ in rows] == ["lr0.002", "lr1e-06"] and float(rows[0][1]) > float(rows[1][1])
+    assert re.search(r"best run +\S*/lr0.002/seed-", printed)
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs" / "huggingface")
+    assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("finished before") == 4
+
+
+def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, head, row in (
+        ("CoLA", "", lambda n, text: f"gj04\t{int('red' in text)}\t\t{text}"),
+        ("RTE", "index\tsentence1\tsentence2\tlabel\n",
+         lambda n, text: f"{n}\t{text}\tthe red cat .\t{'' if 'red' in text else 'not_'}entailment"),
+    ):  # fmt: skip
+        (tmp_path / folder).mkdir()
+        for seed, (split, count) in enumerate({"train": 48, "dev": 16}.items()):
+            lines = [row(number, text) for number, text in enumerate(sentences(count, seed))]
+            (tmp_path / folder / f"{split}.tsv").write_text(head + "\n".join(lines) + "\n")
+    test = "index\tsentence\n" + "".join(f"{n}\t{text}\n" for n, text in enumerate(sentences(5, 9)))
+    (tmp_path / "CoLA" / "test.tsv").write_text(test)
+    assert main(tuned(encoder, tmp_path, tmp_path / "runs", "--epochs", "2", "--batch-size", "16", task="glue")) == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("GLUE, development sets") :]
+    assert re.search(r"cola +matthews +-?[\d.]+ +56.3 +52.1", table) and re.search(
+        r"rte +accuracy +[\d.]+ +69.3", table
+    )
+    submission = (tmp_path / "runs" / "cola" / "predictions" / "CoLA.tsv").read_text().splitlines()
+    assert submission[0] == "index\tprediction" and [line[0] for line in submission[1:]] == list("01234")
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "message"),
+    [
+        ("sst", [], "task 'sst' is not known; did you mean sst2"),
+        (
+            "classification",
+            ["--text", "a", "b", "c"],
+            r"task.text=\('a', .*\): classification has a text, or two",
+        ),
+        ("classification", ["--label", "stars"], "train.tsv:1: no column 'stars'; there are 'text', 'label'"),
+        ("classification", ["--seeds", "0"], "--seeds 0: give 1 or more"),
+        ("classification", ["--balanced", "--task.class-weights", "1", "2", "3"], "give one of them"),
+        ("classification", ["--task.class-weights", "1", "2"], "give one, 0 or more, for each label: blue, green, red"),
+        ("classification", ["--labels", "red", "blue"], r"train.tsv:\d+: label 'green' is not one of red, blue"),
+        ("classification", ["--task.examples", "1000"], "task.examples=1,000: the training set has 96"),
+        (
+            "classification",
+            ["--max-length", "8", "--strict-length"],
+            r"train.tsv:\d+: \d+ tokens, special ones included",
+        ),
+        ("classification", ["--max-length", "4000"], "is beyond the position table"),
+        (
+            "pairs",
+            ["--text", "text", "label", "--training.grad-accum-steps", "2"],
+            "pairs are told apart within a batch",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str, more: list[str], message: str
+) -> None:
+    data = write_classes(tmp_path / "data")
+    overrides = [] if "--max-length" in more else FEW[:2]
+    assert main(["finetune", task, "--init-from", str(encoder), "--data", str(data), "--run-dir", str(tmp_path / "run"),
+                 *more, *overrides]) == 1  # fmt: skip
+    said = capsys.readouterr().err
+    assert said.startswith("bertjax finetune: ") and re.search(message, said), said
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_missing_is_named(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for task, source, data, message in (
+        ("rte", encoder, [], "rte: no data; name the folder of its files (--data), or its training file (--train)"),
+        ("rte", tmp_path / "none", ["--data", str(tmp_path)], "none: no such directory"),
+        ("rte", encoder, ["--data", str(tmp_path)], f"{tmp_path}: no train set"),
+        ("glue", encoder, ["--data", str(tmp_path)], "holds no training and development set of any task of GLUE"),
+    ):
+        assert main(["finetune", task, "--init-from", str(source), *data, "--run-dir", str(tmp_path / "run")]) == 1
+        assert message in capsys.readouterr().err

@@ -1,0 +1,40 @@
+"""How much of an update each part of a network gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+from small_tasks import small_start
+
+from bertjax.finetune.job import headed
+from bertjax.finetune.learning_rates import scale_by_depth
+from bertjax.model.bert import init_params
+
+
+def scaled(model, decay: float) -> dict:
+    """Updates of 1 everywhere, scaled."""
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
+    rule = scale_by_depth(model, decay)
+    return rule.update(ones, rule.init(ones))[0]
+
+
+def test_each_layer_has_its_own_power_of_the_decay(tmp_path: Path) -> None:
+    model = headed(small_start(tmp_path).model, "sequence", 3)
+    updates = scaled(model, 0.5)
+    layers = updates["encoder"]["layers"]["mlp"]["output"]["kernel"]
+    np.testing.assert_allclose(layers[0], 0.25)
+    np.testing.assert_allclose(layers[1], 0.5)
+    assert all((np.asarray(leaf) == 0.125).all() for leaf in jax.tree.leaves(updates["encoder"]["embeddings"]))
+    for part in ("pooler", "head"):
+        assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(updates[part]))
+    assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(scaled(model, 1.0)))
+
+
+def test_a_frozen_encoder_gets_nothing(tmp_path: Path) -> None:
+    model = headed(small_start(tmp_path).model, "tokens", 3, features=(-2, -1), lstm_size=8)
+    updates = scaled(model, 1.0)
+    assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(updates["encoder"]))
+    assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(updates["head"]))

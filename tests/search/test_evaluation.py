@@ -1,0 +1,58 @@
+"""nDCG against scikit-learn's, and all figures on cases worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.search.evaluation import evaluate, ndcg, recall, reciprocal_rank
+
+GRADES = {"a": 3, "b": 0, "c": 1, "d": -1, "e": 2}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    grades=st.lists(st.integers(0, 4), min_size=2, max_size=40), seed=st.integers(0, 2**32 - 1), k=st.integers(1, 50)
+)
+def test_ndcg_is_that_of_scikit_learn(grades, seed, k):
+    ndcg_score = pytest.importorskip("sklearn.metrics").ndcg_score
+    scores = np.random.default_rng(seed).permutation(len(grades)).astype(float)
+    ranked = [str(number) for number in np.argsort(-scores)]
+    found = ndcg(ranked, {str(number): grade for number, grade in enumerate(grades)}, k)
+    assert found == pytest.approx(ndcg_score([grades], [scores], k=k), abs=1e-12)
+
+
+def test_figures_by_hand():
+    ranked = ["x", "c", "a", "d", "b"]
+    gained = 1 / np.log2(3) + 3 / np.log2(4)
+    assert ndcg(ranked, GRADES, 10) == pytest.approx(gained / (3 + 2 / np.log2(3) + 1 / np.log2(4)))
+    assert ndcg(ranked, GRADES, 2) == pytest.approx((1 / np.log2(3)) / (3 + 2 / np.log2(3)))
+    assert recall(ranked, GRADES, 10) == pytest.approx(2 / 3)
+    assert recall(ranked, GRADES, 2) == pytest.approx(1 / 3)
+    assert reciprocal_rank(ranked, GRADES, 10) == 1 / 2
+    assert reciprocal_rank(ranked, GRADES, 1) == 0
+    assert ndcg(["a", "e", "c"], GRADES, 10) == 1
+    assert ndcg([], GRADES, 10) == recall([], GRADES, 10) == reciprocal_rank([], GRADES, 10) == 0
+
+
+def test_a_grade_of_nothing_or_less_is_not_relevant():
+    none = {"b": 0, "d": -1}
+    assert ndcg(["d", "b"], none, 10) == recall(["d", "b"], none, 10) == reciprocal_rank(["d", "b"], none, 10) == 0
+    assert ndcg(["d", "a"], {"a": 1, "d": -5}, 10) == pytest.approx(1 / np.log2(3))
+
+
+def test_means_are_over_the_queries_that_have_an_answer():
+    judgements = {"1": {"a": 1}, "2": {"a": 0}, "3": {"b": 2}, "not asked": {"a": 1}}
+    figures = evaluate({"1": ["a"], "2": ["a"], "3": ["x", "b", "y", "z"], "not judged": ["a"]}, judgements)
+    assert figures.queries == 2
+    assert figures.ndcg == pytest.approx((1 + 1 / np.log2(3)) / 2)
+    assert figures.recall == 1
+    assert figures.reciprocal_rank == 0.75
+    assert figures.judged == (1 + 1 / 4) / 2
+
+
+def test_judgements_of_other_queries_are_refused():
+    with pytest.raises(ValueError, match="queries are called '1', and judged are 'q1'; are the judgements those"):
+        evaluate({"1": ["a"]}, {"q1": {"a": 1}})

@@ -1,0 +1,109 @@
+"""Documents, queries and judgements: every layout that is read, and what is refused with its file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from bertjax.search.records import Record, count_records, read_judgements, read_records
+from bertjax.text.documents import ReadCounts
+
+
+def records(*paths: Path, field: str | None = None) -> list[Record]:
+    return list(read_records([str(path) for path in paths], field, ReadCounts()))
+
+
+def test_beirs_layout(tmp_path):
+    rows = [
+        {"_id": "d1", "title": "A title", "text": "a text", "metadata": {}},
+        {"_id": "d2", "title": "", "text": "no title"},
+        {"id": 7, "title": None, "text": "a number for an id\ud800"},
+    ]
+    path = tmp_path / "corpus.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in rows).encode()))
+    found = records(path)
+    assert [record.id for record in found] == ["d1", "d2", "7"]
+    assert [record.whole for record in found] == ["A title a text", "no title", "a number for an id\ufffd"]
+    (tmp_path / "named.jsonl").write_text('{"_id": "d1", "title": "A title", "body": "a text"}')
+    for field, whole in (("title", "A title"), ("body", "A title a text")):
+        assert [record.whole for record in records(tmp_path / "named.jsonl", field=field)] == [whole]
+
+
+def test_what_has_no_id_is_numbered_over_all_files(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\nthree\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "four"}\n{"_id": "five", "text": ""}\n')
+    found = records(tmp_path / "a.txt", tmp_path / "b.jsonl")
+    assert found == [Record(*row) for row in (("1", "one"), ("2", ""), ("3", "three"), ("4", "four"), ("five", ""))]
+    assert count_records([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], None) == 5
+
+
+def test_a_parquet_file(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    pa.parquet.write_table(pa.table({"abstract": ["one", "two"]}), tmp_path / "a.parquet")
+    assert records(tmp_path / "a.parquet", field="abstract") == [Record("1", "one"), Record("2", "two")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"_id": "x", "text": "a"}\n{"_id": "y"}\n', "a.jsonl, line 2: no field `text`; it has _id"),
+        ("a.jsonl", '{"_id": ["x"], "text": "a"}\n', "a.jsonl, line 1: `_id` is list; an id is a string or a number"),
+        ("a.jsonl", '{"_id": "x", "text": "a", "title": 3}\n', "line 1: field `title` is int, not a string"),
+        ("a.jsonl", "[1]\n", "a.jsonl, line 1: a JSON list, not an object"),
+        (
+            "a.jsonl",
+            '{"_id": "x", "text": "a"}\n\n{"_id": "z", "text": "a"}\n{"_id": "x", "text": "b"}\n',
+            "a.jsonl, line 4: the id 'x' is that of .*a.jsonl, line 1 too; give each its own",
+        ),
+        ("a.jsonl", "", "a.jsonl: not one document there"),
+        ("a.txt", "", "a.txt: not one document there"),
+    ],
+)
+def test_documents_that_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        count_records([str(tmp_path / name)], None)
+
+
+def test_documents_come_from_files():
+    for name in ("nowhere.txt", "-"):
+        with pytest.raises(ValueError, match=f"{name}: documents are read twice"):
+            count_records([name], None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "query-id\tcorpus-id\tscore\nq1\ta b\t2\nq1\tc\t0\nq2\td\t-1\n",
+        "q1\ta b\t2\r\nq1\tc\t0\r\nq2\td\t-1\r\nq2\td\t-1",
+        "q1\t0\ta b\t2\nq1\t0\tc\t0\n\nq2\t0\td\t-1\n",
+    ],
+)
+def test_judgements_of_beir_and_trec(tmp_path, content):
+    (tmp_path / "qrels").write_text(content)
+    assert read_judgements(str(tmp_path / "qrels")) == {"q1": {"a b": 2, "c": 0}, "q2": {"d": -1}}
+
+
+def test_judgements_with_spaces_between(tmp_path):
+    (tmp_path / "qrels").write_text("1 0 184 2\n1 0  29 2\n")
+    assert read_judgements(str(tmp_path / "qrels")) == {"1": {"184": 2, "29": 2}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("q1\ta\t1\nq1\tb\n", "qrels, line 2: 'q1.tb' is no judgement; write query, document, grade"),
+        ("q1\ta\tgood\n", "qrels, line 1: .* is no judgement"),
+        ("q1\ta\t1\nquery-id\tcorpus-id\tscore\n", "qrels, line 2"),
+        ("q1\ta\t1\nq1\ta\t2\n", "qrels, line 2: document 'a' has another grade for query 'q1' further up"),
+        ("query-id\tcorpus-id\tscore\n", "qrels: not one judgement there"),
+    ],
+)
+def test_judgements_that_are_refused(tmp_path, content, message):
+    (tmp_path / "qrels").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_judgements(str(tmp_path / "qrels"))

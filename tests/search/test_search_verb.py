@@ -1,0 +1,294 @@
+"""`bertjax search`: an index is made once, opened again, and refused to whom it does not belong; what it finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
+from cranfield import write_beir
+from exported_models import trained_model, wordpiece
+
+import bertjax
+from bertjax.__main__ import main
+from bertjax.convert.sources import write_run
+from bertjax.search import index as index_module
+from bertjax.search.fingerprint import model_fingerprint
+from bertjax.search.index import open_index
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+
+DOCUMENTS = [
+    {"_id": "opening", "title": "The museum", "text": "the museum opened in 1877"},
+    {"_id": "paper", "title": "", "text": "drawings of a naive museum"},
+    {"_id": "empty", "title": "", "text": ""},
+    {"_id": "twice", "title": "The museum", "text": "the museum opened in 1877"},
+    {"_id": "letters", "title": "", "text": "a b c d e f g h of the i j k l"},
+]
+QUERIES = {"q1": "museum opened", "q2": "drawings"}
+JUDGED = "query-id\tcorpus-id\tscore\nq1\topening\t2\nq1\tpaper\t1\nq2\tpaper\t1\nq3\tpaper\t1\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(trained_model(tmp_path_factory.mktemp("search") / "run"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("beir")
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DOCUMENTS))
+    rows = [{"_id": name, "text": text} for name, text in QUERIES.items()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels.tsv").write_text(JUDGED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(run: Path, data: Path) -> Path:
+    """The index of the documents."""
+    assert search(run, "--index", data / "index", "--documents", data / "corpus.jsonl") == 0
+    return data / "index"
+
+
+def search(run: Path | str, *arguments: object) -> int:
+    return main(["search", str(run), *map(str, arguments)])
+
+
+def found(path: Path) -> list[list[str]]:
+    """The ids that a file of results has for each query."""
+    return [[row["id"] for row in json.loads(line)["results"]] for line in path.read_text().splitlines()]
+
+
+def test_an_index_is_made_then_opened(run, data, tmp_path, capsys):
+    arguments = (run, "museum opened", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
+    assert search(*arguments) == 0
+    first = capsys.readouterr()
+    assert "index  5 / 5 documents (100%)" in first.err
+    assert re.search(r"index \S+: 5 documents with \d+ tokens, 32 numbers for each", first.out)
+    assert "1 of 5 texts have no token" in first.out
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()}
+    assert search(*arguments) == 0
+    again = capsys.readouterr()
+    assert "index  5" not in again.err and again.out == first.out[first.out.index("museum opened\n") :]
+    assert search(*arguments[:-2]) == 0
+    assert capsys.readouterr().out == again.out
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "index").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_vectors_and_their_order_are_those_of_encode(run, data, made, tmp_path):
+    texts = [f"{row['title']} {row['text']}".strip() for row in DOCUMENTS]
+    model = bertjax.load(run)
+    vectors = model.encode(texts, normalize=True)
+    assert np.array_equal(open_index(made).vectors, vectors)
+    assert [record.whole for record in map(open_index(made).documents.__getitem__, range(5))] == texts
+    assert search(run, *QUERIES.values(), "--index", made, "--output", tmp_path / "out.jsonl", "--top", "9") == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    cosines = model.encode(list(QUERIES.values()), normalize=True) @ vectors.T
+    for number, (row, scores) in enumerate(zip(rows, cosines, strict=True)):
+        order = np.lexsort((np.arange(5), -scores))
+        assert (row["query"], row["text"]) == (str(number + 1), list(QUERIES.values())[number])
+        assert [result["id"] for result in row["results"]] == [DOCUMENTS[i]["_id"] for i in order]
+        assert [result["score"] for result in row["results"]] == pytest.approx(scores[order], abs=1e-6)
+        assert row["results"][0]["text"] == DOCUMENTS[order[0]]["text"]
+
+
+def test_queries_by_words_and_by_both(run, data, made, tmp_path, capsys):
+    fixed = (run, "--index", made, "--queries", data / "queries.jsonl")
+    for by in ("vectors", "bm25", "both"):
+        assert search(*fixed, "--by", by, "--output", tmp_path / f"{by}.jsonl") == 0
+    by_words, by_vectors, by_both = (found(tmp_path / f"{by}.jsonl") for by in ("bm25", "vectors", "both"))
+    assert by_words == [["opening", "twice", "paper"], ["paper"]]
+    assert [len(ids) for ids in by_vectors] == [5, 5]
+    shares = [
+        {name: sum(1 / (61 + ids.index(name)) for ids in both if name in ids) for name in both[1]}
+        for both in zip(by_words, by_vectors, strict=True)
+    ]
+    assert [[share[name] for name in ids] for share, ids in zip(shares, by_both, strict=True)] == [
+        sorted(share.values(), reverse=True) for share in shares
+    ]
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == f"2 queries to {tmp_path}/both.jsonl: the best 10 documents "
+        "for each, by both"
+    )
+    assert search(run, "¤", "--index", made, "--by", "bm25") == 0
+    assert "no document has a word of it" in capsys.readouterr().out
+
+
+def test_a_trec_run_and_figures(run, data, made, tmp_path, capsys):
+    fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "both", "--qrels", data / "qrels.tsv")
+    assert search(*fixed, "--output", tmp_path / "out.trec", "--top", "1") == 0
+    lines = [line.split() for line in (tmp_path / "out.trec").read_text().splitlines()]
+    assert [line[:2] + line[3:4] + line[5:] for line in lines] == [[q, "Q0", "1", "bertjax"] for q in QUERIES]
+    said = capsys.readouterr().out
+    assert "2 of 2 queries have relevant documents" in said
+    ideal = 2 + 1 / np.log2(3)
+    assert figures(said)["bm25"] == pytest.approx([((2 + 0.5) / ideal + 1) / 2, 1, 1, (2 / 3 + 1) / 2], abs=1e-4)
+    assert list(figures(said)) == ["vectors", "bm25", "both"]
+
+
+def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
+    fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
+    assert search(*fixed, "--training-pairs", tmp_path / "out") == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
+    assert [(row["text"], row["text_b"], row["label"]) for row in rows] == [
+        ("museum opened", "The museum the museum opened in 1877", 1),
+        ("museum opened", "drawings of a naive museum", 1),
+        ("museum opened", "The museum the museum opened in 1877", 0),
+        ("drawings", "drawings of a naive museum", 1),
+    ]
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == f"2 queries with 3 passages that answer them and 1 that do not to {tmp_path}/out"
+    assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Makes a text this process's standard input."""
+    before = os.dup(0)
+
+    def put(text: str) -> None:
+        (tmp_path / "given").write_text(text)
+        with (tmp_path / "given").open() as file:
+            os.dup2(file.fileno(), 0)
+
+    yield put
+    os.dup2(before, 0)
+    os.close(before)
+
+
+@pytest.mark.parametrize("field", [None, "question"])
+def test_queries_of_standard_input(run, made, tmp_path, given, field):
+    given("".join((json.dumps({field: text}) if field else text) + "\n" for text in QUERIES.values()))
+    options = ["--query-field", field] if field else []
+    fixed = (run, "--index", made, "--queries", "-", "--by", "bm25", "--output", tmp_path / "out.jsonl")
+    assert search(*fixed, *options) == 0
+    assert found(tmp_path / "out.jsonl") == [["opening", "twice", "paper"], ["paper"]]
+
+
+def test_an_index_belongs_to_its_model_whatever_that_is_called(run, made, tmp_path, capsys):
+    same, other = trained_model(tmp_path / "same"), trained_model(tmp_path / "other", layer_norm_eps=1e-6)
+    assert search(write_run(same), "museum", "--index", made) == 0
+    other.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-3
+    assert search(write_run(other), "museum", "--index", made) == 1
+    said = capsys.readouterr().err
+    assert f"--index {made}: {run} made it, which is another model than {tmp_path}/other; use that one" in said
+
+
+def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
+    model = trained_model(tmp_path)
+    other_weight = trained_model(tmp_path)
+    other_weight.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-6
+    other_head = trained_model(tmp_path)
+    other_head.params["pooler"]["dense"]["bias"] += 1
+    made = {
+        "the same": model_fingerprint(trained_model(tmp_path), "mean"),
+        "weight": model_fingerprint(other_weight, "mean"),
+        "epsilon": model_fingerprint(trained_model(tmp_path, layer_norm_eps=1e-6), "mean"),
+        "vocabulary": model_fingerprint(trained_model(tmp_path, wordpiece(lowercase=False)), "mean"),
+        "pooler": model_fingerprint(other_head, "pooler"),
+    }
+    assert made.pop("the same") == model_fingerprint(model, "mean") == model_fingerprint(other_head, "mean")
+    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["q", "--index", "NEW"], "NEW: it is not there yet; say what to make it of: --documents FILE ..."),
+        (["q", "--index", "s3://bucket/index"], "--index s3://bucket/index: it is searched in files of this machine"),
+        (["q", "--index", "DATA"], "it is no index, for it has no manifest.json; name another folder"),
+        (["q", "--index", "NEW", "--documents", "nowhere.txt"], "nowhere.txt: documents are read twice"),
+        (["q", "--index", "INDEX", "--documents", "DATA/queries.jsonl"], "was made of others (corpus.jsonl)"),
+        (["q", "--index", "INDEX", "--documents", "DATA/corpus.jsonl", "--field", "title"], "was made of others"),
+        (["q", "--index", "INDEX", "--pooling", "cls"], "pooling=cls: index INDEX was made with pooling=mean"),
+        (["q", "--index", "INDEX", "--no-normalize"], "normalize=False: index INDEX was made with normalize=True"),
+        (["q", "--index", "INDEX", "--max-length", "32"], "max_length=32: index INDEX was made with max_length=64"),
+        (["q", "--index", "INDEX", "--queries", "DATA/queries.jsonl"], "there are queries on the command line too"),
+        (["--index", "INDEX", "--queries", "DATA/none.txt"], "DATA/none.txt: not one query there"),
+        (["--index", "INDEX", "--queries", "DATA/twice.jsonl"], "twice.jsonl: two queries have one id"),
+        (["--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "DATA/qrels.tsv: it needs queries; give some"),
+        (["--index", "INDEX", "--output", "out.trec"], "--output out.trec: it needs queries"),
+        (["q", "--index", "INDEX", "--output", "out.csv"], "its suffix says what it is to be: .jsonl, .trec"),
+        (["q", "--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "queries are called '1', and judged are 'q1', 'q2'"),
+        (["q", "--index", "INDEX", "--training-pairs", "NEW"], "--training-pairs NEW: they are made of judgements"),
+        (["q", "--index", "INDEX", "--negatives", "0"], "--negatives 0: give 1 or more"),
+        (["q", "--index", "INDEX", "--top", "0"], "--top 0: give 1 or more"),
+        (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b': a line of"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    run, data, made, tmp_path, capsys, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    (data / "none.txt").write_text("")
+    (data / "twice.jsonl").write_text('{"_id": "a", "text": "b"}\n' * 2)
+    (data / "spaces.jsonl").write_text('{"_id": "a b", "text": "the"}\n')
+    places = {"INDEX": str(made), "DATA": str(data), "NEW": str(tmp_path / "new")}
+    for name, place in places.items():
+        arguments, message = [word.replace(name, place) for word in arguments], message.replace(name, place)
+    assert search(run, *arguments) == 1
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "documents.jsonl", "bm25.weights.npy", "manifest.json"])
+def test_a_damaged_file_is_named(run, made, tmp_path, capsys, name):
+    folder = tmp_path / "index"
+    shutil.copytree(made, folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    (folder / name).write_bytes(content)
+    assert search(run, "museum", "--index", folder) == 1
+    said = capsys.readouterr().err
+    assert f"{folder / name}: " in said and "damaged" in said and "make the index again" in said
+    (folder / name).unlink()
+    assert search(run, "museum", "--index", folder) == 1
+    assert name in capsys.readouterr().err
+
+
+def test_an_index_of_another_format_is_refused(made, tmp_path):
+    folder = tmp_path / "index"
+    shutil.copytree(made, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"format_version": 2}))
+    with pytest.raises(ValueError, match="an index of format 2, and this is 1; remove the folder"):
+        open_index(folder)
+
+
+def test_after_an_interruption_there_is_no_index(run, data, tmp_path, capsys, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(index_module, "terms_of", interrupted)
+    assert search(run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl") == 130
+    assert "no index was left half made; the same command starts over" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bm25_on_cranfield(real_data, tmp_path, capsys):
+    """The words of a real vocabulary find what they found when this was written; a random model finds nothing."""
+    data = write_beir(real_data / "retrieval" / "cranfield", tmp_path / "beir")
+    vocabulary = load_tokenizer(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
+    run = write_run(trained_model(tmp_path / "run", vocabulary))
+    options = ("--documents", data / "corpus.jsonl", "--max-length", "8", "--queries", data / "queries.jsonl")
+    assert search(run, "--index", tmp_path / "index", *options, "--by", "both", "--qrels", data / "qrels.tsv") == 0
+    said = capsys.readouterr().out
+    assert "225 of 225 queries have relevant documents" in said
+    assert figures(said)["bm25"][0] == pytest.approx(0.4950, abs=5e-4)
+    assert figures(said)["vectors"][0] < 0.1
+
+
+def figures(said: str) -> dict[str, list[float]]:
+    """The rows of the table of figures: nDCG@10, recall@100, MRR@10, judged@10."""
+    rows = re.findall(r"^  (vectors|bm25|both) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", said, re.MULTILINE)
+    return {way: [float(value) for value in values] for way, *values in rows}

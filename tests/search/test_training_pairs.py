@@ -1,0 +1,79 @@
+"""Training data made of judgements: what answers a query, hard negatives that do not, and no query on both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.search.rankings import Hits
+from bertjax.search.records import Record
+from bertjax.search.stored_documents import DocumentWriter, StoredDocuments
+from bertjax.search.training_pairs import write_training_pairs
+
+QUERIES = [Record(f"q{number}", f"query {number}") for number in range(25)]
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> StoredDocuments:
+    with DocumentWriter.at(tmp_path) as writer:
+        for number in range(100):
+            writer.add(Record(f"d{number}", f"text {number}", f"Title {number}"))
+    return StoredDocuments(tmp_path)
+
+
+def written(folder: Path, documents: StoredDocuments, negatives: int = 3):
+    """What is written for queries of which number n has the answers d(n) and d(n + 50), and one none."""
+    judgements = {f"q{n}": {f"d{n}": 2, f"d{n + 50}": 1, f"d{n + 1}": 0} for n in range(24)}
+    judgements["q3"]["not there"] = 1
+    found = [Hits(np.arange(n, n + 11), np.zeros(11)) for n in range(25)]
+    counts = write_training_pairs(folder, QUERIES, found, judgements, documents, negatives)
+    rows = {
+        (kind, split): [json.loads(line) for line in (folder / kind / f"{split}.jsonl").read_text().splitlines()]
+        for kind in ("pairs", "relevance")
+        for split in ("train", "dev")
+    }
+    return counts, rows
+
+
+def test_answers_and_hard_negatives(tmp_path, documents):
+    counts, rows = written(tmp_path / "out", documents)
+    assert (counts.queries, counts.positives, counts.negatives, counts.missing) == (24, 48, 24 * 6, 1)
+    assert len(rows["pairs", "train"]) + len(rows["pairs", "dev"]) == 48
+    assert rows["pairs", "train"][0] == {"text": "query 0", "text_b": "Title 0 text 0"}
+    for split in ("train", "dev"):
+        positive = [{"text": row["text"], "text_b": row["text_b"]} for row in rows["relevance", split] if row["label"]]
+        assert positive == rows["pairs", split]
+        for row in rows["relevance", split]:
+            query, document = (int(row[name].split()[-1]) for name in ("text", "text_b"))
+            assert document in ((query, query + 50) if row["label"] else range(query + 1, query + 11))
+        asked = [(row["text"], row["text_b"]) for row in rows["relevance", split]]
+        assert len(set(asked)) == len(asked)
+
+
+def test_a_query_is_on_one_side_and_draws_its_own_negatives(tmp_path, documents):
+    _, rows = written(tmp_path / "out", documents)
+    sides = [
+        {row["text"] for kind in ("pairs", "relevance") for row in rows[kind, split]} for split in ("train", "dev")
+    ]
+    assert [len(side) for side in sides] == [22, 2] and not sides[0] & sides[1]
+    drawn = {}
+    for row in rows["relevance", "train"]:
+        query, document = (int(row[name].split()[-1]) for name in ("text", "text_b"))
+        drawn.setdefault(query, set()).update([] if row["label"] else [document - query])
+    assert len(set(map(frozenset, drawn.values()))) > 10
+    again = written(tmp_path / "again", documents)[1]
+    assert again == rows
+
+
+def test_few_candidates_are_all_taken(tmp_path, documents):
+    counts, _ = written(tmp_path / "out", documents, negatives=100)
+    assert counts.negatives == 24 * 10
+
+
+def test_judgements_of_another_index_are_refused(tmp_path, documents):
+    with pytest.raises(ValueError, match="no query has an answer in the index; are the judgements those"):
+        write_training_pairs(tmp_path / "out", QUERIES, [Hits(np.arange(3), np.zeros(3))] * 25, {}, documents, 3)
+    assert not (tmp_path / "out").exists()
