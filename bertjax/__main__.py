@@ -327,13 +327,16 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         default="vectors",
         help="vectors, the words in common (BM25), or both rankings fused (%(default)s)",
     )
+    parser.add_argument(
+        "--rerank", metavar="RUN2", help="reorder the candidates by a model of bertjax finetune relevance"
+    )
     parser.add_argument("--top", type=int, default=10, metavar="K", help="documents for each query (%(default)s)")
     parser.add_argument(
         "--candidates",
         type=int,
         default=100,
         metavar="N",
-        help="documents of a ranking that are fused and measured (%(default)s)",
+        help="documents of a ranking that are fused, reranked and measured (%(default)s)",
     )
     parser.add_argument("--output", metavar="FILE", help="write what was found: results.jsonl, or .trec, a TREC run")
     parser.add_argument(

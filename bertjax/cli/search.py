@@ -23,12 +23,14 @@ from bertjax.search.records import (
     read_records,
     sha256_of,
 )
+from bertjax.search.rerank import Reranker
 from bertjax.search.results import require_output, write_results
 from bertjax.search.retrieval import retrieve
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.search.training_pairs import PAIRS, RELEVANCE, write_training_pairs
 from bertjax.text.documents import ReadCounts
 from bertjax.text.remote import is_remote
+from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.progress import Progress
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.table import Table, text_lines
@@ -43,6 +45,7 @@ def search(arguments: argparse.Namespace) -> int:
     model, untrained = open_source(arguments.model)
     encoder = TextEncoder(model, _encoding(arguments, index))
     require_trained(encoder.encoding, untrained, arguments.model)
+    reranker = Reranker(open_source(arguments.rerank)[0]) if arguments.rerank else None
     fingerprint = model_fingerprint(model, encoder.encoding.pooling)
     if index is None:
         index = _built(arguments, model, encoder, fingerprint)
@@ -55,24 +58,45 @@ def search(arguments: argparse.Namespace) -> int:
     if not queries:
         print(f"{len(index.documents):,} documents in index {index.folder}; no query was given")
         return 0
-    depth = max(arguments.top, arguments.candidates)
-    with Progress(len(queries), "search", unit="text") as progress:
-        texts = [query.whole for query in queries]
-        found = retrieve(index, encoder, model.tokenizer, texts, arguments.by, depth, progress.update)
-    for line in encoder.counts.told(encoder.max_length):
-        print(f"queries: {line}")
+    found = _found(arguments, queries, index, encoder, model.tokenizer, reranker)
     if judgements is not None:
         _print_figures({way: _named(queries, hits, index.documents) for way, hits in found.items()}, judgements)
+    last = list(found)[-1]
     if arguments.training_pairs:
-        _write_pairs(arguments, queries, found[arguments.by], judgements or {}, index.documents)
+        _write_pairs(arguments, queries, found[last], judgements or {}, index.documents)
         return 0
-    wanted = [Hits(*(part[: arguments.top] for part in hits)) for hits in found[arguments.by]]
+    wanted = [Hits(*(part[: arguments.top] for part in hits)) for hits in found[last]]
     if output is not None:
         write_results(output, queries, wanted, index.documents)
-        print(f"{len(queries):,} queries to {output}: the best {arguments.top} documents for each, by {arguments.by}")
+        print(f"{len(queries):,} queries to {output}: the best {arguments.top} documents for each, by {last}")
     elif judgements is None:
         _print_found(queries, wanted, index.documents)
     return 0
+
+
+def _found(
+    arguments: argparse.Namespace,
+    queries: Sequence[Record],
+    index: SearchIndex,
+    encoder: TextEncoder,
+    tokenizer: Tokenizer,
+    reranker: Reranker | None,
+) -> dict[str, list[Hits]]:
+    """The candidates for each query by every way that was asked for; the last is the one whose results are wanted."""
+    texts, depth = [query.whole for query in queries], max(arguments.top, arguments.candidates)
+    with Progress(len(queries), "search", unit="text") as progress:
+        found: dict[str, list[Hits]] = {
+            **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, progress.update)
+        }
+    told = encoder.counts.told(encoder.max_length)
+    if reranker is not None:
+        candidates = found[arguments.by]
+        with Progress(sum(len(hits.documents) for hits in candidates), "rerank", unit="text") as progress:
+            found[f"{arguments.by}, reranked"] = reranker.rerank(texts, candidates, index.documents, progress.update)
+        told += reranker.counts.told(reranker.max_length)
+    for line in told:
+        print(f"queries: {line}")
+    return found
 
 
 def _queries(arguments: argparse.Namespace) -> list[Record]:

@@ -1,0 +1,56 @@
+"""Reranking: a model that reads a query and a document together says how well the one answers the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
+
+import numpy as np
+
+from bertjax.finetune.inference import TaskModel
+from bertjax.finetune.lengths import RowCounts
+from bertjax.search.rankings import Hits, best
+from bertjax.search.stored_documents import StoredDocuments
+from bertjax.training.run_directory import TrainedModel
+
+_KIND = "relevance"
+_PAIRS = 512  # that are read and computed together
+
+
+class Reranker:
+    """A model of `bertjax finetune relevance`; `counts` tells of the pairs that it has read."""
+
+    def __init__(self, model: TrainedModel) -> None:
+        """Put the weights on the devices. Raises ValueError for a model that was not trained for relevance."""
+        if model.kind != _KIND:
+            was = f"fine-tuned for {model.kind}" if model.kind else "pretrained alone"
+            raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {_KIND}")
+        self.max_length, self.counts = model.max_length, RowCounts()
+        self._model = TaskModel(model)
+
+    def rerank(
+        self,
+        queries: Sequence[str],
+        found: Sequence[Hits],
+        documents: StoredDocuments,
+        done: Callable[[int], object] = lambda more: None,
+    ) -> list[Hits]:
+        """The documents that were found for each query, the likeliest answer first; equals keep their order.
+
+        Scores are probabilities. `done` is told how many more documents were read.
+        """
+        asked = [(query, number) for query, hits in zip(queries, found, strict=True) for number in hits.documents]
+        scores = np.array(list(self._probabilities(asked, documents, done)))
+        ends = np.cumsum([len(hits.documents) for hits in found])
+        return [
+            best(hits.documents, own, len(own)) for hits, own in zip(found, np.split(scores, ends[:-1]), strict=True)
+        ]
+
+    def _probabilities(
+        self, asked: Sequence[tuple[str, int]], documents: StoredDocuments, done: Callable[[int], object]
+    ) -> Iterator[float]:
+        for start in range(0, len(asked), _PAIRS):
+            some = asked[start : start + _PAIRS]
+            yield from self._model.predict([(query, documents[number].whole) for query, number in some])
+            self.counts = RowCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
+            done(len(some))

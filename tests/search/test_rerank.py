@@ -1,0 +1,89 @@
+"""Reranking: each score is the network's of that pair alone, and results are in the order of the scores."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
+from exported_models import fine_tuned_model, trained_model
+
+from bertjax.__main__ import main
+from bertjax.convert.sources import write_run
+from bertjax.model.bert import bind
+from bertjax.search import rerank
+from bertjax.search.rankings import Hits
+from bertjax.search.records import Record
+from bertjax.search.rerank import Reranker
+from bertjax.search.stored_documents import DocumentWriter, StoredDocuments
+from bertjax.training.run_directory import TrainedModel
+
+
+def alone(model: TrainedModel, query: str, passage: str) -> float:
+    """The probability for one pair, without padding or a batch; the passage loses what the row does not take."""
+    tokenizer, ids = model.tokenizer, model.tokenizer.encode_sentences([query, passage])
+    first = [tokenizer.cls_id, *ids[0], tokenizer.sep_id]
+    second = [*ids[1][: model.max_length - len(first) - 1], tokenizer.sep_id]
+    row = jnp.array([first + second])
+    types = jnp.array([[0] * len(first) + [1] * len(second)])
+    network = bind(model.graphdef, model.params)
+    hidden = network.encode(row, types, jnp.ones_like(row), packed=False)
+    return float(1 / (1 + np.exp(-network.sequence_logits(hidden, jnp.array([[0]]))[0, 0, 0])))
+
+
+@pytest.mark.parametrize("at_once", [2, 512])
+def test_scores_are_those_of_each_pair_alone(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(rerank, "_PAIRS", at_once)
+    model = fine_tuned_model(tmp_path, "relevance")
+    passages = ["the museum opened in 1877", "drawings", "the " * 100, ""]
+    with DocumentWriter.at(tmp_path) as writer:
+        for passage in passages:
+            writer.add(Record(passage[:8], passage))
+    found = [
+        Hits(np.array([3, 0, 1]), np.zeros(3)),
+        Hits(np.array([], int), np.zeros(0)),
+        Hits(np.array([2]), np.ones(1)),
+    ]
+    reranker, counted = Reranker(model), []
+    queries = ["museum", "of", "a b c"]
+    made = reranker.rerank(queries, found, StoredDocuments(tmp_path), counted.append)
+    for query, before, hits in zip(queries, found, made, strict=True):
+        wanted = {number: alone(model, query, passages[number]) for number in before.documents.tolist()}
+        assert hits.documents.tolist() == sorted(wanted, key=lambda number: -wanted[number])
+        assert hits.scores == pytest.approx(sorted(wanted.values(), reverse=True), rel=1e-4)
+    assert counted == [2, 2] if at_once == 2 else [4]
+    cut, empty = reranker.counts.told(reranker.max_length)
+    assert cut.startswith("1 of 4 examples were longer than 64 tokens") and empty.startswith("1 of 4 examples have")
+
+
+def test_search_reorders_its_candidates(tmp_path, capsys):
+    encoder, model = write_run(trained_model(tmp_path / "run")), fine_tuned_model(tmp_path / "reranker", "relevance")
+    texts = [f"the museum {word} {sign}" for word in ("opened", "drawings", "1877") for sign in "abc"]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "qrels.tsv").write_text("1\t2\t1\n")
+    fixed = ["search", str(encoder), "museum opened", "--index", str(tmp_path / "index"), "--by", "bm25"]
+    fixed += ["--documents", str(tmp_path / "texts.txt"), "--candidates", "5"]
+    found = {}
+    for name, more in (("plain", []), ("reranked", ["--rerank", str(write_run(model))])):
+        path = tmp_path / f"{name}.jsonl"
+        assert main([*fixed, *more, "--output", str(path), "--top", "5", "--qrels", str(tmp_path / "qrels.tsv")]) == 0
+        found[name] = {row["text"]: row["score"] for row in json.loads(path.read_text())["results"]}
+    assert found["plain"].keys() == found["reranked"].keys() and list(found["plain"]) != list(found["reranked"])
+    scores = list(found["reranked"].values())
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx([alone(model, "museum opened", text) for text in found["reranked"]], rel=1e-4)
+    said = capsys.readouterr()
+    assert "  bm25, reranked  " in said.out and "by bm25, reranked\n" in said.out
+    assert "rerank  5 / 5 texts (100%)" in said.err
+
+
+@pytest.mark.parametrize(("kind", "was"), [("", "pretrained alone"), ("regression", "fine-tuned for regression")])
+def test_another_model_is_refused(tmp_path, kind, was):
+    model = fine_tuned_model(tmp_path, kind) if kind else trained_model(tmp_path)
+    with pytest.raises(ValueError, match=f"it was {was}; name a run of bertjax finetune relevance"):
+        Reranker(model)
