@@ -106,7 +106,7 @@ class Module:
                 return [(name, trips) for name in instruction.called("body", "condition")]
             case "fusion" | "async-start":
                 return [(name, 1) for name in instruction.called("calls")]
-            case "call":
+            case "call" | "call-start":  # the latter what a TPU7x has its sparse cores do meanwhile
                 return [(name, 1) for name in instruction.called("to_apply")]
             case "conditional":
                 listed = _BRANCHES.search(instruction.attributes)

@@ -26,6 +26,7 @@ _MOVES_NOTHING = {
 }
 _BOOKKEEPING = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollective", "BarrierStart", "BarrierDone")
 _PICKS = ("dynamic-slice", "slice", "gather")
+_PASSES = ("bitcast", "copy", "convert")  # inside a fusion: no more of it is made than is asked for
 
 
 def memory_traffic(module: Module) -> int:
@@ -42,6 +43,8 @@ def _moved(instruction: Instruction, computation: Computation, module: Module) -
     opcode, operands = instruction.opcode, [computation[name] for name in instruction.operands if name in computation]
     if opcode in _MOVES_NOTHING or opcode.endswith("-start"):
         return 0
+    if opcode == "call-done":
+        return 0  # what was called counts itself
     if opcode.endswith("-done"):  # of a copy between memories: what arrives
         return sum(shape.bytes for shape in instruction.shapes)
     if opcode == "custom-call" and any(word in instruction.attributes for word in _BOOKKEEPING):
@@ -81,7 +84,9 @@ def _read(parameter: Instruction, inner: Computation, module: Module) -> int:
             total += _whole(user)
         elif user.opcode == "dynamic-update-slice" and place == 0:
             continue
-        elif user.opcode == "bitcast":
+        elif _passes(user, place, module):
+            if user.is_root:
+                return _whole(parameter)
             total += _read(user, inner, module)
         elif user.opcode == "fusion":
             nested = module.computations[user.called("calls")[0]]
@@ -90,6 +95,17 @@ def _read(parameter: Instruction, inner: Computation, module: Module) -> int:
         else:
             return _whole(parameter)
     return total
+
+
+def _passes(user: Instruction, place: int, module: Module) -> bool:
+    """Whether a part of its result takes no more than the same part of the operand in that place."""
+    if user.opcode != "fusion":
+        return user.opcode in _PASSES
+    nested = module.computations[user.called("calls")[0]]
+    (made,) = [instruction for instruction in nested.values() if instruction.is_root]
+    while made.opcode in _PASSES:
+        made = nested[made.operands[0]]
+    return made.opcode == "parameter" and int(made.literal) == place
 
 
 def _written(fusion: Instruction, inner: Computation) -> int:

@@ -94,6 +94,86 @@ def test_traffic_counts_main_memory_only() -> None:
     assert memory_traffic(parse(program("replica_groups={}"))) == 3 * (512 + 4 + 4 + 1)
 
 
+def test_what_a_tpu_has_its_sparse_cores_send_is_found() -> None:
+    text = """HloModule m
+
+%called (p: f32[128]) -> f32[128] {
+  %p = f32[128]{0:T(128)} parameter(0)
+  ROOT %r = f32[128]{0:T(128)} all-reduce(%p), replica_groups={}, to_apply=%add
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: f32[128]) -> f32[128] {
+  %a = f32[128]{0:T(128)} parameter(0)
+  %s = ((f32[128]{0:T(128)}), f32[128]{0:T(128)}) call-start(%a), async_execution_thread="sparsecore", to_apply=%called
+  ROOT %d = f32[128]{0:T(128)} call-done(%s)
+}
+"""
+    module = parse(text)
+    (found,) = collectives_of(module, mesh_of(8), (0,) * 8)
+    assert (found.kind, found.payload, found.times) == ("all-reduce", 512, 1)
+    assert memory_traffic(module) == 512 + 512
+
+
+@pytest.mark.parametrize(
+    ("made", "read"),
+    [
+        ("%m = f32[4,128]{1,0:T(4,128)} fusion(%p), kind=kLoop, calls=%relayout", 512),
+        ("%m = f32[4,128]{1,0:T(4,128)} fusion(%p), kind=kLoop, calls=%doubled", 4 * 512),
+        ("%m = f32[4,128]{1,0} copy(%p)", 512),
+    ],
+)
+def test_a_fusion_that_slices_what_it_only_copied_reads_the_slice(made: str, read: int) -> None:
+    text = f"""HloModule m
+
+%relayout (q: f32[4,128]) -> f32[4,128] {{
+  %q = f32[4,128]{{1,0:T(8,128)}} parameter(0)
+  ROOT %c = f32[4,128]{{1,0:T(4,128)}} copy(%q)
+}}
+
+%doubled (q: f32[4,128]) -> f32[4,128] {{
+  %q = f32[4,128]{{1,0:T(8,128)}} parameter(0)
+  ROOT %c = f32[4,128]{{1,0:T(4,128)}} add(%q, %q)
+}}
+
+%inside (p: f32[4,128], n: s32[]) -> f32[128] {{
+  %p = f32[4,128]{{1,0:T(8,128)}} parameter(0)
+  %n = s32[]{{:T(128)S(6)}} parameter(1)
+  {made}
+  %s = f32[1,128]{{1,0:T(4,128)}} dynamic-slice(%m, %n, %n), dynamic_slice_sizes={{1,128}}
+  ROOT %b = f32[128]{{0:T(128)}} bitcast(%s)
+}}
+
+ENTRY %main (a: f32[4,128], i: s32[]) -> f32[128] {{
+  %a = f32[4,128]{{1,0:T(8,128)}} parameter(0)
+  %i = s32[]{{:T(128)S(6)}} parameter(1)
+  ROOT %f = f32[128]{{0:T(128)}} fusion(%a, %i), kind=kLoop, calls=%inside
+}}
+"""
+    assert memory_traffic(parse(text)) == read + 512
+
+
+def test_a_matmul_reads_a_weight_that_is_only_shaped_anew_before() -> None:
+    text = """HloModule m
+
+%shaped (q: f32[2,64]) -> f32[128] {
+  %q = f32[2,64]{1,0:T(8,128)} parameter(0)
+  ROOT %b = f32[128]{0:T(128)} bitcast(%q)
+}
+
+%inside (p: f32[2,64]) -> f32[] {
+  %p = f32[2,64]{1,0:T(8,128)} parameter(0)
+  %w = f32[128]{0:T(128)} fusion(%p), kind=kLoop, calls=%shaped
+  ROOT %d = f32[]{:T(128)} dot(%w, %w)
+}
+
+ENTRY %main (a: f32[2,64]) -> f32[] {
+  %a = f32[2,64]{1,0:T(8,128)} parameter(0)
+  ROOT %f = f32[]{:T(128)} fusion(%a), kind=kOutput, calls=%inside
+}
+"""
+    assert memory_traffic(parse(text)) == 512 + 4
+
+
 def test_a_collective_in_a_loop_counts_as_often_as_it_runs() -> None:
     mesh = mesh_of(4, 2)
 
