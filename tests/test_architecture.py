@@ -34,10 +34,10 @@ FLOORS = {
     "plan": 7,
     "analyze": 7,
     "search": 8,
-    "cli": 9,
+    "cli": 10,
     "loaded": 9,
-    "__init__": 10,  # what `import bertjax` gives; it imports what it names only when that is used
-    "__main__": 10,
+    "__init__": 11,  # what `import bertjax` gives; it imports what it names only when that is used
+    "__main__": 11,
 }
 FIRST_FLOOR_WITH_JAX = 4
 POSSESSIVE_GROUP = re.compile(r"""\)(?:[+*?]|\{[\d,]+\})\+(?=["'()\[\\]|\||\$)|\(\?>""")

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from bertjax.__main__ import _parser
-from bertjax.config import Config, load_recipe, override
+from bertjax.config import FinetuneConfig, load_recipe, override
 from bertjax.training.stages import stages_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FENCES = re.findall(r"^```\n(.*?)^```", README, re.M | re.S)
 OUTSIDE = re.sub(r"^```\n.*?^```", "", README, flags=re.M | re.S)
-NO_KEYS_OF_A_RUN = ["--long", "--to", "--output", "--shard", "--text", "--pooling", "--topology", "--slices", "--html"]
+VERBS = next(action.choices for action in _parser()._actions if action.dest == "verb")
+OF_A_MODEL = ("attention", "embed", "export", "finetune", "import", "predict", "search")
+NO_KEYS = {"--long", *(name for verb in VERBS.values() for name in verb._option_string_actions)}
 
 
 def commands() -> list[str]:
@@ -28,9 +30,9 @@ def commands() -> list[str]:
 
 
 def options() -> list[str]:
-    """Every option of a run that the text names: `--key value`; of several values with | between them, the first."""
+    """Every key of a run that the text names: `--key value`; of several values with | between them, the first."""
     found = [" ".join(text.split()) for text in re.findall(r"`(--[^`]*)`", OUTSIDE)]
-    return sorted({re.sub(r"\|\S+", "", o) for o in found if o.split()[0] not in NO_KEYS_OF_A_RUN and " " in o})
+    return sorted({re.sub(r"\|\S+", "", o) for o in found if o.split()[0] not in NO_KEYS and " " in o})
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] == "pretrain" and "RECIPE" not in c])
@@ -40,15 +42,17 @@ def test_a_pretraining_command_is_understood(command: str) -> None:
     assert stages_of(config)[-1].stop == config.training.steps
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] in ("embed", "export", "import")])
+@pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] in OF_A_MODEL])
 def test_a_command_for_a_trained_model_is_understood(command: str) -> None:
     arguments = shlex.split(command)[1:]
-    assert _parser().parse_args(arguments).verb == arguments[0]
+    parsed, keys = _parser().parse_known_args(arguments)
+    assert parsed.verb == arguments[0]
+    assert override(FinetuneConfig(), keys, "bertjax") is not None
 
 
 @pytest.mark.parametrize("option", options())
 def test_an_option_in_the_text_is_understood(option: str) -> None:
-    assert override(Config(), shlex.split(option), "bertjax") is not None
+    assert override(FinetuneConfig(), shlex.split(option), "bertjax") is not None
 
 
 def test_there_are_commands_and_options() -> None:
