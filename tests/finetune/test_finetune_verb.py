@@ -53,25 +53,21 @@ def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> 
     assert told[0] == told[1]
 
 
-def test_seeds_and_settings_make_a_table_and_the_best_run_is_exported(
+def test_seeds_make_a_table_and_the_best_run_is_exported(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers")
     data = write_classes(tmp_path / "data", train=64, dev=16)
-    tried = ["--seeds", "2", "--learning-rate", "2e-3", "1e-6", "--epochs", "5", "--batch-size", "16"]
-    arguments = [*tuned(encoder, data, tmp_path / "runs", *tried)[: -len(FEW)], "--max-length", "32"]
-    arguments += ["--training.eval-every", "100"]
+    arguments = tuned(encoder, data, tmp_path / "runs", "--seeds", "2", "--epochs", "1", "--batch-size", "16")
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "lr0.002", "lr1e-06"]
-    assert sorted(path.name for path in (tmp_path / "runs" / "lr0.002").iterdir()) == ["seed-0", "seed-1"]
-    rows = re.findall(r"^  (lr\S+) +2 +([\d.]+) ± ([\d.]+) ", printed, re.M)
-    assert [name for name, *_ in rows] == ["lr0.002", "lr1e-06"] and float(rows[0][1]) > float(rows[1][1])
-    assert re.search(r"best run +\S*/lr0.002/seed-", printed)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "seed-0", "seed-1"]
+    assert re.search(r"^  as it stands +2 +[\d.]+ ± [\d.]+ ", printed, re.M)
+    assert re.search(r"best run +\S*/runs/seed-[01]\n", printed)
     exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs" / "huggingface")
     assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}
     assert main(arguments) == 0
-    assert capsys.readouterr().out.count("finished before") == 4
+    assert capsys.readouterr().out.count("finished before") == 2
 
 
 def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

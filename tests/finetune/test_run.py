@@ -62,17 +62,15 @@ def test_every_mesh_and_microbatch_takes_the_same_steps(start: Start, tmp_path: 
     losses = {}
     for name, mesh, parts in (
         ("data8", MeshConfig(), 1),
-        ("data2-fsdp2-tensor2", MeshConfig(data=2, fsdp=2, tensor=2), 1),
-        ("data4", MeshConfig(data=4, tensor=2), 2),
+        ("data2-fsdp2-tensor2", MeshConfig(data=2, fsdp=2, tensor=2), 2),
     ):
         config = small_config("classification", start, data, tmp_path / name, epochs=2)
         config = replace(config, mesh=mesh, training=replace(config.training, grad_accum_steps=parts, log_every=1))
         result = run(config, start)
         losses[name] = [*evaluations(result.directory, "train/sequence_loss").values(), *result.figures.values()]
-    one, *others = losses.values()
+    one, other = losses.values()
     assert len(one) > 6
-    for other in others:
-        np.testing.assert_allclose(other, one, rtol=2e-5)
+    np.testing.assert_allclose(other, one, rtol=2e-5)
 
 
 def test_patience_ends_a_run_and_keeps_the_best_weights(start: Start, tmp_path: Path) -> None:

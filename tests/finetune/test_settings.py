@@ -1,0 +1,40 @@
+"""Which runs a task has, and what is said of several."""
+
+from __future__ import annotations
+
+from bertjax.config import FinetuneConfig, TrainingConfig
+from bertjax.finetune.run import Result
+from bertjax.finetune.settings import settings_of
+from bertjax.finetune.summary import TaskSummary, overall
+from bertjax.training.table import text_lines
+
+
+def test_every_combination_has_a_run_for_every_seed_in_a_place_of_its_own() -> None:
+    config = FinetuneConfig(run_dir="runs/x", training=TrainingConfig(seed=3))
+    settings = settings_of(config, {"learning_rate": (5e-5, 2e-5), "batch_size": (16,), "epochs": (2.0, 3.0)}, 2)
+    assert [setting.name for setting in settings] == [
+        f"lr{rate}-epochs{epochs}" for rate in ("5e-05", "2e-05") for epochs in (2, 3)
+    ]
+    runs = [run for setting in settings for run in setting.runs]
+    assert len({run.run_dir for run in runs}) == len(runs) == 8
+    first, second = settings[1].runs
+    assert (first.run_dir, first.training.seed) == ("runs/x/lr5e-05-epochs3/seed-3", 3)
+    assert (second.training.seed, second.optimizer.learning_rate, second.task.epochs) == (4, 5e-5, 3.0)
+    assert second.training.global_batch_size == 16
+
+
+def test_one_run_lies_where_the_task_does() -> None:
+    (setting,) = settings_of(FinetuneConfig(run_dir="runs/x"), {"learning_rate": (1e-5,)}, 1)
+    assert setting.name == "" and [run.run_dir for run in setting.runs] == ["runs/x"]
+
+
+def result(directory: str, accuracy: float) -> Result:
+    return Result(directory, 10, {"eval/sequence_loss": 0.5, "eval/accuracy": accuracy}, {}, 90.0, ())
+
+
+def test_a_summary_has_means_deviations_and_the_best() -> None:
+    results = {"lr1": [result("a", 0.5), result("b", 0.9)], "lr2": [result("c", 0.75), result("d", 0.75)]}
+    summary = TaskSummary("rte", ("accuracy",), results, {"BERT Base, test": 66.4})
+    assert summary.best.directory == "b" and summary.best_setting == "lr2"
+    assert text_lines(summary.table())[1].split() == ["lr1", "2", "70.00", "±", "28.28", "1.5"]
+    assert overall([summary], ["BERT Base, test", "nobody"]).rows == (("rte", "accuracy", "75.00 ± 0.00", "66.4", ""),)
