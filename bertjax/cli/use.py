@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from bertjax.analyze import fill_mask as masks
+from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import Difference, compare_with_tensorflow, compare_with_transformers
 from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
 from bertjax.convert.folder import near
@@ -18,6 +19,7 @@ from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tensorflow_checkpoint import export_tensorflow
 from bertjax.finetune.inference import Answer, Choice, Output, Prediction
+from bertjax.finetune.run import RESULTS_FILE
 from bertjax.input.training_data import open_training_data
 from bertjax.loaded import open_model
 from bertjax.text.progress import ProgressLine
@@ -42,6 +44,11 @@ _BOTH = " and ".join(ENCODERS)
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     model = load_run(arguments.run)
+    if isinstance(model.config, FinetuneConfig):
+        raise ValueError(
+            f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}, and those of other "
+            "data come from finetune with --init-from it"
+        )
     content = open_training_data([stage.data for stage in stages_of(model.config)], ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")

@@ -68,6 +68,8 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}
     assert main(arguments) == 0
     assert capsys.readouterr().out.count("finished before") == 2
+    assert main(["evaluate", str(tmp_path / "runs" / "seed-0")]) == 1
+    assert "was fine-tuned; its figures are in" in capsys.readouterr().err
 
 
 def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
