@@ -40,7 +40,7 @@ def evaluations(directory: str, figure: str) -> dict[int, float]:
     ("task", "write", "figure", "least"),
     [
         ("classification", write_classes, "eval/accuracy", 0.9),
-        ("pos", write_tags, "eval/accuracy", 0.95),
+        pytest.param("pos", write_tags, "eval/accuracy", 0.95, marks=pytest.mark.long),
         ("squad", write_questions, "eval/exact_match", 0.9),
     ],
 )

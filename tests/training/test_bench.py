@@ -70,6 +70,7 @@ def test_figures_belong_together(capsys: pytest.CaptureFixture, tmp_path: Path) 
     assert "the whole recipe: " in said
 
 
+@pytest.mark.long
 def test_the_recipes_own_text_is_used_if_it_is_there(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     source = write_corpus(tmp_path / "corpus.txt", 100)
     said, written = bench(capsys, tmp_path, "--data.sources", f"lines:{source}")
