@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_training import Training
 
 from bertjax.config import DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.convert.huggingface import huggingface_config
 from bertjax.convert.huggingface_names import to_huggingface_tensors
 from bertjax.input.batches import PairBatches
-from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import to_global
 from bertjax.text.prepare import prepare
 from bertjax.text.store import TokenStore
-from bertjax.training.objectives import choose
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import make_train_step
 
 STEPS, ROWS = 200, 16
 DATA = DataConfig(sources=("docs:optax,flax",), vocab_size=1000, sequence_length=48, max_predictions=8, held_out=0.1)
@@ -57,27 +49,10 @@ def rate(settings: OptimizerConfig, step: int) -> float:
     return settings.learning_rate * (1 - step / STEPS)
 
 
-def our_losses(config: ModelConfig, settings: OptimizerConfig, batches: list) -> tuple[dict, list[float]]:
+def our_losses(config: ModelConfig, settings: OptimizerConfig, batches: list) -> tuple[dict, np.ndarray]:
     """(the weights that it starts with as transformers has them, the losses)."""
-    mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(settings)
-    with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(config, optimizer, mesh)
-        state = init_state(blueprint, config, optimizer, 0)
-        weights = to_huggingface_tensors(state.params, config)
-        step = make_train_step(
-            blueprint,
-            choose(("mlm", "nsp")),
-            optimizer,
-            make_schedule(settings, STEPS),
-            clip_norm=1.0,
-            grad_accum_steps=1,
-            dropout_seed=None,
-        )
-        losses = []
-        for batch in batches:
-            state, metrics = step(state, to_global(mesh, batch, ROWS))
-            losses.append(metrics["loss"])
-    return weights, [float(loss) for loss in jnp.stack(losses)]
+    training = Training(MeshConfig(1, 1, 1), config, settings, steps=STEPS)
+    return to_huggingface_tensors(training.state.params, config), training.losses(batches)
 
 
 def their_network(torch, config: ModelConfig, weights: dict):

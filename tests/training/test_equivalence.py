@@ -16,19 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_batches import random_batches
-from test_step import LENGTH, LONG, MODEL, OBJECTIVES, PREDICTIONS, Training
+from small_training import OBJECTIVES, Training
+from test_step import LENGTH, LONG, MODEL, PREDICTIONS, batches, training_on
 
 from bertjax.config import DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.input.batches import PairBatches
 from bertjax.model.bert import abstract_bert, bind
-from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import to_global
 from bertjax.text.prepare import prepare
 from bertjax.text.store import TokenStore
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.step import averages, batch_weights, objective_sums
 
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
 TOLERANCES = {"float32": 1e-5, "bfloat16": 5e-3}
@@ -39,7 +35,7 @@ MATRIX = list(product((1, 2, 4), ("none", "dots", "full"), (1, 2, 3), ("float32"
 
 @pytest.fixture(scope="module")
 def plain() -> np.ndarray:
-    return Training(MeshConfig(1, 1, 1), model=THREE_LAYERS, dropout_seed=3).losses()
+    return training_on(MeshConfig(1, 1, 1), model=THREE_LAYERS, dropout_seed=3).losses(batches())
 
 
 @pytest.mark.parametrize(
@@ -50,8 +46,8 @@ def test_losses_are_those_of_the_plain_step(
     accumulate: int, remat: str, unroll: int, dtype: str, plain: np.ndarray
 ) -> None:
     model = replace(THREE_LAYERS, remat=remat, scan_unroll=unroll, dtype=dtype)
-    training = Training(MeshConfig(1, 1, 1), model=model, accumulate=accumulate, dropout_seed=3)
-    np.testing.assert_allclose(training.losses(), plain, rtol=TOLERANCES[dtype])
+    training = training_on(MeshConfig(1, 1, 1), model=model, accumulate=accumulate, dropout_seed=3)
+    np.testing.assert_allclose(training.losses(batches()), plain, rtol=TOLERANCES[dtype])
     kept = [x.dtype for x in jax.tree.leaves(training.state) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert len(kept) > 50 and set(kept) == {jnp.dtype("float32")}, "parameters and moments"
 
@@ -93,27 +89,10 @@ def test_sums_exponentials_and_losses_stay_in_float32() -> None:
     assert [x.dtype for x in jax.eval_shape(logits, shapes)] == [jnp.float32, jnp.float32]
 
 
-def curve(model: ModelConfig, batches: list[dict[str, np.ndarray]]) -> np.ndarray:
+def curve(model: ModelConfig, of_text: list[dict[str, np.ndarray]]) -> np.ndarray:
     """Losses of an update for each batch."""
     settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=20)
-    mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(settings)
-    rows, losses = len(batches[0]["input_ids"]), []
-    with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(model, optimizer, mesh)
-        state = init_state(blueprint, model, optimizer, 0)
-        step = make_train_step(
-            blueprint,
-            OBJECTIVES,
-            optimizer,
-            make_schedule(settings, len(batches)),
-            clip_norm=1.0,
-            grad_accum_steps=1,
-            dropout_seed=0,
-        )
-        for batch in batches:
-            state, metrics = step(state, to_global(mesh, batch, rows))
-            losses.append(metrics["loss"])
-        return np.asarray(jnp.stack(losses))
+    return Training(MeshConfig(1, 1, 1), model, settings, steps=len(of_text), dropout_seed=0).losses(of_text)
 
 
 @LONG
@@ -122,7 +101,7 @@ def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_f
     data = DataConfig(("docs:optax,flax",), root=str(root), workers=1, vocab_size=1000, sequence_length=48)
     store = TokenStore.open(prepare(data, lambda *_: None))
     made = PairBatches(store.split("train"), store.tokenizer(), data, seed=0)
-    batches = [made.batch(number, 16) for number in range(200)]
+    of_text = [made.batch(number, 16) for number in range(200)]
     model = ModelConfig(
         vocab_size=store.vocab_size,
         hidden_size=64,
@@ -133,7 +112,7 @@ def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_f
         initializer_range=0.08,
         mlm_chunk=128,
     )
-    exact, rounded = (curve(replace(model, dtype=dtype), batches) for dtype in ("float32", "bfloat16"))
+    exact, rounded = (curve(replace(model, dtype=dtype), of_text) for dtype in ("float32", "bfloat16"))
     assert exact[-20:].mean() < exact[:20].mean() - 0.5, "nothing was learned: the curves say little"
     means = [losses.reshape(-1, 20).mean(axis=1) for losses in (rounded, exact)]
     np.testing.assert_allclose(*means, rtol=0.01)

@@ -9,19 +9,17 @@ import jax
 import numpy as np
 import pytest
 from random_batches import random_batches
+from small_training import Training
 
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.input.batches import batch_spec
 from bertjax.parallel.mesh import make_abstract_mesh, make_mesh
-from bertjax.parallel.sharding import batch_sharding, to_global
+from bertjax.parallel.sharding import batch_sharding
 from bertjax.training import step as step_module
 from bertjax.training.lowering import lower_train_step
-from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
 from bertjax.training.stages import stage_step, stages_of
-from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import make_train_step
+from bertjax.training.state import draw_blueprint
 
 ROWS, LENGTH = 4, 128
 MODEL = ModelConfig(
@@ -37,33 +35,16 @@ MODEL = ModelConfig(
 OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=1)
 
 
-def losses(mesh: MeshConfig, devices: int) -> list[float]:
-    mesh = make_mesh(mesh, jax.devices()[:devices])
-    optimizer = make_optimizer(OPTIMIZER)
-    found = []
-    with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(MODEL, optimizer, mesh)
-        state = init_state(blueprint, MODEL, optimizer, 0)
-        step = make_train_step(
-            blueprint,
-            choose(("mlm", "nsp")),
-            optimizer,
-            make_schedule(OPTIMIZER, 100),
-            clip_norm=1.0,
-            grad_accum_steps=1,
-            dropout_seed=3,
-        )
-        for batch in random_batches(2, rows=ROWS, length=LENGTH, predictions=6, vocab_size=MODEL.vocab_size):
-            state, metrics = step(state, to_global(mesh, batch, ROWS))
-            found.append(float(metrics["loss"]))
-    return found
+def losses(mesh: MeshConfig) -> np.ndarray:
+    batches = random_batches(2, rows=ROWS, length=LENGTH, predictions=6, vocab_size=MODEL.vocab_size)
+    return Training(mesh, MODEL, OPTIMIZER, dropout_seed=3).losses(batches)
 
 
 @pytest.mark.long
 def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = losses(MeshConfig(1, 1, 1), 1)
+    wanted = losses(MeshConfig(1, 1, 1))
     monkeypatch.setattr(step_module, "_attention", lambda *_: "splash_interpreted")
-    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), 2), wanted, rtol=1e-5)
+    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2)), wanted, rtol=1e-5)
 
 
 def run(mesh: MeshConfig, packing: str, attention: str) -> Config:

@@ -10,15 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_batches import random_batches
+from small_training import OBJECTIVES, Training
 
 from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
-from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import to_global
-from bertjax.training.objectives import choose
-from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import averages, make_eval_step, make_train_step, split_microbatches, update_if
+from bertjax.training.step import averages, split_microbatches, update_if
 
 ROWS, LENGTH, PREDICTIONS, STEPS = 32, 24, 6, 10
 MODEL = ModelConfig(
@@ -31,7 +27,6 @@ MODEL = ModelConfig(
     mlm_chunk=16,
 )
 OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
-OBJECTIVES = choose(("mlm", "nsp"))
 MESHES = {
     "data=8": MeshConfig(8, 1, 1),
     "data=2,fsdp=4": MeshConfig(2, 4, 1),
@@ -39,39 +34,8 @@ MESHES = {
 }
 
 
-class Training:
-    """A state and a step on some mesh."""
-
-    def __init__(self, mesh: MeshConfig, *, model=MODEL, accumulate=1, dropout_seed=None, clip_norm=1.0) -> None:
-        sizes = (mesh.data, mesh.fsdp, mesh.tensor)
-        self.mesh = make_mesh(mesh, jax.devices()[: int(np.prod(sizes))])
-        optimizer = make_optimizer(OPTIMIZER)
-        with jax.set_mesh(self.mesh):
-            self.blueprint = draw_blueprint(model, optimizer, self.mesh)
-            self.state = init_state(self.blueprint, model, optimizer, 0)
-            self.train_step = make_train_step(
-                self.blueprint,
-                OBJECTIVES,
-                optimizer,
-                make_schedule(OPTIMIZER, 100),
-                clip_norm=clip_norm,
-                grad_accum_steps=accumulate,
-                dropout_seed=dropout_seed,
-            )
-            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES)
-
-    def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        with jax.set_mesh(self.mesh):
-            self.state, metrics = self.train_step(self.state, to_global(self.mesh, batch, ROWS))
-        return {name: float(value) for name, value in metrics.items()}
-
-    def losses(self) -> np.ndarray:
-        return np.array([self.step(batch)["loss"] for batch in batches()])
-
-    def compiled(self) -> str:
-        with jax.set_mesh(self.mesh):
-            data = to_global(self.mesh, next(batches()), ROWS)
-            return self.train_step.lower(self.state, data).compile().as_text()
+def training_on(mesh: MeshConfig, *, model: ModelConfig = MODEL, **how: int) -> Training:
+    return Training(mesh, model, OPTIMIZER, **how)
 
 
 def batches(count: int = STEPS):
@@ -80,12 +44,12 @@ def batches(count: int = STEPS):
 
 @pytest.fixture(scope="module")
 def single() -> np.ndarray:
-    return Training(MeshConfig(1, 1, 1)).losses()
+    return training_on(MeshConfig(1, 1, 1)).losses(batches())
 
 
 @pytest.fixture(scope="module")
 def single_with_dropout() -> np.ndarray:
-    return Training(MeshConfig(1, 1, 1), dropout_seed=3).losses()
+    return training_on(MeshConfig(1, 1, 1), dropout_seed=3).losses(batches())
 
 
 LONG = pytest.mark.long
@@ -98,14 +62,14 @@ REST = [(1, "none"), (1, "full"), (2, "none"), (2, "full"), (4, "none")]
 )
 @pytest.mark.parametrize("mesh", MESHES)
 def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, single: np.ndarray) -> None:
-    training = Training(MESHES[mesh], model=replace(MODEL, remat=remat), accumulate=accumulate)
-    np.testing.assert_allclose(training.losses(), single, rtol=1e-5)
+    training = training_on(MESHES[mesh], model=replace(MODEL, remat=remat), accumulate=accumulate)
+    np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_dropout_masks_do_not_depend_on_mesh_or_accumulation(mesh: str, single_with_dropout: np.ndarray) -> None:
-    training = Training(MESHES[mesh], accumulate=2, dropout_seed=3)
-    np.testing.assert_allclose(training.losses(), single_with_dropout, rtol=1e-5)
+    training = training_on(MESHES[mesh], accumulate=2, dropout_seed=3)
+    np.testing.assert_allclose(training.losses(batches()), single_with_dropout, rtol=1e-5)
 
 
 def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.ndarray) -> None:
@@ -113,7 +77,7 @@ def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.
 
 
 def test_losses_fall_when_batches_repeat() -> None:
-    training = Training(MeshConfig(1, 1, 1))
+    training = training_on(MeshConfig(1, 1, 1))
     batch = next(batches())
     losses = [training.step(batch)["loss"] for _ in range(30)]
     assert losses[-1] < losses[0] - 1
@@ -121,14 +85,17 @@ def test_losses_fall_when_batches_repeat() -> None:
 
 @pytest.mark.parametrize("mesh", ["data=8", "data=2,fsdp=4"])
 def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
-    text = Training(MESHES[mesh], accumulate=2).compiled()
+    training = training_on(MESHES[mesh], accumulate=2)
+    with jax.set_mesh(training.mesh):
+        data = training.on_devices(next(batches()))
+        text = training.train_step.lower(training.state, data).compile().as_text()
     whole = re.findall(rf"f32\[{ROWS},{LENGTH},\d+|f32\[{ROWS // 2},{LENGTH},\d+|f32\[{ROWS},\d+,{LENGTH},", text)
     assert not whole, f"activations of all rows in the program of one device: {sorted(set(whole))}"
     assert re.search(rf"f32\[{ROWS // 8 // 2},{LENGTH},", text), "the pattern finds no activation at all"
 
 
 def test_padding_rows_of_the_vocabulary_stay_zero() -> None:
-    training = Training(MeshConfig(2, 2, 2), dropout_seed=0)
+    training = training_on(MeshConfig(2, 2, 2), dropout_seed=0)
     for batch in batches(3):
         training.step(batch)
     word = np.asarray(training.state.params["encoder"]["embeddings"]["word"])
@@ -140,12 +107,12 @@ def test_padding_rows_of_the_vocabulary_stay_zero() -> None:
 
 
 def test_losses_do_not_depend_on_vocabulary_padding(single: np.ndarray) -> None:
-    training = Training(MeshConfig(1, 1, 1), model=replace(MODEL, vocab_pad_multiple=1))
-    np.testing.assert_allclose(training.losses(), single, rtol=1e-6)
+    training = training_on(MeshConfig(1, 1, 1), model=replace(MODEL, vocab_pad_multiple=1))
+    np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-6)
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted() -> None:
-    training = Training(MeshConfig(2, 2, 2))
+    training = training_on(MeshConfig(2, 2, 2))
     first, poisoned, *_ = batches(3)
     training.step(first)
     before = jax.device_get((training.state.params, training.state.opt_state))
@@ -172,10 +139,10 @@ def test_an_update_happens_only_if_finite(branch: bool) -> None:
 
 
 def test_eval_step_sums_what_the_train_step_averages() -> None:
-    training = Training(MeshConfig(2, 2, 2))
+    training = training_on(MeshConfig(2, 2, 2))
     batch = next(batches())
     with jax.set_mesh(training.mesh):
-        sums = training.eval_step(training.state.params, to_global(training.mesh, batch, ROWS))
+        sums = training.eval_step(training.state.params, training.on_devices(batch))
     assert float(sums["mlm_weight"]) == batch["mlm_weights"].sum()
     assert float(sums["tokens"]) == batch["sequence_ids"].sum()
     expected = training.step(batch)

@@ -1,0 +1,63 @@
+"""A state and its step on some mesh, without a run around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+
+from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.training.objectives import choose
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.training.state import draw_blueprint, init_state
+from bertjax.training.step import make_eval_step, make_train_step
+
+OBJECTIVES = choose(("mlm", "nsp"))
+
+
+class Training:
+    """On the first devices, as many as the mesh has; from the weights of seed 0."""
+
+    def __init__(
+        self,
+        mesh: MeshConfig,
+        model: ModelConfig,
+        settings: OptimizerConfig,
+        *,
+        steps: int = 100,
+        accumulate: int = 1,
+        dropout_seed: int | None = None,
+    ) -> None:
+        self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
+        optimizer = make_optimizer(settings)
+        with jax.set_mesh(self.mesh):
+            self.blueprint = draw_blueprint(model, optimizer, self.mesh)
+            self.state = init_state(self.blueprint, model, optimizer, 0)
+            self.train_step = make_train_step(
+                self.blueprint,
+                OBJECTIVES,
+                optimizer,
+                make_schedule(settings, steps),
+                clip_norm=1.0,
+                grad_accum_steps=accumulate,
+                dropout_seed=dropout_seed,
+            )
+            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES)
+
+    def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        """Take a step; its figures."""
+        with jax.set_mesh(self.mesh):
+            self.state, metrics = self.train_step(self.state, self.on_devices(batch))
+        return {name: float(value) for name, value in metrics.items()}
+
+    def losses(self, batches: Iterable[dict[str, np.ndarray]]) -> np.ndarray:
+        """The loss of a step for each batch."""
+        return np.array([self.step(batch)["loss"] for batch in batches])
+
+    def on_devices(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """The batch, on the mesh."""
+        return to_global(self.mesh, batch, len(batch["input_ids"]))
