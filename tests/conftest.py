@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,18 +10,17 @@ from pathlib import Path
 import object_storage
 import pytest
 
-# Tests compile far more than they compute: the compiler's costly passes are left out, and what one test has compiled
-# the next one, or a process that it starts, takes from a cache that lasts for the session.
-_CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-compiled-", ignore_cleanup_errors=True)
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_force_host_platform_device_count=8",
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        os.environ.get("XLA_FLAGS", ""),
-    ]
-)
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+# What these rooms have to try the package with, the others use as well.
+sys.path += [str(Path(__file__).parent / room) for room in ("training", "convert")]
+
+from fake_devices import xla_flags
+
+# What one test has compiled the next one, another worker, or a process that it starts, takes from a cache that lasts
+# for the session.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-compiled-", ignore_cleanup_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+os.environ["XLA_FLAGS"] = f"{xla_flags(devices=8)} {os.environ.get('XLA_FLAGS', '')}"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -12,16 +12,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from generated_corpus import write_corpus
+from tiny_runs import command, finish, write_recipe
 
 from bertjax.__main__ import VERBS
 from bertjax.analyze.along_checkpoints import along_checkpoints
 from bertjax.analyze.fill_mask import fill_mask
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
-
-sys.path.insert(0, str(Path(__file__).parent / "training"))
-from generated_corpus import write_corpus
-from tiny_runs import command, finish, write_recipe
 
 
 def bertjax(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, to_dict
@@ -46,18 +47,26 @@ class DevSets:
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `bertjax.training.evaluate.Evaluation` has it."""
+        measured = self.measure(params, go_on)
+        return measured[0] if measured else {}
+
+    def measure(
+        self, params: Params, go_on: Callable[[], bool] = lambda: True
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
+        """(figures, the outputs for each set by its name); None after a no of `go_on`."""
         figures: dict[str, float] = {}
+        outputs: dict[str, np.ndarray] = {}
         for number, (name, split) in enumerate(self.splits.items()):
             found = self.predictor.predict(params, split.rows, self.objective, go_on)
             if found is None:
-                return {}
+                return None
             assert split.figures is not None, "a development set has its answers"
-            outputs, losses = found
+            outputs[name], losses = found
             prefix = f"eval/{name}" if number else "eval"
             loss = losses[f"{self.objective.name}_loss"]
-            measured = {f"{self.objective.name}_loss": loss} | split.figures(outputs)
-            figures |= {f"{prefix}/{figure}": value for figure, value in measured.items()}
-        return figures
+            of_it = {f"{self.objective.name}_loss": loss} | split.figures(outputs[name])
+            figures |= {f"{prefix}/{figure}": value for figure, value in of_it.items()}
+        return figures, outputs
 
 
 def headed(
@@ -141,11 +150,11 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     )
 
 
-def predictor_of(job: Job) -> tuple[Predictor, Objective]:
-    """What predicts in a job's evaluations, for other rows of its task."""
+def dev_sets_of(job: Job) -> DevSets:
+    """What measures a job of a task, and has what predicts other rows of the task."""
     evaluation = job.stages[0].evaluation
     assert isinstance(evaluation, DevSets), "a job of a task"
-    return evaluation.predictor, evaluation.objective
+    return evaluation
 
 
 def _shown(objective: Objective, metrics: tuple[str, ...]) -> tuple[Shown, ...]:

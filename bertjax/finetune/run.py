@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.content import Split, TaskContent
-from bertjax.finetune.job import assemble_task, predictor_of, resolved
+from bertjax.finetune.job import assemble_task, dev_sets_of, resolved
 from bertjax.model.bert import Params, init_params
 from bertjax.parallel.processes import Processes
-from bertjax.text.remote import Place, is_remote, place_of
+from bertjax.text.remote import Place, place_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.compatibility import check_compatible
@@ -97,10 +99,18 @@ def finished(directory: Place, job: Job) -> Result | None:
 
 def _measured(job: Job, content: TaskContent, directory: Place, outcome: Outcome, processes: Processes) -> Result:
     """Measure the weights that are kept, as they are on the disk, and write the results."""
+    dev_sets = dev_sets_of(job)
     with jax.set_mesh(job.mesh):
         params = restore_params(directory, job.blueprint.state.params)
-        figures = job.stages[0].evaluation(params)
-        files = _predicted(job, params, content, directory, processes)
+        measured = dev_sets.measure(params)
+        assert measured is not None, "nobody said no"
+        figures, outputs = measured
+        predicted = [(split, outputs[name]) for name, split in content.dev.items()]
+        for split in content.test.values():
+            found = dev_sets.predictor.predict(params, split.rows, dev_sets.objective)
+            assert found is not None, "nobody said no"
+            predicted.append((split, found[0]))
+    files = [path for each in predicted for path in _write(*each, directory)] if processes.first else []
     result = Result(
         job.config.directory,
         read_metadata(directory)["step"],
@@ -116,20 +126,13 @@ def _measured(job: Job, content: TaskContent, directory: Place, outcome: Outcome
     return result
 
 
-def _predicted(job: Job, params: Params, content: TaskContent, directory: Place, processes: Processes) -> list[str]:
-    """Predict every set, and let the first process write the files; gives their paths within the run's directory."""
-    predictor, objective = predictor_of(job)
-    files: list[str] = []
-    for split in (*content.dev.values(), *content.test.values()):
-        found = predictor.predict(params, split.rows, objective)
-        assert found is not None, "nobody said no"
-        if processes.first and not is_remote(directory):
-            files += _write(split, found[0], directory)
-    return files
-
-
-def _write(split: Split, outputs: Any, directory: Place) -> list[str]:
-    assert isinstance(directory, Path)
-    folder = directory / PREDICTIONS
-    folder.mkdir(exist_ok=True)
-    return [str(path.relative_to(directory)) for path in split.write(folder, outputs)]
+def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:
+    """Write what was predicted; gives the files' paths within the run's directory."""
+    if isinstance(directory, Path):
+        (directory / PREDICTIONS).mkdir(exist_ok=True)
+    paths = []
+    with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:
+        for path in split.write(Path(folder), outputs):
+            paths.append(f"{PREDICTIONS}/{path.relative_to(folder)}")
+            replace_text(directory / paths[-1], path.read_text(encoding="utf-8"))
+    return paths

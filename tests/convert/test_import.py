@@ -7,8 +7,6 @@ import dataclasses
 import json
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +15,7 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
+from bertjax.__main__ import main
 from bertjax.cli.use import import_model
 from bertjax.convert import compare
 from bertjax.convert.adapt import adapt
@@ -348,26 +347,25 @@ def test_longer_positions_repeat_and_more_segments_start_as_the_first(model: Tra
 
 
 @pytest.mark.long
-def test_the_command_line_imports_compares_and_exports(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
-    def bertjax(*arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=300
-        )
-
-    imported = bertjax("import", f"hf:{folder}", "--output", "run")
-    assert imported.returncode == 0, imported.stderr
-    assert "hidden states" in imported.stdout or "not compared" in imported.stdout
-    assert "imported to run" in imported.stdout
-    filled = bertjax("fill-mask", "run", "the [MASK] of drawings")
-    assert filled.returncode == 0, filled.stderr
-    exported = bertjax("export", "run", "--to", "huggingface", "--output", "again")
-    assert exported.returncode == 0, exported.stderr
+def test_the_command_line_imports_compares_and_exports(
+    model: TrainedModel,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", f"hf:{folder}", "--output", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "hidden states" in said or "not compared" in said
+    assert "imported to run" in said
+    assert main(["fill-mask", "run", "the [MASK] of drawings"]) == 0
+    assert main(["export", "run", "--to", "huggingface", "--output", "again"]) == 0
     assert "None by bertjax" in (tmp_path / "again" / "README.md").read_text()
     ours, theirs = (safetensors.numpy.load_file(f / "model.safetensors") for f in (tmp_path / "again", folder))
     assert ours.keys() == theirs.keys()
     for name in theirs:
         np.testing.assert_array_equal(ours[name], theirs[name])
-    refused = bertjax("import", f"hf:{folder}", "--output", "run")
-    assert refused.returncode == 1 and "not empty" in refused.stderr
-    unknown = bertjax("import", str(folder), "--output", "other")
-    assert unknown.returncode == 1 and f"write hf:{folder}" in unknown.stderr
+    capsys.readouterr()
+    assert main(["import", f"hf:{folder}", "--output", "run"]) == 1 and "not empty" in capsys.readouterr().err
+    assert main(["import", str(folder), "--output", "other"]) == 1 and f"write hf:{folder}" in capsys.readouterr().err

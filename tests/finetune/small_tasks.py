@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
+from exported_models import trained_model
 
 from bertjax.config import FinetuneConfig, MeshConfig, TaskConfig
 from bertjax.finetune.content import TaskContent
@@ -19,9 +19,6 @@ from bertjax.finetune.run import Start
 from bertjax.model.bert import init_params
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "convert"))
-from exported_models import trained_model
 
 COLOURS, BEASTS = ["red", "green", "blue"], ["cat", "dog", "owl", "fox"]
 WORDS = [*COLOURS, *BEASTS, "the", "a", "saw", "near", "is", "what", "colour", "?", "."]

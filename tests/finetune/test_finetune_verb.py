@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from small_tasks import sentences, small_start, write_classes
+from tiny_runs import digests, finish, stop_after
 
 from bertjax.__main__ import main
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.sources import as_run, write_run
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "training"))
-from tiny_runs import digests, finish, stop_after
 
 FEW = ["--data.sequence-length", "32", "--optimizer.learning-rate", "2e-3", "--compilation-cache", ""]
 

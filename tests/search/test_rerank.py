@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
 from exported_models import fine_tuned_model, trained_model
 
 from bertjax.__main__ import main

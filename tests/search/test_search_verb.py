@@ -6,14 +6,11 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
 from cranfield import write_beir
 from exported_models import trained_model, wordpiece
 

@@ -12,14 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fake_devices import xla_flags
+
 # Before the modules that import JAX, and as the tests have it.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_force_host_platform_device_count=1",
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
-)
+os.environ["XLA_FLAGS"] = xla_flags(devices=1)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np

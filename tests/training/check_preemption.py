@@ -19,14 +19,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from fake_devices import xla_flags
+
 # Before the modules that import JAX, and as the tests have it.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_force_host_platform_device_count=1",
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
-)
+os.environ["XLA_FLAGS"] = xla_flags(devices=1)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from generated_corpus import write_corpus
@@ -39,7 +35,7 @@ NOTICED = 60  # seconds to end after another's SIGKILL
 MOMENTS = [  # what the last line that was printed says of the moment, latest first
     ("training is complete", "report"),
     ("held out", "step, eval or save"),
-    ("pretraining", "step, eval or save"),
+    ("pretraining  ", "step, eval or save"),
     ("batches come through", "compile"),
     ("reads rows", "restore"),
     ("Gloo", "preparation"),
@@ -82,14 +78,15 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
     print(f"an undisturbed run takes {usual:.0f} s", flush=True)
 
     worst, moments, failures = {signal.SIGTERM: 0.0, signal.SIGKILL: 0.0}, Counter(), 0
-    for number in range(terms + kills):
+    while (number := moments.total()) < terms + kills:
         kind = signal.SIGTERM if number < terms else signal.SIGKILL
         run_dir = folder / f"run-{number}"
         victim, moment = rng.randrange(PROCESSES), rng.uniform(0.05, 0.95) * usual
         with start(run_dir) as group:
             time.sleep(moment)
             if any(code is not None for code in group.ended()):
-                print(f"{number}: ended before {moment:.1f} s", flush=True)
+                print(f"{number}: ended before {moment:.1f} s; drawn again", flush=True)
+                shutil.rmtree(run_dir)
                 continue
             log = "".join(group.logs)
             at = next((name for text, name in MOMENTS if text in log), "start")

@@ -21,6 +21,7 @@ def main() -> None:
     own.import_tensorflow()
     import tensorboardX  # noqa: F401
 
+    keep_the_programs_of_every_process()
     signal.signal(signal.SIGCHLD, reap)
     os.write(1, b"ready\n")
     while line := sys.stdin.readline():
@@ -29,6 +30,22 @@ def main() -> None:
         if child == 0:
             become(job)
         os.write(1, f"{child}\n".encode())
+
+
+def keep_the_programs_of_every_process() -> None:
+    """What processes on CPUs compile has a key of its own in each, but JAX lets the first alone keep its programs."""
+    from jax._src import compiler, distributed
+
+    keep, state = compiler._cache_write, distributed.global_state
+
+    def keep_as_the_first(*arguments: object) -> None:
+        number, state.process_id = state.process_id, 0
+        try:
+            keep(*arguments)
+        finally:
+            state.process_id = number
+
+    compiler._cache_write = keep_as_the_first
 
 
 def reap(*_: object) -> None:
