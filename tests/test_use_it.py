@@ -35,7 +35,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
 def test_every_command_runs(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(desk)
     assert [command[0] for command in COMMANDS] == ["finetune", "predict", "embed", "search", "attention", "export"]

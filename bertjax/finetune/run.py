@@ -128,11 +128,12 @@ def _measured(job: Job, content: TaskContent, directory: Place, outcome: Outcome
 
 def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:
     """Write what was predicted; gives the files' paths within the run's directory."""
-    if isinstance(directory, Path):
-        (directory / PREDICTIONS).mkdir(exist_ok=True)
     paths = []
     with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:
         for path in split.write(Path(folder), outputs):
             paths.append(f"{PREDICTIONS}/{path.relative_to(folder)}")
-            replace_text(directory / paths[-1], path.read_text(encoding="utf-8"))
+            place = directory / paths[-1]
+            if isinstance(place, Path):
+                place.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(place, path.read_text(encoding="utf-8"))
     return paths

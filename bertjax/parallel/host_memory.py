@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
+from typing import Any
 
 import jax
 
@@ -42,7 +43,7 @@ class Temporaries:
 
     def __init__(self) -> None:
         self._kept = jax.default_backend() == "cpu" and keep_freed_memory()
-        self._executables = 0
+        self._sizes: dict[int, int] = {}  # temporaries of each program that lives, in bytes
         self._bytes = 0
         self._places: list[int] = []
 
@@ -71,11 +72,16 @@ class Temporaries:
     def _known(self) -> bool:
         """Whether a program with temporaries of some size was compiled; the largest is taken to be the step's."""
         programs = jax.local_devices()[0].client.live_executables()
-        if len(programs) != self._executables:
-            self._executables = len(programs)
-            sizes = (program.get_compiled_memory_stats().temp_size_in_bytes for program in programs)
-            self._bytes = max(sizes, default=0)
+        if len(programs) != len(self._sizes):
+            # Half a millisecond each for large ones, so each is asked once; they can not be referred to weakly.
+            before = self._sizes
+            self._sizes = {id(x): before[id(x)] if id(x) in before else _temporaries(x) for x in programs}
+            self._bytes = max(self._sizes.values(), default=0)
         return self._bytes > _SMALL
+
+
+def _temporaries(program: Any) -> int:
+    return program.get_compiled_memory_stats().temp_size_in_bytes
 
 
 @functools.cache

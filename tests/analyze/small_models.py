@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
+from exported_models import trained_model
 
 from bertjax.analyze.sample_text import SampleText
 from bertjax.input.record_rows import Segments
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "convert"))
-from exported_models import trained_model
 
 _WORDS = """i went to the store at bought fresh straw ##berries sweet bank river money loan water sat on paid into muddy
 high interest account of a museum opened in drawings family gave it every year . , <b> & </script>"""

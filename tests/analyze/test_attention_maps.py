@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exported_models import trained_model
 
 from bertjax.analyze.attention_maps import exact_graphdef, look_inside, next_sentence, untrained_heads
 from bertjax.analyze.token_rows import read_row
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.model.bert import abstract_bert, bind
 from bertjax.training.run_directory import TrainedModel
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "convert"))
-from exported_models import trained_model
 
 LAYERS = 2
 PAIRS = [("The museum opened 1877", "drawings of the museum"), ("naive", "the and of the museum of drawings and the")]

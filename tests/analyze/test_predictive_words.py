@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from exported_models import trained_model
 
 from bertjax.analyze import predictive_words as measured
 from bertjax.analyze.token_rows import read_row
 from bertjax.model.bert import bind
 from bertjax.text.progress import no_progress
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "convert"))
-from exported_models import trained_model
 
 
 def test_the_predicting_word_lowers_the_probability_most(tmp_path, monkeypatch):

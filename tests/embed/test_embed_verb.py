@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
 from exported_models import trained_model
 
 import bertjax

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
 from exported_models import trained_model
 
 from bertjax.convert.compare import PAIRS

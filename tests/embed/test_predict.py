@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "convert"))
 from exported_models import fine_tuned_model, trained_model
 
 import bertjax

@@ -11,16 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from generated_corpus import write_corpus
+from tiny_runs import checkpoints, digests, write_recipe
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(REPOSITORY / "tests" / "training"))
-
-from generated_corpus import write_corpus  # noqa: E402
-from tiny_runs import checkpoints, digests, write_recipe  # noqa: E402
-
 LAUNCHER = [sys.executable, str(REPOSITORY / "launch" / "local.py"), "--processes", "2", "--fake-devices", "2"]
-QUICK = ["--training.steps", "8", "--training.checkpoint-every", "2", "--optimizer.warmup-steps", "5"]
-QUICK += ["--training.eval-every", "8", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
+QUICK = ["--training.steps", "80", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
+QUICK += ["--training.eval-every", "80", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
 
 
 class Launched:
@@ -77,23 +74,23 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
     with Launched(tmp_path / "run", source) as job:
-        job.until_saved(2)
+        job.until_saved(20)
         os.kill(job.child(1), signal.SIGKILL)
         said = job.ends_with(0)
     assert "process 1 ended with exit code 137; ending the others" in said
     assert re.search(r"goes on from the checkpoint of step \d+", said) and "\n[1] " in said
-    assert digests(tmp_path / "run")["at step"] == "8"
+    assert digests(tmp_path / "run")["at step"] == "80"
     assert (tmp_path / "run" / "report.html").is_file()
 
 
 @pytest.mark.long
 def test_a_preemption_ends_all_with_the_code_to_resume(source: Path, tmp_path: Path) -> None:
     with Launched(tmp_path / "run", source, "--training.steps", "4000") as job:
-        job.until_saved(2)
+        job.until_saved(20)
         job.process.send_signal(signal.SIGTERM)
         said = job.ends_with(75, 60)
     assert "goes on from" not in said
     saved = int(digests(tmp_path / "run")["at step"])
-    assert saved >= 2
+    assert saved >= 20
     with Launched(tmp_path / "run", source, "--training.steps", str(saved + 4)) as job:
         job.ends_with(0)
