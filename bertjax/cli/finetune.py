@@ -10,7 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertjax.config import FinetuneConfig, TaskConfig, override, render
+from bertjax.cli.together import require_same_config, say, speaker
+from bertjax.config import Config, FinetuneConfig, TaskConfig, override, render
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import open_source, require_source
 from bertjax.finetune.content import TaskContent
@@ -47,23 +48,40 @@ class Interrupted(Exception):
 def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Fine-tune for one task, or for every one of GLUE's that there is data for; every process does this."""
     require_source(arguments.init_from)
-    start = read_start(arguments.init_from)
-    names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
-    configured = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
-    bases = [base for base, _ in configured]
-    keep_compiled_programs(bases[0].compilation_cache)
+    early = _before_devices(overrides)
+    keep_compiled_programs(early.compilation_cache)
     try:
-        with join(bases[0].hosts) as processes:
-            say = _say if processes.first else _say_nothing
-            summaries = [_run_task(base, shown, start, arguments, processes, say) for base, shown in configured]
-            if processes.first:
-                _last_words(summaries, bases, say)
+        with join(early.hosts) as processes:
+            _finetune_all(arguments, overrides, processes)
     except Stopped as stopped:
-        _say(f"\n{stopped}")
+        say(f"\n{stopped}")
         return stopped.exit_code
     except Interrupted as interrupted:
         return interrupted.exit_code
     return 0
+
+
+def _before_devices(overrides: list[str]) -> Config:
+    """Who this process is and where programs are kept, which must be known before any device is used."""
+    chosen, wanted = [], False
+    for word in overrides:
+        if word.startswith("--"):
+            wanted = word.startswith(("--hosts.", "--compilation-cache", "--compilation_cache"))
+        chosen += [word] * wanted
+    return override(Config(), chosen, "bertjax finetune")
+
+
+def _finetune_all(arguments: argparse.Namespace, overrides: list[str], processes: Processes) -> None:
+    """Every task and its last words."""
+    tell = speaker(processes)
+    start = read_start(arguments.init_from)
+    names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
+    configured = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
+    for base, _ in configured:
+        require_same_config(base, processes)
+    summaries = [_run_task(base, shown, start, arguments, processes, tell) for base, shown in configured]
+    if processes.first:
+        _last_words(summaries, [base for base, _ in configured], tell)
 
 
 def read_start(source: str) -> Start:
@@ -116,6 +134,7 @@ def _run_task(
         for config in setting.runs:
             if content is None or config.task.examples:  # which examples is drawn by the seed
                 content = open_content(config, start.tokenizer)
+                processes.require_same("data of the task", content.fingerprint, "give every host the same files")
             if not told:
                 told = True
                 say(described(base.name, start, content))
@@ -173,11 +192,3 @@ def _last_words(summaries: list[TaskSummary], bases: list[FinetuneConfig], say: 
     say("\nwhat to try next:")
     say(f"  bertjax predict {best} 'A text.'        # in Python: bertjax.load({best!r}).predict(['A text.'])")
     say(f"  bertjax export {best} --to onnx")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 
 from bertjax.analyze.fill_mask import held_out_completions
 from bertjax.cli.recipe import configured_unseen
-from bertjax.config import Config, flatten, to_dict
+from bertjax.cli.together import require_same_config, say, speaker
+from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import read_source, require_source
@@ -26,8 +25,6 @@ from bertjax.training.stages import stages_of
 from bertjax.training.trainer import Outcome, Say, train
 
 COMPLETIONS = 5
-# Where things lie on a host, and which one it is.
-_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
 
 
 def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
@@ -39,16 +36,15 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     keep_compiled_programs(config.compilation_cache)
     try:
         with join(config.hosts) as processes:
-            say = _say if processes.first else _say_nothing
-            say(shown)
-            return _pretrain(config, processes, say)
+            speaker(processes)(shown)
+            return _pretrain(config, processes, speaker(processes))
     except Stopped as stopped:
-        _say(f"\n{stopped}")
+        say(f"\n{stopped}")
         return stopped.exit_code
 
 
 def _pretrain(config: Config, processes: Processes, say: Say) -> int:
-    _require_same_config(config, processes)
+    require_same_config(config, processes)
     config = preflight(config)
     if config.init_from:
         require_source(config.init_from)
@@ -57,7 +53,7 @@ def _pretrain(config: Config, processes: Processes, say: Say) -> int:
     job = assemble(config, content)
     say(describe(job))
     if processes.count > 1:
-        _say(describe_process(job))
+        print(describe_process(job), flush=True)
     outcome = train(job, say, (lambda: initial_params(job, say)) if config.init_from else None, processes)
     if outcome.exit_code:
         say(
@@ -88,36 +84,12 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     return content
 
 
-def _require_same_config(config: Config, processes: Processes) -> None:
-    """Raises ValueError naming the keys on which processes of one run differ, but for those that are a host's own."""
-    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
-    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len(set(processes.gather("digest of the config", digest))) == 1:
-        return
-    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
-    for number, other in enumerate(others, 1):
-        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
-        if differing:
-            raise ValueError(
-                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
-                "start all processes with the same recipe and overrides"
-            )
-
-
 def initial_params(job: Job, say: Say) -> Params:
     """The weights that `init_from` names, fitted to the job's model and vocabulary."""
     source = job.config.init_from
     params, notes = adapt(read_source(source), job.config.model, job.tokenizer)
     say("\n  ".join([f"starting from the weights of {source}", *notes]))
     return params
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass
 
 
 def finish(config: Config, content: TrainingData, outcome: Outcome) -> None:

@@ -1,10 +1,12 @@
-"""How well an encoder finds the documents of the Cranfield collection, beside BM25, and both together.
+"""How well an encoder finds the documents of the Cranfield collection, beside BM25, before and after reranking.
 
-    python tests/benchmarks/bench_retrieval.py --model hf:DIR --cranfield DIR --folder DIR [--max-length 256]
+    python tests/benchmarks/bench_retrieval.py --model hf:DIR --cranfield DIR --folder DIR [--max-length 256] [--train]
 
 Prints nDCG@10, recall@100 and MRR@10 of `bertjax search` for vectors, BM25 and both fused, with the document of each
 query whose code the collection does not explain taken for the best, and without it; then the same of BM25 over English
-stems without stop words, as Lucene's English analyzer has its terms. The index stays in --folder and is made once.
+stems without stop words, as Lucene's English analyzer has its terms. With --train, two queries in three have their
+judgements train an encoder and a reranker, and the figures are those of the third: untrained, trained, and reranked.
+What was made stays in --folder, and is not made again.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the index")
     parser.add_argument("--max-length", default="256", help="tokens of a row (%(default)s)")
+    parser.add_argument("--train", action="store_true", help="also train an encoder and a reranker")
     arguments = parser.parse_args()
     data = write_beir(arguments.cranfield, arguments.folder / "beir")
     index = ["--index", str(arguments.folder / "index"), "--documents", str(data / "corpus.jsonl")]
@@ -76,6 +79,26 @@ def main() -> None:
         assert bertjax(["search", arguments.model, *index, *queries, "--qrels", str(data / name)]) == 0
         figures = evaluate(by_stems, read_judgements(str(data / name)))
         print(f"  BM25 of English stems: {figures.ndcg:.4f} {figures.recall:.4f} {figures.reciprocal_rank:.4f}")
+    if arguments.train:
+        train(arguments, data, [*index, *queries])
+
+
+def train(arguments: argparse.Namespace, data: Path, searched: list[str]) -> None:
+    """Train on the one part of the queries, and print the figures of the other."""
+    folder, length = arguments.folder, ["--data.sequence-length", arguments.max_length]
+    made, encoder, reranker = (str(folder / name) for name in ("made", "encoder", "reranker"))
+    of_train, of_test = (["--qrels", str(data / f"{name}.tsv")] for name in ("train", "test"))
+    commands = [
+        ["search", arguments.model, *searched, *of_train, "--training-pairs", made],
+        ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", "--run-dir", encoder, *length],
+        ["finetune", "relevance", "--init-from", arguments.model, "--data", f"{made}/relevance", *length,
+         "--run-dir", reranker, "--epochs", "2", "--learning-rate", "5e-5"],
+        ["search", arguments.model, *searched, *of_test, "--rerank", reranker],
+        ["search", encoder, "--index", str(folder / "trained"), *searched[2:], *of_test, "--rerank", reranker],
+    ]  # fmt: skip
+    for command in commands:
+        print(f"\nbertjax {' '.join(command)}", flush=True)
+        assert bertjax(command) == 0
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from several_processes import Group
 from small_tasks import sentences, small_start, write_classes
 from tiny_runs import digests, finish, stop_after
 
@@ -49,6 +50,20 @@ def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> 
     assert results[0]["figures"] == results[1]["figures"]
     told = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("whole", "killed")]
     assert told[0] == told[1]
+
+
+def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data", train=48, dev=16)
+    for count, name in ((1, "one"), (2, "two")):
+        command = tuned(encoder, data, tmp_path / name, "--epochs", "2", "--batch-size", "16")
+        log = tmp_path / f"{name}.log"
+        with Group([sys.executable, "-m", "bertjax", *command], count, log, devices=2 // count) as group:
+            group.finish()
+    assert digests(tmp_path / "two") == digests(tmp_path / "one")
+    told = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("one", "two")]
+    assert told[0] == told[1]
+    assert (tmp_path / "two" / "huggingface" / "model.safetensors").is_file()
+    assert "best run" in group.logs[0] and "best run" not in group.logs[1]
 
 
 def test_seeds_make_a_table_and_the_best_run_is_exported(
