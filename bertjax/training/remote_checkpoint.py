@@ -44,7 +44,12 @@ class RemoteCheckpoints:
         self._folder = desk.folder / "checkpoint"
         self._keep_last, self._keep_every = keep_last, keep_every
         logging.getLogger("absl").addFilter(_is_worth_saying)
-        self._orbax = ocp.AsyncCheckpointer(_handler(), multiprocessing_options=alone())
+        self._orbax = ocp.AsyncCheckpointer(
+            _handler(),
+            # In the background, one process would await what another says of its own directory and then withdraws.
+            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+            multiprocessing_options=alone(),
+        )
         self._barrier = ocp.multihost.get_barrier_sync_fn()
         self._saves = 0
         self._upload: threading.Thread | None = None

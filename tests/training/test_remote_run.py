@@ -6,6 +6,7 @@ import time
 
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.futures import future as signals
 from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 
 from bertjax.text import remote
@@ -73,6 +74,17 @@ def test_a_checkpoint_comes_back_on_another_mesh(run, desk):
         assert restored.step == 5 and same(restored.state, wanted)
     assert read_metadata(run)["step"] == 5 and read_metadata(f"{run}/checkpoints/3")["step"] == 3
     assert not list(desk.folder.iterdir()), "what was made or copied is not needed any more"
+
+
+def test_processes_tell_each_other_nothing_of_their_own_folders(run, desk, monkeypatch):
+    """Orbax tells by names that all processes share: one would await a word that another withdraws, or that is not of
+    its own folder."""
+    told = []
+    monkeypatch.setattr(signals, "set_signals", lambda words, **_: told.extend(words))
+    monkeypatch.setattr(signals.AwaitableSignalsContract, "add_to_awaitable_signals_contract", told.extend)
+    monkeypatch.setattr(signals.AwaitableSignalsContract, "remove_all_awaitable_signals", told.append)
+    save(run, desk, 3)
+    assert told == []
 
 
 def test_only_what_is_asked_for_is_copied(run, desk, monkeypatch):
