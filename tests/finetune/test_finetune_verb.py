@@ -70,6 +70,7 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
     data = write_classes(tmp_path / "data", train=64, dev=16)
     arguments = tuned(encoder, data, tmp_path / "runs", "--seeds", "2", "--epochs", "1", "--batch-size", "16")
     assert main(arguments) == 0
