@@ -16,6 +16,7 @@ from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.job import resolved
 from bertjax.finetune.run import Result, Start, finetune, initial_params
 from bertjax.parallel.processes import alone
+from bertjax.text.remote import RemotePath
 from bertjax.training.checkpoint import BEST, DIRECTORY, read_metadata
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -99,6 +100,19 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(start: Start, tm
     write_classes(tmp_path / "data", train=80)
     with pytest.raises(ValueError, match="data_fingerprint"):
         run(config, start)
+
+
+def test_a_run_in_object_storage_leaves_what_one_on_the_disk_does(start: Start, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data", train=48, dev=16)
+    there = RemotePath("memory://finetuned/run")
+    for place in (there, tmp_path / "here"):
+        result = run(small_config("classification", start, data, place, epochs=1), start)
+        assert result.predictions == ("predictions/dev.tsv",)
+    for name in ("predictions/dev.tsv", "vocab.txt"):
+        assert (there / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    again, said = small_config("classification", start, data, there, epochs=1), list[str]()
+    run(again, start, said)
+    assert said == [f"{there}: finished before"]
 
 
 def test_a_head_is_drawn_by_the_seed_unless_it_is_of_the_same_task(start: Start, tmp_path: Path) -> None:
