@@ -10,8 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertjax.cli.together import require_same_config, say, speaker
-from bertjax.config import Config, FinetuneConfig, TaskConfig, override, render
+from bertjax.cli.together import print_now, require_same_config, speaker
+from bertjax.config import FinetuneConfig, TaskConfig, override, render
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import open_source, require_source
 from bertjax.finetune.content import TaskContent
@@ -48,40 +48,31 @@ class Interrupted(Exception):
 def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Fine-tune for one task, or for every one of GLUE's that there is data for; every process does this."""
     require_source(arguments.init_from)
-    early = _before_devices(overrides)
+    # Who this process is must be known before the model is read, which uses devices; the rest of the config needs it.
+    early = override(FinetuneConfig(), overrides, "bertjax finetune")
     keep_compiled_programs(early.compilation_cache)
     try:
         with join(early.hosts) as processes:
             _finetune_all(arguments, overrides, processes)
     except Stopped as stopped:
-        say(f"\n{stopped}")
+        print_now(f"\n{stopped}")
         return stopped.exit_code
     except Interrupted as interrupted:
         return interrupted.exit_code
     return 0
 
 
-def _before_devices(overrides: list[str]) -> Config:
-    """Who this process is and where programs are kept, which must be known before any device is used."""
-    chosen, wanted = [], False
-    for word in overrides:
-        if word.startswith("--"):
-            wanted = word.startswith(("--hosts.", "--compilation-cache", "--compilation_cache"))
-        chosen += [word] * wanted
-    return override(Config(), chosen, "bertjax finetune")
-
-
 def _finetune_all(arguments: argparse.Namespace, overrides: list[str], processes: Processes) -> None:
     """Every task and its last words."""
-    tell = speaker(processes)
+    say = speaker(processes)
     start = read_start(arguments.init_from)
     names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
     configured = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
     for base, _ in configured:
         require_same_config(base, processes)
-    summaries = [_run_task(base, shown, start, arguments, processes, tell) for base, shown in configured]
+    summaries = [_run_task(base, shown, start, arguments, processes, say) for base, shown in configured]
     if processes.first:
-        _last_words(summaries, [base for base, _ in configured], tell)
+        _last_words(summaries, [base for base, _ in configured], say)
 
 
 def read_start(source: str) -> Start:

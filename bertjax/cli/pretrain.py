@@ -6,7 +6,7 @@ import argparse
 
 from bertjax.analyze.fill_mask import held_out_completions
 from bertjax.cli.recipe import configured_unseen
-from bertjax.cli.together import require_same_config, say, speaker
+from bertjax.cli.together import print_now, require_same_config, speaker
 from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.huggingface import export_huggingface
@@ -36,10 +36,11 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
     keep_compiled_programs(config.compilation_cache)
     try:
         with join(config.hosts) as processes:
-            speaker(processes)(shown)
-            return _pretrain(config, processes, speaker(processes))
+            say = speaker(processes)
+            say(shown)
+            return _pretrain(config, processes, say)
     except Stopped as stopped:
-        say(f"\n{stopped}")
+        print_now(f"\n{stopped}")
         return stopped.exit_code
 
 
@@ -53,7 +54,7 @@ def _pretrain(config: Config, processes: Processes, say: Say) -> int:
     job = assemble(config, content)
     say(describe(job))
     if processes.count > 1:
-        print(describe_process(job), flush=True)
+        print_now(describe_process(job))
     outcome = train(job, say, (lambda: initial_params(job, say)) if config.init_from else None, processes)
     if outcome.exit_code:
         say(

@@ -15,10 +15,10 @@ _OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "co
 
 def speaker(processes: Processes) -> Say:
     """What the first process says is printed; it speaks for all."""
-    return say if processes.first else _say_nothing
+    return print_now if processes.first else _say_nothing
 
 
-def say(line: str) -> None:
+def print_now(line: str) -> None:
     """Print at once, for whoever reads a log as it grows."""
     print(line, flush=True)
 

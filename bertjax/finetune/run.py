@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.content import Split, TaskContent
-from bertjax.finetune.job import assemble_task, dev_sets_of, resolved
+from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.model.bert import Params, init_params
 from bertjax.parallel.processes import Processes
 from bertjax.text.remote import Place, place_of
@@ -99,17 +99,9 @@ def finished(directory: Place, job: Job) -> Result | None:
 
 def _measured(job: Job, content: TaskContent, directory: Place, outcome: Outcome, processes: Processes) -> Result:
     """Measure the weights that are kept, as they are on the disk, and write the results."""
-    dev_sets = dev_sets_of(job)
     with jax.set_mesh(job.mesh):
         params = restore_params(directory, job.blueprint.state.params)
-        measured = dev_sets.measure(params)
-        assert measured is not None, "nobody said no"
-        figures, outputs = measured
-        predicted = [(split, outputs[name]) for name, split in content.dev.items()]
-        for split in content.test.values():
-            found = dev_sets.predictor.predict(params, split.rows, dev_sets.objective)
-            assert found is not None, "nobody said no"
-            predicted.append((split, found[0]))
+        figures, predicted = _predicted(dev_sets_of(job), params, content)
     files = [path for each in predicted for path in _write(*each, directory)] if processes.first else []
     result = Result(
         job.config.directory,
@@ -124,6 +116,21 @@ def _measured(job: Job, content: TaskContent, directory: Place, outcome: Outcome
         document: dict[str, Any] = {"result": asdict(result), "metadata": metadata}
         replace_text(directory / RESULTS_FILE, json.dumps(document, indent=1) + "\n")
     return result
+
+
+def _predicted(
+    dev_sets: DevSets, params: Params, content: TaskContent
+) -> tuple[dict[str, float], list[tuple[Split, np.ndarray]]]:
+    """(figures of the development sets, the outputs for each of them and each test set)."""
+    measured = dev_sets.measure(params)
+    assert measured is not None, "nobody said no"
+    figures, outputs = measured
+    predicted = [(split, outputs[name]) for name, split in content.dev.items()]
+    for split in content.test.values():
+        found = dev_sets.predictor.predict(params, split.rows, dev_sets.objective)
+        assert found is not None, "nobody said no"
+        predicted.append((split, found[0]))
+    return figures, predicted
 
 
 def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:
