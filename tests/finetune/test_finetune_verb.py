@@ -86,7 +86,6 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert "was fine-tuned; its figures are in" in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, head, row in (
         ("CoLA", "", lambda n, text: f"gj04\t{int('red' in text)}\t\t{text}"),

@@ -41,7 +41,7 @@ def evaluations(directory: str, figure: str) -> dict[int, float]:
     ("task", "write", "figure", "least"),
     [
         ("classification", write_classes, "eval/accuracy", 0.9),
-        pytest.param("pos", write_tags, "eval/accuracy", 0.95, marks=pytest.mark.long),
+        ("pos", write_tags, "eval/accuracy", 0.95),
         ("squad", write_questions, "eval/exact_match", 0.9),
     ],
 )
