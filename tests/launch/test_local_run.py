@@ -16,8 +16,8 @@ from tiny_runs import checkpoints, digests, write_recipe
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = [sys.executable, str(REPOSITORY / "launch" / "local.py"), "--processes", "2", "--fake-devices", "2"]
-QUICK = ["--training.steps", "80", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
-QUICK += ["--training.eval-every", "80", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
+QUICK = ["--training.steps", "400", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
+QUICK += ["--training.eval-every", "400", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
 
 
 class Launched:
@@ -57,13 +57,15 @@ class Launched:
             self.process.kill()  # which ends those that it started, too
             self.process.wait()
 
-    def child(self, number: int) -> int:
-        """The process id of one of the processes."""
-        listed = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-        for line in listed.splitlines():
-            pid, parent, arguments = line.split(None, 2)
-            if int(parent) == self.process.pid and f"--hosts.process {number}" in arguments:
-                return int(pid)
+    def child(self, number: int, seconds: float = 60) -> int:
+        """The process id of one of the processes, once there is one."""
+        ps, end = ["ps", "-wweo", "pid=,ppid=,args="], time.monotonic() + seconds
+        while time.monotonic() < end:
+            listed = subprocess.run(ps, capture_output=True, text=True, check=True).stdout
+            for line in listed.splitlines():
+                pid, parent, arguments = line.split(None, 2)
+                if int(parent) == self.process.pid and f"--hosts.process {number}" in arguments:
+                    return int(pid)
         raise AssertionError(f"no process {number}:\n{listed}")
 
 
@@ -74,12 +76,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
     with Launched(tmp_path / "run", source) as job:
+        child = job.child(1)
         job.until_saved(20)
-        os.kill(job.child(1), signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
         said = job.ends_with(0)
     assert "process 1 ended with exit code 137; ending the others" in said
     assert re.search(r"goes on from the checkpoint of step \d+", said) and "\n[1] " in said
-    assert digests(tmp_path / "run")["at step"] == "80"
+    assert digests(tmp_path / "run")["at step"] == "400"
     assert (tmp_path / "run" / "report.html").is_file()
 
 

@@ -1,6 +1,7 @@
 """Worker processes: results of every unit, errors as they were raised, and a death told with its files."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -90,8 +91,7 @@ def wait_until(happened):
 
 
 def test_a_dead_worker_is_told_with_its_files():
-    with pytest.raises(
-        RuntimeError, match=r"^testing: a worker process died .* at one of: .*part4\.txt.*data\.workers"
-    ) as told:
+    with pytest.raises(RuntimeError, match=r"^testing: a worker process died .* at one of: .*data\.workers") as told:
         list(run_units(die_at_four, UNITS, "testing", workers=2))
-    assert "part0.txt" not in str(told.value)
+    named = re.findall(r"part\d\.txt", str(told.value))
+    assert "part4.txt" in named and len(named) <= 2

@@ -285,13 +285,13 @@ def test_killed_at_any_moment_it_goes_on(data, tmp_path, monkeypatch, workers):
     delay = random.Random(workers)
     for units in (1, 2, 2):
         before = len(list(folder.glob("unit-*.json")))
-        running = subprocess.Popen(script(tmp_path, data, units))
+        running = subprocess.Popen(script(tmp_path, data, units), stdout=subprocess.PIPE)
         while len(list(folder.glob("unit-*.json"))) < before + units - 1:
             time.sleep(0.001)
             assert running.poll() is None
         time.sleep(delay.random() / 50)
         running.send_signal(signal.SIGKILL)
-        running.wait()
+        running.communicate()  # ends when the last of its workers, which hold its output open, has ended too
         assert not list(Path(data.root).glob("store-????????????"))
     finished = list(folder.glob("unit-*.json"))
     assert finished
