@@ -1,9 +1,10 @@
-"""Batches of a task: its examples in a new order every epoch, padded to the longest of each batch."""
+"""Batches of a task: its examples in a new order every epoch, packed, or padded to the longest of each batch."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from bertjax.finetune.packing import find_places, lay_out
 from bertjax.finetune.rows import TaskRows
 from bertjax.input.feed import Batch, Rows
 from bertjax.input.randomness import derive_key, permute
@@ -17,33 +18,70 @@ _STEP_BEYOND = 128
 class TaskBatches:
     """Rows of a task, epoch after epoch: row n of a run is place n mod R of epoch n // R, as in pretraining.
 
-    A batch is as long as its longest row needs, rounded up to one of a few lengths; all of the global batch counts, so
-    that every process makes its rows of it equally long.
+    A global batch is that many examples. Those of a kind in `PACKED` share rows, which are fewer then; others have a
+    row each, as long as the longest needs, rounded up to one of a few lengths. All of the global batch counts, so that
+    the rows of every process are equally long, and as many for each of its devices.
     """
 
     shares = None
 
-    def __init__(self, rows: TaskRows, pad_id: int, max_length: int, seed: int) -> None:
-        """`max_length`: of a row, where the position table ends."""
+    def __init__(
+        self,
+        rows: TaskRows,
+        pad_id: int,
+        max_length: int,
+        seed: int,
+        *,
+        packed: bool = False,
+        shards: int = 1,
+        microbatches: int = 1,
+    ) -> None:
+        """`max_length`: of a row, where the position table ends. Packed rows are as many for each of the `shards` of a
+        batch, and for each of the `microbatches` of those."""
         self._rows, self._pad_id, self._max_length, self._seed = rows, pad_id, max_length, seed
+        self._packed, self._shards, self._microbatches = packed, shards, microbatches
         self.rows_per_epoch = len(rows)
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
-        """Those rows of the global batch of a step: arrays as `TaskRows` has them, but [B, L] per token."""
-        epochs, places = np.divmod(np.arange(global_batch_size) + step * global_batch_size, self.rows_per_epoch)
-        chosen = np.empty(global_batch_size, np.int64)
-        for epoch in np.unique(epochs):
-            of_it = epochs == epoch
-            key = derive_key(self._seed, "order of examples", int(epoch))
-            chosen[of_it] = permute(places[of_it], self.rows_per_epoch, key)
+        """What devices compute that would hold those rows of a global batch of single ones.
+
+        Arrays are as `TaskRows` has them, but [B, L] per token; for packed ones see `lay_out`.
+        """
+        chosen = self._chosen(step, global_batch_size)
+        if self._packed:
+            return self._shared(step, chosen, rows)
         length = padded_length(int(self._rows.lengths[chosen].max()), self._max_length)
         return padded(self._rows, chosen if rows is None else chosen[rows], length, self._pad_id)
 
     def spec(self, batch_size: int) -> dict[str, tuple[tuple[int | None, ...], type[np.generic]]]:
-        """Shape and dtype of every array; None is the length, which differs from batch to batch."""
-        of_tokens = {key: ((batch_size, None), array.dtype.type) for key, array in self._rows.tokens.items()}
-        of_rows = {key: ((batch_size, *array.shape[1:]), array.dtype.type) for key, array in self._rows.rows.items()}
+        """Shape and dtype of every array; None is what differs from batch to batch."""
+        first = None if self._packed else batch_size
+        of_tokens = {key: ((first, None), array.dtype.type) for key, array in self._rows.tokens.items()}
+        of_rows = {
+            key: ((first, *((None,) if self._packed else array.shape[1:])), array.dtype.type)
+            for key, array in self._rows.rows.items()
+        }
         return of_tokens | of_rows
+
+    def _chosen(self, step: int, count: int) -> np.ndarray:
+        """The numbers of the examples of a step: int64 [count]."""
+        epochs, places = np.divmod(np.arange(count) + step * count, self.rows_per_epoch)
+        chosen = np.empty(count, np.int64)
+        for epoch in np.unique(epochs):
+            of_it = epochs == epoch
+            key = derive_key(self._seed, "order of examples", int(epoch))
+            chosen[of_it] = permute(places[of_it], self.rows_per_epoch, key)
+        return chosen
+
+    def _shared(self, step: int, chosen: np.ndarray, rows: Rows) -> Batch:
+        key = derive_key(self._seed, "rows of examples", step)
+        places = find_places(self._rows.lengths[chosen], key, self._shards * self._microbatches)
+        if rows is not None:
+            share = len(chosen) // self._shards
+            shards = np.unique(np.arange(len(chosen))[rows] // share)
+            of_each = np.arange(places.rows).reshape(self._shards, -1)
+            places = places.within(of_each[shards].ravel())
+        return lay_out(self._rows, chosen, places, self._pad_id)
 
 
 def padded_length(needed: int, most: int) -> int:

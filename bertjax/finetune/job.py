@@ -13,11 +13,12 @@ from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.content import Split, TaskContent
 from bertjax.finetune.learning_rates import scale_by_depth
 from bertjax.finetune.objectives import OUTPUTS, PER_TOKEN, objective_of
+from bertjax.finetune.packing import PACKED
 from bertjax.finetune.predicting import Predictor
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.host_memory import keep_freed_memory
-from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.best import Patience
@@ -114,7 +115,15 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     objective = objective_of(content.kind, config.task.temperature)
     sequences = content.train.rows["cls_positions"].shape[1]
     longest = config.data.sequence_length * sequences
-    batches = TaskBatches(content.train, tokenizer.pad_id, longest, config.training.seed)
+    batches = TaskBatches(
+        content.train,
+        tokenizer.pad_id,
+        longest,
+        config.training.seed,
+        packed=content.kind in PACKED,
+        shards=batch_shards(mesh),
+        microbatches=config.training.grad_accum_steps,
+    )
     predictor = Predictor(
         make_predict_step(blueprint, (objective,), OUTPUTS[content.kind], deterministic=config.deterministic),
         mesh,

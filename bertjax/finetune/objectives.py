@@ -1,7 +1,8 @@
 """What a model is fine-tuned to do: the losses of the kinds of tasks, those of transformers' classes for them.
 
 Like those of pretraining every figure is a sum over weighted predictions until the one division over the global batch.
-The batch keys are those of `bertjax.finetune.rows.TaskRows`.
+The batch keys are those of `bertjax.finetune.rows.TaskRows`; of the kinds that can be packed a row may have several
+examples.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Outputs = Callable[[Any, jax.Array, Batch], jax.Array]
 
 
 def sequence_logits(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None) -> jax.Array:
-    """[B, labels]: of each row's one sequence."""
+    """[B, labels]: of each row's first sequence, its only one where someone asks."""
     return model.sequence_logits(hidden, batch["cls_positions"], keys)[:, 0]
 
 
@@ -46,6 +47,11 @@ def text_vectors(model: Any, hidden: jax.Array, batch: Batch, keys: Keys = None)
     return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
 
 
+def _numbers(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> jax.Array:
+    """[B, S]: the one number for each sequence of a row."""
+    return model.sequence_logits(hidden, batch["cls_positions"], keys)[:, :, 0]
+
+
 def _classified(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
     """Cross entropy and hits of [..., labels] against int32 [...], weighted."""
     nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -54,17 +60,17 @@ def _classified(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sum
 
 
 def _classification(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
-    logits = sequence_logits(model, hidden, batch, keys)
-    return _classified(logits, batch["labels"][:, 0], batch["label_weights"][:, 0])
+    logits = model.sequence_logits(hidden, batch["cls_positions"], keys)
+    return _classified(logits, batch["labels"], batch["label_weights"])
 
 
 def _regression(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
-    error = sequence_logits(model, hidden, batch, keys) - batch["labels"]
+    error = _numbers(model, hidden, batch, keys) - batch["labels"]
     return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
 
 def _relevance(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
-    logits, weights = sequence_logits(model, hidden, batch, keys), batch["label_weights"]
+    logits, weights = _numbers(model, hidden, batch, keys), batch["label_weights"]
     hits = ((logits > 0) == (batch["labels"] > 0.5)).astype(jnp.float32)
     nll = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
     return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}

@@ -68,4 +68,4 @@ class Predictor:
     def _batch(self, rows: TaskRows, chosen: np.ndarray) -> dict[str, jax.Array]:
         length = padded_length(int(rows.lengths[chosen].max()), self.max_length)
         local = padded(rows, chosen[local_rows(self.mesh, self.batch_size)], length, self.pad_id)
-        return to_global(self.mesh, local, self.batch_size)
+        return to_global(self.mesh, local)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -79,13 +80,23 @@ def local_rows(mesh: Mesh, global_batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate([everything[index[0]] for index in index_map.values()]))
 
 
-def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray], global_batch_size: int) -> dict[str, jax.Array]:
-    """This process's rows of a batch -> arrays sharded over the whole mesh."""
-    sharding = batch_sharding(mesh)
+def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """This process's rows of a batch -> arrays sharded over the whole mesh; every shard has as many rows."""
+    sharding, here = batch_sharding(mesh), len(local_shards(mesh))
+
+    def whole(rows: np.ndarray) -> tuple[int, ...]:
+        assert len(rows) % here == 0, "shards of unequal size"
+        return len(rows) // here * batch_shards(mesh), *rows.shape[1:]
+
     return {
-        key: jax.make_array_from_process_local_data(sharding, rows, (global_batch_size, *rows.shape[1:]))
-        for key, rows in local_batch.items()
+        key: jax.make_array_from_process_local_data(sharding, rows, whole(rows)) for key, rows in local_batch.items()
     }
+
+
+@functools.cache
+def local_shards(mesh: Mesh) -> np.ndarray:
+    """Which shards of each batch this process's devices hold, ascending: int64 [shards]."""
+    return local_rows(mesh, batch_shards(mesh))
 
 
 def place(tree: Any, shardings: Any) -> Any:

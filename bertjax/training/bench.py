@@ -215,7 +215,6 @@ def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
 
 def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stage: Stage, seconds: float) -> Steps:
     """Step as the trainer does, the host one step ahead of the device; a step's time is that between two ends."""
-    size = stage.training.global_batch_size
     in_flight: deque[jax.Array] = deque()
     ends, tokens, waited = [], [], 0.0
 
@@ -224,7 +223,7 @@ def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stag
         start = time.perf_counter()
         local = next(feed)
         waited += time.perf_counter() - start
-        state, metrics = step(state, to_global(mesh, local, size))
+        state, metrics = step(state, to_global(mesh, local))
         in_flight.append(metrics["tokens"])
 
     def end() -> None:

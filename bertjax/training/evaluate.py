@@ -82,7 +82,7 @@ class HeldOut:
     def __iter__(self) -> Iterator[dict[str, jax.Array]]:
         for number in range(self.count):
             local = self._batches.batch(number, self.global_batch_size, self._rows)
-            yield to_global(self._mesh, local, self.global_batch_size)
+            yield to_global(self._mesh, local)
 
     def next_sentence_majority(self) -> float:
         """Share of the more frequent next-sentence label over all pairs of the set."""

@@ -229,7 +229,7 @@ class Loop:
                 with self.times.measure("input_wait"), self.processes.taking_time("input"):
                     local = next(feed)
                 with self.times.measure("step"):
-                    batch = to_global(self.job.mesh, local, training.global_batch_size)
+                    batch = to_global(self.job.mesh, local)
                     self.temporaries.reuse()
                     state, metrics = rows.train_step(state, batch)
                     self.processes.begun()

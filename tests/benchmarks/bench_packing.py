@@ -54,7 +54,7 @@ class Run:
             for _ in range(steps):
                 batch = self.batches.batch(self.number, rows)
                 tokens += int((batch["sequence_ids"] > 0).sum())
-                self.state, metrics = self.step(self.state, to_global(self.mesh, batch, rows))
+                self.state, metrics = self.step(self.state, to_global(self.mesh, batch))
                 self.number += 1
             jax.block_until_ready(metrics)
         return tokens / (time.perf_counter() - start)

@@ -95,7 +95,7 @@ def ours(work: Work) -> Run:
             dropout_seed=0,
             deterministic=work.deterministic,
         )
-        data = to_global(mesh, work.batch(), work.rows)
+        data = to_global(mesh, work.batch())
 
     def run(count: int) -> None:
         nonlocal state

@@ -356,7 +356,7 @@ def losses_on(mesh: Mesh, config: ModelConfig, steps: int = 4) -> list[float]:
             dropout_seed=1,
         )
         for _ in range(steps):
-            state, metrics = step(state, to_global(mesh, batch, ROWS))
+            state, metrics = step(state, to_global(mesh, batch))
             losses.append(float(metrics["loss"]))
     return losses
 

@@ -98,6 +98,6 @@ def test_rows_come_back_where_they_were(mesh: MeshConfig) -> None:
     rows = local_rows(made, 16)
     np.testing.assert_array_equal(rows, np.arange(16))
     batch = {"x": np.arange(32).reshape(16, 2)}
-    placed = to_global(made, batch, 16)["x"]
+    placed = to_global(made, batch)["x"]
     assert placed.sharding == batch_sharding(made)
     np.testing.assert_array_equal(jax.device_get(placed), batch["x"])

@@ -53,7 +53,7 @@ def main() -> None:
         figures.begin(1.0)
         temporaries = Temporaries()
         for _ in range(steps):
-            on_device = to_global(mesh, batch, rows)
+            on_device = to_global(mesh, batch)
             temporaries.reuse()
             state, metrics = step(state, on_device)
             figures.add(metrics)

@@ -60,4 +60,4 @@ class Training:
 
     def on_devices(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         """The batch, on the mesh."""
-        return to_global(self.mesh, batch, len(batch["input_ids"]))
+        return to_global(self.mesh, batch)

@@ -91,7 +91,7 @@ def train_steps(job: Job, steps: int) -> dict[str, Any]:
         rows.batches, start_step=0, stop_step=steps, global_batch_size=size, rows=held, threads=1, engine="threads"
     ) as feed:
         for local in feed:
-            batch = to_global(job.mesh, local, size)
+            batch = to_global(job.mesh, local)
             digests.append(digests_of_rows(batch))
             state, metrics = rows.train_step(state, batch)
             losses.append(float(metrics["loss"]))

@@ -37,7 +37,7 @@ with jax.set_mesh(mesh):
     state = init_state(blueprint, model, optimizer, 0)
     step = stage_step(config, stages_of(config)[0], blueprint, optimizer)
     for batch in random_batches(5, rows=32, length=512, predictions=8, vocab_size=3000):
-        state, _ = step(state, to_global(mesh, batch, 32))
+        state, _ = step(state, to_global(mesh, batch))
 print(hashlib.sha256(b"".join(jax.device_get(x).tobytes() for x in jax.tree.leaves(state))).hexdigest())
 """
 

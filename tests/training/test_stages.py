@@ -161,7 +161,7 @@ def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path])
             data = replace(run.data, sequence_length=length, max_predictions=predictions)
             batches = PairBatches(store.split("train"), tokenizer, data, stages_of(run)[number].seed)
             for k in range(stop - start):
-                state, metrics = step(state, to_global(mesh, batches.batch(k, rows), rows))
+                state, metrics = step(state, to_global(mesh, batches.batch(k, rows)))
                 losses.append(float(metrics["loss"]))
     assert int(state.step) == 120
     logged = [(r["step"], r["train/loss"]) for r in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in r]

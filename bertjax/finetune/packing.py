@@ -1,0 +1,101 @@
+"""Several examples of a batch in one row, each as it would be in a row of its own: less padding is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.finetune.rows import TaskRows
+from bertjax.input.feed import Batch
+from bertjax.input.packing import pack
+from bertjax.text.ragged import before_in_row, places_in
+
+# Kinds of tasks whose predictions need nothing of the row that they are in but its tokens.
+PACKED = ("sequence", "regression", "relevance", "tokens")
+
+# Every shape is a program to compile. Long rows leave fewer gaps at their ends, but cost more attention.
+_LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)
+_STEP_BEYOND = 128
+_LONG_ENOUGH = 128
+_ROWS_AT_LEAST = 8  # where examples are short enough for it: a few devices then all have work
+_TOKENS_PER_SLOT = 8
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where n examples lie in `rows` rows of `length` tokens with room for `slots` examples each; int64 [n]."""
+
+    rows: int
+    length: int
+    slots: int
+    example: np.ndarray  # its number among those that were given
+    row: np.ndarray  # ascending
+    slot: np.ndarray
+    start: np.ndarray  # its first token in the row
+
+    def within(self, rows: np.ndarray) -> Places:
+        """Those in some of the rows (ascending), whose places are counted among these."""
+        new = np.full(self.rows, -1)
+        new[rows] = np.arange(len(rows))
+        here = new[self.row] >= 0
+        kept = (part[here] for part in (self.example, new[self.row], self.slot, self.start))
+        return Places(len(rows), self.length, self.slots, *kept)
+
+
+def find_places(lengths: np.ndarray, key: int, multiple: int = 1) -> Places:
+    """Rows for examples of these lengths, int64 [n]; which of one length goes where is drawn under `key`.
+
+    Nothing depends on `multiple` but the number of empty rows at the end, which makes that of all rows a multiple of
+    it: so examples, and with them dropout's masks, are the same on every mesh.
+    """
+    total, longest = int(lengths.sum()), int(lengths.max())
+    length = _length_for(max(longest, min(_LONG_ENOUGH, -(-total // _ROWS_AT_LEAST))))
+    slots = length // _TOKENS_PER_SLOT
+    packing = pack(lengths, length, slots, key)
+    row = np.repeat(np.arange(len(packing)), np.diff(packing.offsets))
+    example = packing.order.astype(np.int64)
+    return Places(
+        -(-_few(len(packing)) // multiple) * multiple,
+        length,
+        slots,
+        example,
+        row,
+        before_in_row(row, np.ones_like(row)),
+        before_in_row(row, lengths[example]),
+    )
+
+
+def _length_for(needed: int) -> int:
+    beyond = -(-needed // _STEP_BEYOND) * _STEP_BEYOND
+    return next((length for length in _LENGTHS if length >= needed), beyond)
+
+
+def _few(rows: int) -> int:
+    """So many rows or at most a quarter, of many an eighth, more: few numbers of rows come up."""
+    step = 1 if rows <= 8 else max(2, 1 << (rows - 1).bit_length() - 4)
+    return -(-rows // step) * step
+
+
+def lay_out(rows: TaskRows, chosen: np.ndarray, places: Places, pad_id: int) -> Batch:
+    """The batch of the examples `rows[chosen]` at their places.
+
+    Arrays are those of `TaskRows`, [R, L] per token and [R, S] per example, with zeros (`label_weights` 0) where there
+    is none; `sequence_ids` count the examples of a row from 1.
+    """
+    numbers = chosen[places.example]
+    lengths = rows.lengths[numbers]
+    source = places_in(rows.offsets[numbers], lengths)
+    target = places_in(places.row * places.length + places.start, lengths)
+    batch = {}
+    for key, flat in rows.tokens.items():
+        array = np.full(places.rows * places.length, pad_id if key == "input_ids" else 0, flat.dtype)
+        array[target] = np.repeat(places.slot + 1, lengths) if key == "sequence_ids" else flat[source]
+        batch[key] = array.reshape(places.rows, places.length)
+    for key, array in rows.rows.items():
+        assert array.shape[1:] == (1,), "packed rows are of kinds with one of each an example"
+        table = np.zeros((places.rows, places.slots), array.dtype)
+        table[places.row, places.slot] = array[numbers, 0]
+        batch[key] = table
+    batch["cls_positions"][places.row, places.slot] += places.start.astype(np.int32)
+    return batch

@@ -1,0 +1,68 @@
+"""What a small network of a kind of task makes of one batch, on a mesh of so many devices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from bertjax.config import MeshConfig
+from bertjax.finetune.job import headed
+from bertjax.finetune.objectives import OUTPUTS, objective_of
+from bertjax.finetune.run import Start
+from bertjax.model.bert import Params, init_params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.training.state import draw_blueprint, state_of
+from bertjax.training.step import averages, make_predict_step, make_train_step
+
+TEMPERATURE = 0.1
+
+
+class OneStep(NamedTuple):
+    """Figures and outputs of a batch, and the gradient of its loss."""
+
+    figures: dict[str, float]
+    outputs: np.ndarray
+    gradient: Params
+
+
+def one_step(
+    kind: str, devices: int, batch: dict[str, np.ndarray], start: Start, labels: int = 0, microbatches: int = 1
+) -> OneStep:
+    """Without dropout, from weights of a fixed seed."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    config, optimizer = headed(start.model, kind, labels), optax.identity()
+    blueprint = draw_blueprint(config, optimizer, mesh)
+    objectives = (objective_of(kind, TEMPERATURE),)
+    params = init_params(config, jax.random.key(3))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, blueprint.shardings.params)
+        outputs, sums = make_predict_step(blueprint, objectives, OUTPUTS[kind])(placed, to_global(mesh, batch))
+        # A step of rate 1 without an update rule is the gradient.
+        step = make_train_step(
+            blueprint,
+            objectives,
+            optimizer,
+            lambda _: 1.0,
+            clip_norm=1e9,
+            grad_accum_steps=microbatches,
+            dropout_seed=None,
+        )
+        born = jax.jit(lambda params: state_of(params, optimizer), out_shardings=blueprint.shardings)(placed)
+        state, metrics = step(born, to_global(mesh, batch))
+        figures = {name: float(value) for name, value in averages(sums, sums, objectives).items()}
+        assert figures[f"{kind}_loss"] == pytest.approx(float(metrics[f"{kind}_loss"]), rel=1e-6)
+        after = jax.device_get(state.params)
+    gradient = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), params, after)
+    return OneStep(figures, np.asarray(outputs), gradient)
+
+
+def require_equal_gradients(one: Params, other: Params, tolerance: float = 2e-5) -> None:
+    """By the norm of their difference, of the gradient's own."""
+    scale = float(optax.tree.norm(one))
+    assert scale > 1e-3
+    assert float(optax.tree.norm(optax.tree.sub(one, other))) < tolerance * scale

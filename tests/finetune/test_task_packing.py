@@ -1,0 +1,166 @@
+"""Examples that share rows: each is there once, as it is, and loss and gradient are those of single rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from one_step import one_step, require_equal_gradients
+from small_tasks import COLOURS, sentences, small_start
+
+from bertjax.finetune.batches import TaskBatches, padded
+from bertjax.finetune.encoding import encode_texts
+from bertjax.finetune.examples import TaggedSentence, TextExample
+from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.packing import PACKED, find_places, lay_out
+from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.run import Start
+from bertjax.finetune.tag_windows import TagCounts, tag_windows
+from bertjax.input.feed import open_feed
+
+some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
+
+
+@given(some_lengths, st.integers(0, 2**40), st.integers(1, 12))
+def test_every_example_has_a_place_of_its_own(lengths: list[int], key: int, multiple: int) -> None:
+    sizes = np.array(lengths, np.int64)
+    places = find_places(sizes, key, multiple)
+    assert sorted(places.example) == list(range(len(lengths)))
+    assert places.rows % multiple == 0 and (places.row < places.rows).all() and (places.slot < places.slots).all()
+    assert len({*zip(places.row.tolist(), places.slot.tolist(), strict=True)}) == len(lengths)
+    taken = np.zeros((places.rows, places.length), int)
+    for example, row, start in zip(places.example, places.row, places.start, strict=True):
+        assert start + sizes[example] <= places.length
+        taken[row, start : start + sizes[example]] += 1
+    assert taken.max() == 1 and taken.sum() == sizes.sum()
+    # Dropout's masks go by row and place: they may not depend on how many devices there are.
+    alone = find_places(sizes, key)
+    assert alone.length == places.length and alone.rows <= places.rows
+    for name in ("example", "row", "slot", "start"):
+        assert (getattr(alone, name) == getattr(places, name)).all()
+
+
+def test_little_padding_and_few_shapes() -> None:
+    draw = np.random.default_rng(0)
+    # As SST-2 and MRPC have them: mean 13.5 and 53 tokens.
+    for mean, most_shapes in ((13.5, 5), (53, 5)):
+        shapes, real, computed = set(), 0, 0
+        for batch in range(200):
+            lengths = np.clip(draw.gamma(4, mean / 4, 32).astype(np.int64), 3, 120)
+            places = find_places(lengths, batch)
+            shapes.add((places.rows, places.length))
+            real, computed = real + lengths.sum(), computed + places.rows * places.length
+        assert computed < 1.2 * real and len(shapes) <= most_shapes
+
+
+def test_short_rows_where_several_devices_would_have_none() -> None:
+    places = find_places(np.full(32, 13), 0)
+    assert (places.rows, places.length) == (8, 64)
+    assert find_places(np.array([200]), 0).length == 256 and find_places(np.array([3]), 0).length == 16
+
+
+def rows_of(lengths: list[int], first_label: int = 0) -> TaskRows:
+    """Row i holds the tokens 1000 i, 1000 i + 1, ..., and the label i."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = np.concatenate([1000 * number + np.arange(length) for number, length in enumerate(lengths)])
+    tokens = {"input_ids": ids.astype(np.int32), "sequence_ids": np.ones(len(ids), np.int32)}
+    labels = first_label + np.arange(len(lengths), dtype=np.int32)[:, None]
+    ones, zeros = np.ones((len(lengths), 1), np.float32), np.zeros((len(lengths), 1), np.int32)
+    return TaskRows(offsets, tokens, {"labels": labels, "label_weights": ones, "cls_positions": zeros})
+
+
+@given(some_lengths, st.integers(0, 2**40))
+def test_an_example_lies_in_its_row_as_it_is(lengths: list[int], key: int) -> None:
+    rows = rows_of(lengths)
+    chosen = np.random.default_rng(key).permutation(len(lengths))
+    batch = lay_out(rows, chosen, find_places(rows.lengths[chosen], key), pad_id=-7)
+    found = []
+    for row, slot in np.argwhere(batch["label_weights"] > 0):
+        number, start = int(batch["labels"][row, slot]), int(batch["cls_positions"][row, slot])
+        here = batch["sequence_ids"][row] == slot + 1
+        assert np.flatnonzero(here)[0] == start
+        assert batch["input_ids"][row, here].tolist() == [*range(1000 * number, 1000 * number + lengths[number])]
+        found.append(number)
+    assert sorted(found) == list(range(len(lengths)))
+    padding = batch["sequence_ids"] == 0
+    assert (batch["input_ids"][padding] == -7).all() and (~padding).sum() == sum(lengths)
+
+
+LENGTHS = [3, 17, 5, 9, 30, 4, 8, 12, 21, 2, 40, 6]
+
+
+def test_devices_of_a_host_get_their_rows_of_the_whole_batch() -> None:
+    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=3, packed=True, shards=4, microbatches=2)
+    for step in range(6):
+        whole = batches.batch(step, 16)
+        rows = len(whole["input_ids"])
+        assert rows % 8 == 0
+        for host, shards in ((slice(0, 8), [0, 1]), (np.array([8, 9, 10, 11]), [2]), (np.arange(12, 16), [3])):
+            part = batches.batch(step, 16, host)
+            of_each = np.arange(rows).reshape(4, -1)[shards].ravel()
+            assert all((part[key] == whole[key][of_each]).all() for key in whole)
+
+
+def test_every_epoch_has_every_example_once_whatever_the_devices() -> None:
+    few = TaskBatches(rows_of(LENGTHS, 1), 0, 64, seed=3, packed=True)
+    many = TaskBatches(rows_of(LENGTHS, 1), 0, 64, seed=3, packed=True, shards=8)
+    for step in range(3):
+        one, other = few.batch(step, len(LENGTHS)), many.batch(step, len(LENGTHS))
+        assert sorted(one["labels"][one["label_weights"] > 0]) == list(range(1, 1 + len(LENGTHS)))
+        for key, rows in one.items():
+            assert (other[key][: len(rows)] == rows).all() and not other["sequence_ids"][len(rows) :].any()
+
+
+@pytest.mark.parametrize("engine", ["tf.data", "threads"])
+def test_a_feed_takes_batches_of_changing_shape(engine: str) -> None:
+    if engine == "tf.data":
+        pytest.importorskip("tensorflow")
+    batches = TaskBatches(rows_of(LENGTHS * 3), 0, 64, seed=5, packed=True)
+    with open_feed(batches, start_step=2, stop_step=9, global_batch_size=11, threads=2, engine=engine) as feed:
+        found = list(feed)
+    wanted = [batches.batch(step, 11) for step in range(2, 9)]
+    assert len({batch["input_ids"].shape for batch in wanted}) > 1
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(ours[key].dtype == theirs[key].dtype and (ours[key] == theirs[key]).all() for key in ours)
+
+
+COUNT = 24
+
+
+def encoded(kind: str, start: Start) -> TaskRows:
+    """Rows of a kind of task, with labels and weights that differ."""
+    texts = sentences(COUNT, 1)
+    weights = [1.0, 0.5, 2.0]
+    if kind == "tokens":
+        tagged = [
+            TaggedSentence("here", str(n), words, tuple(COLOURS[len(word) % 3] for word in words))
+            for n, words in enumerate(tuple(text.split()) for text in texts)
+        ]
+        return tag_windows(tagged, COLOURS, start.tokenizer, 32, TagCounts(), label_weights=weights).rows
+    labels = [text.split()[1] if kind == "sequence" else float(n % 2) for n, text in enumerate(texts)]
+    others = sentences(COUNT, 2)
+    examples = [TextExample("here", str(n), (texts[n], others[n]), labels[n]) for n in range(COUNT)]
+    given = {"label_weights": weights} if kind == "sequence" else {}
+    return encode_texts(examples, kind, COLOURS, start.tokenizer, 32, RowCounts(), **given)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_loss_and_gradient_are_those_of_single_rows(kind: str, tmp_path: Path) -> None:
+    start = small_start(tmp_path)
+    rows = encoded(kind, start)
+    labels = len(COLOURS) if kind in ("sequence", "tokens") else 0
+    everything, pad_id = np.arange(COUNT), start.tokenizer.pad_id
+    single = one_step(kind, 1, padded(rows, everything, 32, pad_id), start, labels)
+    packed = lay_out(rows, everything, find_places(rows.lengths, 3), pad_id)
+    assert len(packed["input_ids"]) < COUNT and packed["sequence_ids"].max() > 2
+    shared = one_step(kind, 1, packed, start, labels)
+    assert shared.figures == pytest.approx(single.figures, rel=2e-6)
+    require_equal_gradients(single.gradient, shared.gradient, 5e-6)
+    spread = lay_out(rows, everything, find_places(rows.lengths, 3, 8), pad_id)
+    parted = one_step(kind, 4, spread, start, labels, microbatches=2)
+    assert parted.figures == pytest.approx(single.figures, rel=2e-6)
+    require_equal_gradients(single.gradient, parted.gradient, 5e-6)
