@@ -17,6 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
+from bertjax.model.recomputed import recomputed
 from bertjax.parallel.sharding import spec
 
 # `splash_interpreted` runs splash's kernels on any platform, op by op, so that they can be tested without a TPU.
@@ -66,7 +67,14 @@ def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.
 
     The softmax is computed in float32 whatever the dtype of q.
     """
-    scores = jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
+    return _softmax(_scores(q, k), seen)
+
+
+def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    return jnp.einsum("BLHK,BMHK->BHLM", q * (q.shape[-1] ** -0.5), k, preferred_element_type=jnp.float32)
+
+
+def _softmax(scores: jax.Array, seen: jax.Array) -> jax.Array:
     return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
 
 
@@ -78,10 +86,14 @@ def xla_attention(
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """The formula as it stands, over the tokens that are seen, bool [B, L, L]."""
-    probs = attention_probabilities(q, k, seen)
-    probs = dropout(probs.astype(q.dtype), dropout_keys, ATTENTION_PROBS, dropout_rate)
-    return jnp.einsum("BHLM,BMHK->BLHK", probs, v)
+    """The formula as it stands, over the tokens that are seen, bool [B, L, L]; of [B, H, L, L] it keeps the scores."""
+
+    @recomputed
+    def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
+        probs = dropout(_softmax(scores, seen).astype(v.dtype), keys, ATTENTION_PROBS, dropout_rate)
+        return jnp.einsum("BHLM,BMHK->BLHK", probs, v)
+
+    return mixed(_scores(q, k), seen, v, dropout_keys)
 
 
 def cudnn_attention(

@@ -2,15 +2,19 @@
 
 A mask bit is a hash of the element's place in its row under a key of the row, so it does not depend on how the batch
 is split over devices or microbatches, needs no stored generator, and costs a few integer operations that fuse with
-the multiplication they guard (a threefry mask costs several times as much and must be kept for the backward pass).
+the multiplication they guard, in the backward pass once more (a threefry mask costs several times as much and has to be
+kept for it).
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+
+from bertjax.model.recomputed import recomputed
 
 # Sites within a layer, or around the layers. Values are part of a run's identity: changing one changes every mask.
 EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)
@@ -48,9 +52,14 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); keys None = evaluation, x unchanged."""
     if keys is None or rate == 0.0:
         return x
+    assert math.prod(x.shape[1:]) < 2**32, "an element's place in its row must fit 32 bits"
+    return _dropped(x, fold(keys, site), rate)
+
+
+@partial(recomputed, static=(2,))
+def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     inner = x.shape[1:]
-    assert math.prod(inner) < 2**32, "an element's place in its row must fit 32 bits"
     place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner)
-    key = fold(keys, site).reshape(-1, *[1] * len(inner))
+    key = keys.reshape(-1, *[1] * len(inner))
     keep = _high_bits(place ^ key) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)

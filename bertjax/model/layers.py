@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +14,17 @@ from bertjax.model.attention import SelfAttention
 from bertjax.model.attention_backends import Backend
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.parameters import ones, weight, zeros
+from bertjax.model.recomputed import recomputed
 from bertjax.parallel.sharding import constrain
 
 
+@recomputed
 def gelu(x: jax.Array) -> jax.Array:
     """x Phi(x) through erf, as Hugging Face computes it; jax.nn.gelu goes through erfc, which takes twice as long."""
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
-ACTIVATIONS = {"gelu": gelu, "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True)}
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": recomputed(partial(jax.nn.gelu, approximate=True))}
 
 
 class Dense(nnx.Module):
@@ -46,11 +49,15 @@ class LayerNorm(nnx.Module):
         self.epsilon = config.layer_norm_eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        centred = wide - wide.mean(axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
-        return y.astype(x.dtype)
+        return _normalized(x, self.scale[...], self.bias[...], self.epsilon)
+
+
+@partial(recomputed, static=(3,))
+def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
 
 
 class FeedForward(nnx.Module):
