@@ -2,7 +2,8 @@
 
 It takes the run's own arguments and keeps `RUN/checkpoints/<step>`. What goes wrong stands in STAND_IN, words of
 `PROCESS:STEP:WHAT`, each of which happens once, or in every attempt if STEP is `always`: `kill` it kills itself, a
-number is the exit code it leaves with. Told to end it saves, unless another one has come to grief meanwhile.
+number is the exit code it leaves with, `wait` it leaves RUN/waiting-PID and goes on when there is RUN/go. Told to end
+it saves, unless another one has come to grief meanwhile.
 """
 
 import os
@@ -28,8 +29,9 @@ def main() -> int:
     where = f" of {keys['--hosts.processes']} at {keys.get('--hosts.coordinator')}" if several else ""
     say(f"process {me}{where} begins at step {first}")
     for step in range(first + 1, int(keys["--training.steps"]) + 1):
+        meet_the_others(run, keys, step, told)
         time.sleep(SECONDS_A_STEP)
-        come_to_grief(run, me, step)
+        come_to_grief(run, me, step, told)
         lost = several and misfortunes(run) != marks
         if told and lost:
             return 75
@@ -59,9 +61,31 @@ def save(run: Path, step: int) -> None:
     (run / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
 
 
-def come_to_grief(run: Path, me: int, step: int) -> None:
+def meet_the_others(run: Path, keys: dict[str, str], step: int, told: list[int]) -> None:
+    """Wait for the other processes of this machine before a step, as a real one does: one of them may be slow, or dead.
+
+    Stand-ins for clusters may run one host after the other, and those hosts do not wait.
+    """
+    host, _, port = keys.get("--hosts.coordinator", "").partition(":")
+    if host != "127.0.0.1":
+        return
+    folder = run / f"met-{port}"  # the launcher takes another port for each attempt
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{step}-{keys['--hosts.process']}").touch()
+    all_of_them = [folder / f"{step}-{number}" for number in range(int(keys["--hosts.processes"]))]
+    while not told and not all(one.exists() for one in all_of_them):
+        time.sleep(0.002)
+
+
+def come_to_grief(run: Path, me: int, step: int, told: list[int]) -> None:
     for word in os.environ.get("STAND_IN", "").split():
         process, at, what = word.split(":")
+        if what == "wait":
+            if (process, at) == (str(me), str(step)):
+                (run / f"waiting-{os.getpid()}").touch()
+                while not told and not (run / "go").exists():
+                    time.sleep(0.01)
+            continue
         mark = run / f"happened-{word.replace(':', '-')}"
         if int(process) != me or (at != "always" and (int(at) > step or mark.exists())):
             continue

@@ -16,8 +16,8 @@ from tiny_runs import checkpoints, digests, write_recipe
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = [sys.executable, str(REPOSITORY / "launch" / "local.py"), "--processes", "2", "--fake-devices", "2"]
-QUICK = ["--training.steps", "400", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
-QUICK += ["--training.eval-every", "400", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
+QUICK = ["--training.steps", "160", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
+QUICK += ["--training.eval-every", "160", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
 
 
 class Launched:
@@ -43,7 +43,7 @@ class Launched:
             assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()
             time.sleep(0.02)
 
-    def ends_with(self, code: int, seconds: float = 180) -> str:
+    def ends_with(self, code: int, seconds: float = 900) -> str:
         """Wait for the end; returns what was printed."""
         ended = self.process.wait(seconds)
         assert ended == code, self.log.read_text()
@@ -82,7 +82,7 @@ def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
         said = job.ends_with(0)
     assert "process 1 ended with exit code 137; ending the others" in said
     assert re.search(r"goes on from the checkpoint of step \d+", said) and "\n[1] " in said
-    assert digests(tmp_path / "run")["at step"] == "400"
+    assert digests(tmp_path / "run")["at step"] == "160"
     assert (tmp_path / "run" / "report.html").is_file()
 
 

@@ -6,6 +6,7 @@ they start in place of a run is `stand_in.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -171,37 +172,28 @@ TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2
 
 def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
-    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", "--training.steps", "100"]
-    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
-    wait_for(lambda: (run / "checkpoints" / "5").is_dir(), process)
-    hosts = sorted((world / "hosts").iterdir())
-    assert [host.name for host in hosts] == ["mine-0", "mine-1"]
-    (world / "state").write_text("SUSPENDED\n")
-    for host in hosts:
-        kill_session(int((host / "bertjax" / "build" / "detached" / "pid").read_text()))
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
+    process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
+    switch_off_hosts("SUSPENDED", world, run, process)
     said = said_by(process)
     assert "the TPU was preempted; asking for another one" in said and "done; everything is in" in said
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
-    assert (run / "checkpoints" / "100").is_dir() and not (world / "state").exists()
+    assert (run / "checkpoints" / "20").is_dir() and not (world / "state").exists()
 
 
 def test_a_tpu_that_fails_later_is_asked_for_again_and_one_that_never_came_is_not(
     cloud: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
-    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", "--training.steps", "100"]
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     (world / "state").write_text("FAILED\n")
-    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
+    process = cloud("tpu_vm.sh", *TPU, *keys)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in said, said
     (world / "state").unlink()
-    process = cloud("tpu_vm.sh", *TPU, *keys, "--training.checkpoint-every", "5")
-    wait_for(lambda: (run / "checkpoints" / "5").is_dir(), process)
-    hosts = sorted((world / "hosts").iterdir())
-    (world / "state").write_text("FAILED\n")
-    for host in hosts:
-        kill_session(int((host / "bertjax" / "build" / "detached" / "pid").read_text()))
+    process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
+    switch_off_hosts("FAILED", world, run, process)
     said = said_by(process)
     assert "the TPU is lost; asking for another one" in said and "done; everything is in" in said
 
@@ -212,6 +204,20 @@ def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subproces
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "workers ended with exit code 2" in said, said
     assert "queued-resources delete mine --zone=z --force" in said and (tmp_path / "cloud" / "state").exists()
+
+
+def switch_off_hosts(state: str, world: Path, run: Path, process: subprocess.Popen) -> None:
+    """Take a TPU away while both of its hosts wait amid the run, and let the next one go on."""
+    wait_for(lambda: len(list(run.glob("waiting-*"))) == 2, process)
+    assert (run / "checkpoints" / "5").is_dir()
+    hosts = sorted((world / "hosts").iterdir())
+    assert [host.name for host in hosts] == ["mine-0", "mine-1"]
+    # Read first: as soon as the state is known the launcher removes them.
+    leaders = [int((host / "bertjax" / "build" / "detached" / "pid").read_text()) for host in hosts]
+    (world / "state").write_text(f"{state}\n")
+    for leader in leaders:
+        kill_session(leader)
+    (run / "go").touch()
 
 
 def kill_session(leader: int) -> None:
@@ -225,7 +231,8 @@ def kill_session(leader: int) -> None:
     for pid in family:
         family += children.get(pid, [])
     for pid in family:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may follow its parent by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
