@@ -35,12 +35,12 @@ def tuned(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "cla
 
 def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=160)
-    more = ["--epochs", "6", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
+    more = ["--epochs", "12", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
     program = [sys.executable, "-m", "bertjax"]
     finish([*program, *tuned(encoder, data, tmp_path / "whole", *more)], tmp_path / "whole.log")
     killed = [*program, *tuned(encoder, data, tmp_path / "killed", *more)]
     for signal_sent, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 75)):
-        ended = stop_after(killed, tmp_path / "killed.log", 0.1, signal_sent, "held out")
+        ended = stop_after(killed, tmp_path / "killed.log", 0.0, signal_sent, "held out")
         assert ended == code, "the run was over before it could be stopped"
     finish(killed, tmp_path / "killed.log")
     assert "resuming" in (tmp_path / "killed.log").read_text()

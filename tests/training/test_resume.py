@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 from pathlib import Path
 
@@ -23,12 +24,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return recipe, source, folder / "whole"
 
 
-def kill_until_done(whole: tuple[Path, Path, Path], run_dir: Path, kills: int, rng: random.Random) -> int:
-    """Kill a run at random moments, then let it end; how often it was really killed."""
+def kill_until_done(whole: tuple[Path, Path, Path], run_dir: Path, moments: list[tuple[str, float]]) -> int:
+    """Kill a run so many seconds after it said so, then let it end; how often it was really killed."""
     recipe, source, _ = whole
     log, arguments, killed = run_dir.with_suffix(".log"), command(recipe, source, run_dir), 0
-    for _ in range(kills):
-        killed += stop_after(arguments, log, rng.uniform(0.0, 2.5), signal.SIGKILL) is not None
+    for said, seconds in moments:
+        killed += stop_after(arguments, log, seconds, signal.SIGKILL, said) is not None
     finish(arguments, log)
     return killed
 
@@ -40,8 +41,14 @@ def logged(run_dir: Path) -> list[tuple[int, float]]:
 
 
 def test_killed_at_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    killed = kill_until_done(whole, tmp_path / "killed", 2, random.Random(0))
+    rng = random.Random(0)
+    # By step 40 there is a checkpoint; wherever that leads to, a line of progress comes before the end.
+    moments = [(said, rng.uniform(0.0, 0.2)) for said in ("pretraining  40 /", "pretraining  ")]
+    killed = kill_until_done(whole, tmp_path / "killed", moments)
     assert killed == 2, "the run ended before it could be killed: let it train longer"
+    said = (tmp_path / "killed.log").read_text()
+    resumed = [int(step) for step in re.findall(r"^resuming .* at step (\d+)", said, re.M)]
+    assert len(resumed) == 2 and 0 < resumed[0] <= resumed[1] < 120, resumed
     assert digests(tmp_path / "killed") == digests(whole[2])
     curve = logged(tmp_path / "killed")
     assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "a killed process's lines were kept"
@@ -53,7 +60,9 @@ def test_killed_at_twenty_random_moments(whole: tuple[Path, Path, Path], tmp_pat
     killed = 0
     for number in range(5):
         run_dir = tmp_path / f"killed-{number}"
-        killed += kill_until_done(whole, run_dir, 4 if number else 8, random.Random(100 + number))
+        rng = random.Random(100 + number)
+        moments = [("batches come through", rng.uniform(0.0, 2.5)) for _ in range(4 if number else 8)]
+        killed += kill_until_done(whole, run_dir, moments)
         assert digests(run_dir) == digests(whole[2])
     assert killed >= 20
 
