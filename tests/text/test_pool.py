@@ -18,8 +18,17 @@ UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for numb
 
 def number_and_process(unit):
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
-    time.sleep(0.05)
+    leave_process_number()
+    wait_until(two_processes)  # or the first to start might do them all
     return unit.number, os.getpid()
+
+
+def leave_process_number():
+    Path(os.environ["NUMBERS"], str(os.getpid())).touch()
+
+
+def two_processes():
+    return len(os.listdir(os.environ["NUMBERS"])) == 2
 
 
 def refuse_three(unit):
@@ -34,7 +43,8 @@ def die_at_four(unit):
     return unit.number
 
 
-def test_every_unit_is_done_once_outside_this_process():
+def test_every_unit_is_done_once_outside_this_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBERS", str(tmp_path))
     results = {unit.number: result for unit, result in run_units(number_and_process, UNITS, "testing", workers=2)}
     assert {number: result[0] for number, result in results.items()} == {number: number for number in range(7)}
     processes = {process for _, process in results.values()}
@@ -56,23 +66,23 @@ def test_errors_come_as_they_were():
 ORPHANS = """
 import os, sys, time
 sys.path.insert(0, {folder!r})
-from test_pool import UNITS, run_units, leave_process_number
+from test_pool import UNITS, run_units, leave_process_number_and_sleep
 if __name__ == "__main__":
-    list(run_units(leave_process_number, UNITS, "testing", workers=2))
+    list(run_units(leave_process_number_and_sleep, UNITS, "testing", workers=2))
 """
 
 
-def leave_process_number(unit):
-    open(f"{os.environ['NUMBERS']}/{os.getpid()}", "w").close()
+def leave_process_number_and_sleep(unit):
+    leave_process_number()
     time.sleep(600)
 
 
-def test_workers_end_with_their_parent(tmp_path):
+def test_workers_end_with_their_parent(tmp_path, monkeypatch):
     (tmp_path / "orphans.py").write_text(ORPHANS.format(folder=os.path.dirname(__file__)))
     (tmp_path / "numbers").mkdir()
-    environment = {**os.environ, "NUMBERS": str(tmp_path / "numbers")}
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphans.py")], env=environment)
-    wait_until(lambda: len(list((tmp_path / "numbers").iterdir())) == 2)
+    monkeypatch.setenv("NUMBERS", str(tmp_path / "numbers"))
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphans.py")])
+    wait_until(two_processes)
     parent.kill()
     parent.wait()
     workers = [Path("/proc") / number.name for number in (tmp_path / "numbers").iterdir()]
@@ -80,11 +90,14 @@ def test_workers_end_with_their_parent(tmp_path):
 
 
 def is_alive(process):
-    return (process / "stat").is_file() and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it ended, perhaps just now
+        return False
 
 
 def wait_until(happened):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)

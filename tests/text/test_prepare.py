@@ -73,18 +73,25 @@ def test_the_same_bytes_for_any_number_of_processes(data, tmp_path):
 def test_the_same_bytes_from_shards(data, tmp_path):
     """Shards in any order, at the same time, one of them left out: the store is the one of a single process."""
     alone = prepare(changed(data, root=str(tmp_path / "alone")))
-    context = multiprocessing.get_context("fork")
-    shards = [context.Process(target=prepare_share, args=(data, index, 4)) for index in (2, 0, 3)]
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
+    sizes = (corpus.UNIT_BYTES, corpus.MAX_UNITS)
+    shards = [context.Process(target=prepare_share_of, args=(sizes, data, index)) for index in (2, 0, 3)]
     for shard in shards:
         shard.start()
     for shard in shards:
-        shard.join(60)
+        shard.join(300)
         assert shard.exitcode == 0
     done, units = prepare_share(data, 0, 4)
     assert done == sum(number % 4 != 1 for number in range(units)) < units
     assert not list((tmp_path / "data").glob("store-????????????"))
     assert content(prepare(data)) == content(alone)
     assert prepare_share(data, 1, 4) == (units, units)
+
+
+def prepare_share_of(sizes, data, index):
+    """One of four, in a process of its own, with units of these sizes."""
+    corpus.UNIT_BYTES, corpus.MAX_UNITS = sizes
+    prepare_share(data, index, 4)
 
 
 @pytest.mark.parametrize(("index", "count"), [(4, 4), (0, 0), (-1, 3)])

@@ -85,4 +85,4 @@ def test_peak_of_an_unknown_accelerator_is_measured_in_bfloat16(monkeypatch):
 
 
 def test_measured_peak_takes_the_time_it_is_given():
-    assert measured_peak_flops(size=64, seconds=0.01) > 1e6
+    assert measured_peak_flops(size=64, seconds=0.2) > 1e6

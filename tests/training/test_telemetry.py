@@ -1,5 +1,6 @@
 """Metrics survive restarts and kills without gaps or duplicates, in JSONL and in TensorBoard."""
 
+import itertools
 import json
 import math
 import os
@@ -101,17 +102,21 @@ def tensorboard_scalars(directory):
     """(step, tag) -> value, purged as TensorBoard does: a START at step p discards what came before with step >= p."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-    scalars = {}
-    for path in sorted(directory.iterdir(), key=lambda p: p.stat().st_mtime_ns):
-        data, at = path.read_bytes(), 0
+    files = []
+    for path in directory.iterdir():
+        data, at, events = path.read_bytes(), 0, []
         while at < len(data):
             length = int.from_bytes(data[at : at + 8], "little")
-            event = Event.FromString(data[at + 12 : at + 12 + length])
+            events.append(Event.FromString(data[at + 12 : at + 12 + length]))
             at += 12 + length + 4
-            if event.session_log.status == SessionLog.START:
-                scalars = {key: value for key, value in scalars.items() if key[0] < event.step}
-            for value in event.summary.value:
-                scalars[event.step, value.tag] = value.simple_value
+        files.append(events)
+    scalars = {}
+    # The times of files may be the same, those in them are finer.
+    for event in itertools.chain.from_iterable(sorted(files, key=lambda events: events[0].wall_time)):
+        if event.session_log.status == SessionLog.START:
+            scalars = {key: value for key, value in scalars.items() if key[0] < event.step}
+        for value in event.summary.value:
+            scalars[event.step, value.tag] = value.simple_value
     return scalars
 
 
