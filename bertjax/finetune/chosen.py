@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertjax.config import FinetuneConfig
-from bertjax.finetune.examples import Question, TaggedSentence
+from bertjax.finetune.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.split_files import MissingSplitError
 from bertjax.finetune.tasks import Task, read_dev, read_split
 from bertjax.input.randomness import derive_key, permute
@@ -76,12 +76,24 @@ def drawn(examples: Sequence[Example], config: FinetuneConfig) -> Sequence[Examp
 
 
 def _held_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """(those that stay, those held out), by a hash of their text."""
-    parts: tuple[list[Example], list[Example]] = [], []
-    for example in examples:
-        digest = hashlib.sha256(repr(_about(example)).encode()).digest()
-        parts[int.from_bytes(digest[:8], "big") % _HELD_OUT == 0].append(example)
-    return parts
+    """(those that stay, those held out), by a hash of their text; a label is not held out wherever it is."""
+    hashes = [_hash(repr(_about(example))) for example in examples]
+    held = {number for number in hashes if number % _HELD_OUT == 0}
+    both = list(zip(examples, hashes, strict=True))
+    known = {label for example, number in both if number not in held for label in _labels(example)}
+    held -= {number for example, number in both if not known.issuperset(_labels(example))}
+    return [one for one, number in both if number not in held], [one for one, number in both if number in held]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _labels(example: Any) -> tuple[str, ...]:
+    """What training must have seen before it can be asked for."""
+    if isinstance(example, TaggedSentence):
+        return example.tags or ()
+    return (example.label,) if isinstance(example, TextExample) and isinstance(example.label, str) else ()
 
 
 def _about(example: Any) -> Any:

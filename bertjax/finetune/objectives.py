@@ -85,8 +85,11 @@ def _tagging(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
 
 
 def _span(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
-    logits, weights = span_logits(model, hidden, batch, keys), batch["label_weights"]
-    ends = [_classified(logits[..., n], batch[name], weights) for n, name in enumerate(("starts", "ends"))]
+    logits, weights = model.span_logits(hidden), batch["label_weights"]
+    # Of a row's tokens each of its sequences, [B, S, L], chooses among its own.
+    own = batch["sequence_ids"][:, None] == jnp.arange(1, weights.shape[1] + 1)[:, None]
+    masked = jnp.where(own[..., None], logits[:, None], jnp.finfo(jnp.float32).min)
+    ends = [_classified(masked[..., n], batch[name], weights) for n, name in enumerate(("starts", "ends"))]
     return {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
 
 

@@ -11,8 +11,9 @@ from bertjax.input.feed import Batch
 from bertjax.input.packing import pack
 from bertjax.text.ragged import before_in_row, places_in
 
-# Kinds of tasks whose predictions need nothing of the row that they are in but its tokens.
-PACKED = ("sequence", "regression", "relevance", "tokens")
+# Kinds of tasks whose examples are a sequence each, and need nothing of others.
+PACKED = ("sequence", "regression", "relevance", "tokens", "span")
+_PLACES = ("cls_positions", "starts", "ends")  # that move with the example
 
 # Every shape is a program to compile. Long rows leave fewer gaps at their ends, but cost more attention.
 _LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)
@@ -72,7 +73,7 @@ def _length_for(needed: int) -> int:
 
 
 def _few(rows: int) -> int:
-    """So many rows or at most a quarter, of many an eighth, more: few numbers of rows come up."""
+    """So many rows, or of more than eight at most an eighth more: few numbers of rows come up."""
     step = 1 if rows <= 8 else max(2, 1 << (rows - 1).bit_length() - 4)
     return -(-rows // step) * step
 
@@ -95,7 +96,7 @@ def lay_out(rows: TaskRows, chosen: np.ndarray, places: Places, pad_id: int) -> 
     for key, array in rows.rows.items():
         assert array.shape[1:] == (1,), "packed rows are of kinds with one of each an example"
         table = np.zeros((places.rows, places.slots), array.dtype)
-        table[places.row, places.slot] = array[numbers, 0]
+        moved = places.start.astype(array.dtype) if key in _PLACES else 0
+        table[places.row, places.slot] = array[numbers, 0] + moved
         batch[key] = table
-    batch["cls_positions"][places.row, places.slot] += places.start.astype(np.int32)
     return batch

@@ -154,9 +154,9 @@ def question_windows(
     whole = (first >= 0) & (last < layout.sizes)
     rows = {
         "cls_positions": np.zeros((len(layout.question), 1), np.int32),
-        "starts": np.where(whole, first + layout.window, 0).astype(np.int32),
-        "ends": np.where(whole, last + layout.window, 0).astype(np.int32),
-        "label_weights": weights[layout.question],
+        "starts": np.where(whole, first + layout.window, 0).astype(np.int32)[:, None],
+        "ends": np.where(whole, last + layout.window, 0).astype(np.int32)[:, None],
+        "label_weights": weights[layout.question][:, None],
     }
     return QuestionWindows(questions, TaskRows(layout.offsets, tokens, rows), layout.question, layout.begins, spans)
 

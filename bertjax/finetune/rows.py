@@ -20,8 +20,8 @@ class TaskRows:
         choice      rows: cls_positions int32 [n, C], labels int32 [n], label_weights float32 [n]
         tokens      tokens: labels int32, 0 where unlabelled; label_weights float32, 1 on the first piece of each word
                     rows: cls_positions int32 [n, 1]
-        span        rows: cls_positions int32 [n, 1], starts and ends int32 [n], places in the row, 0 where it lacks
-                    the answer; label_weights float32 [n]
+        span        rows: cls_positions int32 [n, 1], starts and ends int32 [n, 1], places in the row, 0 where it
+                    lacks the answer; label_weights float32 [n, 1]
         vector      rows: cls_positions int32 [n, 2] of the two texts in each row; label_weights float32 [n]
     """
 

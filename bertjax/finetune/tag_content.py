@@ -21,7 +21,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 def open_tags(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
     """The content of a task of tags. Raises ValueError naming file and line of a tag that training does not have."""
     train, counts = drawn(sets.train, config), TagCounts()
-    labels = task.labels or tags_in(train)
+    labels = task.labels or tags_in(sets.train)
     otherwise = most_frequent_tag(train)
 
     def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:

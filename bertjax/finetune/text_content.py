@@ -80,7 +80,7 @@ class TextTask:
 def open_texts(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
     """The content of a task of texts. Raises ValueError naming file and line of whatever is wrong in them."""
     train = drawn(sets.train, config)
-    labels = labels_of(task, train)
+    labels = labels_of(task, sets.train)
     made = TextTask(task, config, labels, tokenizer)
     rows = made.rows(train, _label_weights(config, labels, train))
     dev = {name: made.split(name, examples) for name, examples in sets.dev.items()}

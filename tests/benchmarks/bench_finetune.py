@@ -1,9 +1,10 @@
 """Fine-tuning beside transformers' own Trainer, on the same rows, batch size, schedule and weights.
 
-    python tests/benchmarks/bench_finetune.py sst2 --model DIR --data DATA [--seeds 3] [--limit 0]
+    python tests/benchmarks/bench_finetune.py sst2 --model DIR --data DATA [--seeds 3] [--limit 0] [--results FILE]
 
 DIR is a folder in Hugging Face's layout, DATA a folder with GLUE's `glue/`, `pos/` and `qa/`. For each seed both sides
 train in turn, each in a process of its own on all cores; a line of JSON is printed for each, and at the end the means.
+With FILE every result is kept there, and what it has is not run again.
 `accelerate`, which the Trainer needs, has to be installed.
 """
 
@@ -24,7 +25,7 @@ WORK = {
     "sst2": ("sst2", {"examples": 10_000}, 32, 5e-5, 1.0, 0.88),
     "mrpc": ("mrpc", {}, 32, 5e-5, 4.0, 0.84),
     "pos": ("pos", {}, 16, 1e-4, 6.0, 0.88),
-    "xquad": ("squad", {}, 16, 1e-4, 4.0, 0.0),
+    "xquad": ("squad", {}, 16, 1e-4, 2.0, 0.0),
 }
 
 
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=0, help="stop after so many steps, for a first look")
+    parser.add_argument("--results", type=Path, help="keep what was measured in this file, and go on from it")
     parser.add_argument("--side", choices=("bertjax", "transformers"), help="run only one seed of one side")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -45,9 +47,7 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {"bertjax": [], "transformers": []}
     for seed in range(arguments.seeds):
         for side, found in results.items():
-            command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--seed", str(seed)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found.append(json.loads(done.stdout.splitlines()[-1]))
+            found.append(kept(arguments, side, seed) or measured(arguments, side, seed))
             print(side, seed, json.dumps(found[-1]), flush=True)
     for side, found in results.items():
         for name in found[0]["figures"]:
@@ -55,8 +55,32 @@ def main() -> None:
             spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
             print(f"{side:12} {name:12} {100 * statistics.fmean(values):6.2f}{spread}")
         print(f"{side:12} seconds a step {statistics.median(result['step'] for result in found):.3f}")
+        print(f"{side:12} seconds a seed {statistics.median(result['seconds'] for result in found):.0f}")
     ours, theirs = (statistics.median(result["step"] for result in found) for found in results.values())
     print(f"ratio transformers / bertjax in seconds a step: {theirs / ours:.2f}")
+
+
+def kept(arguments: argparse.Namespace, side: str, seed: int) -> dict[str, Any] | None:
+    """What an earlier run has measured of it."""
+    lines = arguments.results.read_text().splitlines() if arguments.results and arguments.results.is_file() else []
+    records = map(json.loads, lines)
+    about = _about(arguments, side, seed)
+    return next((record["result"] for record in records if record["about"] == about), None)
+
+
+def measured(arguments: argparse.Namespace, side: str, seed: int) -> dict[str, Any]:
+    """In a process of its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--seed", str(seed)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    if arguments.results:
+        with arguments.results.open("a") as file:
+            file.write(json.dumps({"about": _about(arguments, side, seed), "result": result}) + "\n")
+    return result
+
+
+def _about(arguments: argparse.Namespace, side: str, seed: int) -> list[Any]:
+    return [arguments.work, Path(arguments.model).name, arguments.limit, side, seed]
 
 
 def one(arguments: argparse.Namespace) -> dict[str, Any]:

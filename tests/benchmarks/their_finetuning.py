@@ -44,8 +44,8 @@ class Rows(torch.utils.data.Dataset):
             weighed = rows.tokens["label_weights"][here] > 0
             made["labels"] = np.where(weighed, rows.tokens["labels"][here], _IGNORED).tolist()
         else:
-            made["start_positions"] = int(rows.rows["starts"][number])
-            made["end_positions"] = int(rows.rows["ends"][number])
+            made["start_positions"] = int(rows.rows["starts"][number, 0])
+            made["end_positions"] = int(rows.rows["ends"][number, 0])
         return made
 
 

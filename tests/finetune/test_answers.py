@@ -123,7 +123,7 @@ def test_equal_run_qa_on_real_questions(
     # As of a network that has learned something: the answers of some are likely, and so is no answer to others.
     rows = np.flatnonzero(windows.question % 3 == 0)
     for part, target in zip(logits, ("starts", "ends"), strict=True):
-        part[windows.rows.offsets[rows] + windows.rows.rows[target][rows]] += 14
+        part[windows.rows.offsets[rows] + windows.rows.rows[target][rows, 0]] += 14
     start, end = (np.round(logits) if ties else logits).astype(np.float32)
     found = find_answers(windows, start, end, unanswerable, only_most_context=most_context)
     require_equal(found, by_run_qa(windows, start, end, unanswerable, most_context))

@@ -50,7 +50,7 @@ def rows_of(windows: QuestionWindows) -> Iterator[tuple[int, list[int], list[int
         inside = slice(rows.offsets[n], rows.offsets[n + 1])
         ids, types = (rows.tokens[name][inside].tolist() for name in ("input_ids", "token_type_ids"))
         spans = [None if pair[0] < 0 else tuple(pair) for pair in windows.spans[inside].tolist()]
-        yield question, ids, types, spans, int(rows.rows["starts"][n]), int(rows.rows["ends"][n])
+        yield question, ids, types, spans, int(rows.rows["starts"][n, 0]), int(rows.rows["ends"][n, 0])
 
 
 def target_by_run_qa(offsets: list, places: list[int], question: Question) -> tuple[int, int]:
@@ -198,7 +198,7 @@ def test_questions_without_answers(tiny: WordPiece) -> None:
     questions = [asked("a c", impossible=True), asked("b c"), asked("\u00ad"), asked("d c", "e", ("c", 2))]
     windows, _ = windows_of(questions, tiny)
     assert [row[4:] for row in rows_of(windows)] == [(0, 0), (0, 0), (0, 0), (4, 4)]
-    assert windows.rows.rows["label_weights"].tolist() == [1, 0, 0, 1]
+    assert windows.rows.rows["label_weights"].tolist() == [[1], [0], [0], [1]]
     assert windows.rows.lengths.tolist() == [8, 8, 6, 6]  # a text without tokens has its row too
 
 

@@ -13,9 +13,10 @@ from small_tasks import COLOURS, sentences, small_start
 
 from bertjax.finetune.batches import TaskBatches, padded
 from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import TaggedSentence, TextExample
+from bertjax.finetune.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.lengths import RowCounts
 from bertjax.finetune.packing import PACKED, find_places, lay_out
+from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, question_windows
 from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.run import Start
 from bertjax.finetune.tag_windows import TagCounts, tag_windows
@@ -141,6 +142,12 @@ def encoded(kind: str, start: Start) -> TaskRows:
             for n, words in enumerate(tuple(text.split()) for text in texts)
         ]
         return tag_windows(tagged, COLOURS, start.tokenizer, 32, TagCounts(), label_weights=weights).rows
+    if kind == "span":
+        asked = [
+            Question("here", str(n), "what colour ?", text, ((text.split()[1], text.index(text.split()[1])),), False)
+            for n, text in enumerate(texts)
+        ]
+        return question_windows(asked, start.tokenizer, WindowSizes(32, 8, 8), QuestionCounts()).rows
     labels = [text.split()[1] if kind == "sequence" else float(n % 2) for n, text in enumerate(texts)]
     others = sentences(COUNT, 2)
     examples = [TextExample("here", str(n), (texts[n], others[n]), labels[n]) for n in range(COUNT)]

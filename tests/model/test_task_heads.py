@@ -106,7 +106,7 @@ def labelled(head: str, batch: dict[str, np.ndarray], regression: bool = False) 
     rows, length = batch["input_ids"].shape
     if head == "span":
         ends = np.sort(draw.integers(0, batch["sequence_ids"].sum(1)[:, None], (rows, 2)), axis=1).astype(np.int32)
-        return batch | {"starts": ends[:, 0], "ends": ends[:, 1], "label_weights": np.ones(rows, np.float32)}
+        return batch | {"starts": ends[:, :1], "ends": ends[:, 1:], "label_weights": np.ones((rows, 1), np.float32)}
     shape = {"sequence": (rows, 1), "choice": (rows,), "tokens": (rows, length)}[head]
     labels = draw.integers(0, HEADS[head].get("num_labels", CHOICES), shape).astype(np.int32)
     weights = (draw.random(shape) < 0.6).astype(np.float32)
@@ -136,7 +136,7 @@ def their_loss(head: str, logits, batch: dict[str, np.ndarray], class_weights: n
 
     entropy = torch.nn.functional.cross_entropy
     if head == "span":
-        starts, ends = (torch.from_numpy(batch[key]).long() for key in ("starts", "ends"))
+        starts, ends = (torch.from_numpy(batch[key][:, 0]).long() for key in ("starts", "ends"))
         return (entropy(logits[..., 0], starts) + entropy(logits[..., 1], ends)) / 2
     labels, weights = batch["labels"], batch["label_weights"] > 0
     if labels.dtype == np.float32:
