@@ -1,7 +1,9 @@
-"""The README's section "Use it": every command of its first block, on a model that the quickstart's recipe trained."""
+"""The README's section "Use it": the commands of its first block and of the one on search, on a model that the
+quickstart's recipe trained."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -14,6 +16,7 @@ from bertjax.__main__ import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
+SEARCH = SECTION.partition("**Search.**")[2].split("```\n")[1].replace("\\\n", " ")
 COMMANDS = [shlex.split(line)[1:] for line in SECTION.split("```\n")[1].splitlines()]
 SNIPPET = re.findall(r"^```\n(import bertjax.*?)^```", SECTION, re.M | re.S)[0]
 
@@ -55,3 +58,33 @@ def test_every_command_runs(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     (first, second), labels = eval(capsys.readouterr().out, {"Prediction": lambda **f: f}), {"good", "bad"}
     assert {first["label"], second["label"]} <= labels
     assert bertjax.load("runs/reviews/huggingface".replace("runs/", "hf:runs/")).predict("No.").label in labels
+
+
+def write_collection(folder: Path) -> None:
+    """A corpus, queries and judgements as BEIR has them."""
+    subjects = ["arrays", "files", "means", "sums", "norms", "masks", "views", "copies"]
+    for name, texts in {
+        "corpus": [f"How {subject} are {verb}, and why." for subject in subjects for verb in ("made", "read", "kept")],
+        "queries": [f"{subject} {verb}" for subject in subjects for verb in ("made", "read", "kept")],
+    }.items():
+        lines = [json.dumps({"_id": f"{name[0]}{n}", "title": "", "text": text}) for n, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    for name, numbers in {"train": range(16), "qrels": range(16, 24)}.items():
+        judged = [f"q{n}\tc{n}\t1" for n in numbers]
+        (folder / f"{name}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+
+
+def test_every_command_on_search_runs(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(desk)
+    write_collection(desk)
+    commands = [shlex.split(line)[1:] for line in SEARCH.splitlines()]
+    assert [command[0] for command in commands] == ["search", "search", "finetune", "finetune", "search"]
+    said = []
+    for command in commands:
+        assert main(command) == 0
+        said.append(capsys.readouterr().out)
+    for printed in (said[0], said[-1]):
+        assert "nDCG@10" in printed and "recall@100" in printed and "MRR@10" in printed
+    assert "both, reranked" in said[-1]
