@@ -47,11 +47,11 @@ def silent(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def too_large() -> Plan:
-    """A plan for two CPU devices that are said to have a little more than half of the memory that it takes."""
+    """A plan for two CPU devices that are said to have seven tenths of the memory that it takes."""
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
     whole = make_plan(RECIPE, topology, say=silent)
     assert whole.fits, "where no limit is known, everything fits"
-    return make_plan(RECIPE, replace(topology, capacity=0.55 * whole.stages[0].needed), say=silent)
+    return make_plan(RECIPE, replace(topology, capacity=0.7 * whole.stages[0].needed), say=silent)
 
 
 def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
