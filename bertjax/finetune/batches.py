@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertjax.finetune.packing import find_places, lay_out
+from bertjax.finetune.packing import find_places, lay_out, one_of_few
 from bertjax.finetune.rows import TaskRows
 from bertjax.input.feed import Batch, Rows
 from bertjax.input.randomness import derive_key, permute
-from bertjax.text.ragged import places_in
 
 # Every length is a program to compile, and every token of padding is computed.
 _LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-_STEP_BEYOND = 128
 
 
 class TaskBatches:
@@ -86,23 +84,15 @@ class TaskBatches:
 
 def padded_length(needed: int, most: int) -> int:
     """The length of a batch whose longest row has `needed` tokens, where rows may have `most`."""
-    beyond = -(-needed // _STEP_BEYOND) * _STEP_BEYOND
-    return min(next((length for length in _LENGTHS if length >= needed), beyond), max(most, needed))
+    return min(one_of_few(needed, _LENGTHS), max(most, needed))
 
 
 def padded(rows: TaskRows, chosen: np.ndarray, length: int, pad_id: int) -> Batch:
     """Some rows by their numbers, each `length` tokens long; a row of number -1 is nothing but padding, of weight 0."""
     real = chosen >= 0
     numbers = np.where(real, chosen, 0)
-    lengths = np.where(real, rows.lengths[numbers], 0)
-    assert lengths.max(initial=0) <= length, "a row is longer than its batch"
-    source = places_in(rows.offsets[numbers], lengths)
-    target = places_in(np.arange(len(chosen)) * length, lengths)
-    batch = {}
-    for key, flat in rows.tokens.items():
-        array = np.full(len(chosen) * length, pad_id if key == "input_ids" else 0, flat.dtype)
-        array[target] = flat[source]
-        batch[key] = array.reshape(len(chosen), length)
+    assert rows.lengths[chosen[real]].max(initial=0) <= length, "a row is longer than its batch"
+    batch = rows.tokens_at(chosen[real], np.flatnonzero(real) * length, (len(chosen), length), pad_id)
     for key, array in rows.rows.items():
         batch[key] = array[numbers] * real.reshape(-1, *[1] * (array.ndim - 1)).astype(array.dtype)
     return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +18,10 @@ _PLACES = ("cls_positions", "starts", "ends")  # that move with the example
 
 # Every shape is a program to compile. Long rows leave fewer gaps at their ends, but cost more attention.
 _LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)
-_STEP_BEYOND = 128
 _LONG_ENOUGH = 128
 _ROWS_AT_LEAST = 8  # where examples are short enough for it: a few devices then all have work
 _TOKENS_PER_SLOT = 8
+_STEP_BEYOND = 128  # of lengths that are longer than all of a list
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def find_places(lengths: np.ndarray, key: int, multiple: int = 1) -> Places:
     it: so examples, and with them dropout's masks, are the same on every mesh.
     """
     total, longest = int(lengths.sum()), int(lengths.max())
-    length = _length_for(max(longest, min(_LONG_ENOUGH, -(-total // _ROWS_AT_LEAST))))
+    length = one_of_few(max(longest, min(_LONG_ENOUGH, -(-total // _ROWS_AT_LEAST))), _LENGTHS)
     slots = length // _TOKENS_PER_SLOT
     packing = pack(lengths, length, slots, key)
     row = np.repeat(np.arange(len(packing)), np.diff(packing.offsets))
@@ -67,9 +68,10 @@ def find_places(lengths: np.ndarray, key: int, multiple: int = 1) -> Places:
     )
 
 
-def _length_for(needed: int) -> int:
+def one_of_few(needed: int, lengths: Sequence[int]) -> int:
+    """The first of some lengths, ascending, that is enough; of what is longer than all a multiple of 128."""
     beyond = -(-needed // _STEP_BEYOND) * _STEP_BEYOND
-    return next((length for length in _LENGTHS if length >= needed), beyond)
+    return next((length for length in lengths if length >= needed), beyond)
 
 
 def _few(rows: int) -> int:
@@ -85,14 +87,10 @@ def lay_out(rows: TaskRows, chosen: np.ndarray, places: Places, pad_id: int) -> 
     is none; `sequence_ids` count the examples of a row from 1.
     """
     numbers = chosen[places.example]
+    begin = places.row * places.length + places.start
+    batch = rows.tokens_at(numbers, begin, (places.rows, places.length), pad_id)
     lengths = rows.lengths[numbers]
-    source = places_in(rows.offsets[numbers], lengths)
-    target = places_in(places.row * places.length + places.start, lengths)
-    batch = {}
-    for key, flat in rows.tokens.items():
-        array = np.full(places.rows * places.length, pad_id if key == "input_ids" else 0, flat.dtype)
-        array[target] = np.repeat(places.slot + 1, lengths) if key == "sequence_ids" else flat[source]
-        batch[key] = array.reshape(places.rows, places.length)
+    batch["sequence_ids"].ravel()[places_in(begin, lengths)] = np.repeat(places.slot + 1, lengths)
     for key, array in rows.rows.items():
         assert array.shape[1:] == (1,), "packed rows are of kinds with one of each an example"
         table = np.zeros((places.rows, places.slots), array.dtype)

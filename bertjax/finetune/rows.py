@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertjax.text.ragged import places_in
+
 
 @dataclass(frozen=True)
 class TaskRows:
@@ -36,3 +38,18 @@ class TaskRows:
     def lengths(self) -> np.ndarray:
         """How many tokens each row has: int64 [n]."""
         return np.diff(self.offsets)
+
+    def tokens_at(
+        self, numbers: np.ndarray, begin: np.ndarray, shape: tuple[int, int], pad_id: int
+    ) -> dict[str, np.ndarray]:
+        """The tokens of some rows in tables of a shape: those of row `numbers[i]` from cell `begin[i]` on, int64 [n].
+
+        Cells are counted along the rows of a table. Elsewhere is padding: `pad_id` for `input_ids`, 0 for the others.
+        """
+        sizes = self.lengths[numbers]
+        source, target = places_in(self.offsets[numbers], sizes), places_in(begin, sizes)
+        tables = {}
+        for key, flat in self.tokens.items():
+            tables[key] = np.full(shape, pad_id if key == "input_ids" else 0, flat.dtype)
+            tables[key].ravel()[target] = flat[source]
+        return tables

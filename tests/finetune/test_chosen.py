@@ -47,7 +47,7 @@ def test_no_tag_is_only_where_it_is_measured(tmp_path: Path, start: Start) -> No
     path = write_tags(tmp_path / "tags", train=200) / "train.conll"
     held = read_from(path, "pos", start).dev["dev"][0].words
     text = path.read_text().split("\n\n")
-    (place,) = [n for n, one in enumerate(text) if [line.split()[0] for line in one.splitlines()] == [*held]][:1]
+    place = next(n for n, one in enumerate(text) if [line.split()[0] for line in one.splitlines()] == [*held])
     text[place] = text[place].replace(" DET", " RARE", 1)
     path.write_text("\n\n".join(text))
     after = read_from(path, "pos", start)

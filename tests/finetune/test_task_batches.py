@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numbered_rows import rows_of
 
 from bertjax.finetune.batches import TaskBatches, padded, padded_length
-from bertjax.finetune.rows import TaskRows
 from bertjax.input.feed import open_feed
-
-
-def rows_of(lengths: list[int]) -> TaskRows:
-    """Row i holds the tokens 100 i, 100 i + 1, ..., and the label i."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    ids = np.concatenate([100 * number + np.arange(length) for number, length in enumerate(lengths)])
-    tokens = {"input_ids": ids.astype(np.int32), "sequence_ids": np.ones(len(ids), np.int32)}
-    labels = np.arange(len(lengths), dtype=np.int32)[:, None]
-    return TaskRows(offsets, tokens, {"labels": labels, "label_weights": np.ones((len(lengths), 1), np.float32)})
-
 
 LENGTHS = [3, 17, 5, 9, 30, 4, 8]
 
@@ -57,11 +47,12 @@ def test_hosts_make_their_rows_as_long_as_the_whole_batch_needs() -> None:
             assert all((part[key] == whole[key][host]).all() for key in whole)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("engine", ["tf.data", "threads"])
-def test_a_feed_takes_batches_of_changing_length_and_starts_anywhere(engine: str) -> None:
+def test_a_feed_takes_batches_of_changing_shape_and_starts_anywhere(engine: str, packed: bool) -> None:
     if engine == "tf.data":
         pytest.importorskip("tensorflow")
-    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=5)
+    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=5, packed=packed)
     with open_feed(batches, start_step=2, stop_step=9, global_batch_size=2, threads=2, engine=engine) as feed:
         found = list(feed)
     wanted = [batches.batch(step, 2) for step in range(2, 9)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numbered_rows import rows_of
 from one_step import one_step, require_equal_gradients
 from small_tasks import COLOURS, sentences, small_start
 
@@ -20,7 +21,6 @@ from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, quest
 from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.run import Start
 from bertjax.finetune.tag_windows import TagCounts, tag_windows
-from bertjax.input.feed import open_feed
 
 some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
 
@@ -63,19 +63,9 @@ def test_short_rows_where_several_devices_would_have_none() -> None:
     assert find_places(np.array([200]), 0).length == 256 and find_places(np.array([3]), 0).length == 16
 
 
-def rows_of(lengths: list[int], first_label: int = 0) -> TaskRows:
-    """Row i holds the tokens 1000 i, 1000 i + 1, ..., and the label i."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    ids = np.concatenate([1000 * number + np.arange(length) for number, length in enumerate(lengths)])
-    tokens = {"input_ids": ids.astype(np.int32), "sequence_ids": np.ones(len(ids), np.int32)}
-    labels = first_label + np.arange(len(lengths), dtype=np.int32)[:, None]
-    ones, zeros = np.ones((len(lengths), 1), np.float32), np.zeros((len(lengths), 1), np.int32)
-    return TaskRows(offsets, tokens, {"labels": labels, "label_weights": ones, "cls_positions": zeros})
-
-
 @given(some_lengths, st.integers(0, 2**40))
 def test_an_example_lies_in_its_row_as_it_is(lengths: list[int], key: int) -> None:
-    rows = rows_of(lengths)
+    rows = rows_of(lengths, spacing=1000)
     chosen = np.random.default_rng(key).permutation(len(lengths))
     batch = lay_out(rows, chosen, find_places(rows.lengths[chosen], key), pad_id=-7)
     found = []
@@ -106,27 +96,13 @@ def test_devices_of_a_host_get_their_rows_of_the_whole_batch() -> None:
 
 
 def test_every_epoch_has_every_example_once_whatever_the_devices() -> None:
-    few = TaskBatches(rows_of(LENGTHS, 1), 0, 64, seed=3, packed=True)
-    many = TaskBatches(rows_of(LENGTHS, 1), 0, 64, seed=3, packed=True, shards=8)
+    few = TaskBatches(rows_of(LENGTHS, first_label=1), 0, 64, seed=3, packed=True)
+    many = TaskBatches(rows_of(LENGTHS, first_label=1), 0, 64, seed=3, packed=True, shards=8)
     for step in range(3):
         one, other = few.batch(step, len(LENGTHS)), many.batch(step, len(LENGTHS))
         assert sorted(one["labels"][one["label_weights"] > 0]) == list(range(1, 1 + len(LENGTHS)))
         for key, rows in one.items():
             assert (other[key][: len(rows)] == rows).all() and not other["sequence_ids"][len(rows) :].any()
-
-
-@pytest.mark.parametrize("engine", ["tf.data", "threads"])
-def test_a_feed_takes_batches_of_changing_shape(engine: str) -> None:
-    if engine == "tf.data":
-        pytest.importorskip("tensorflow")
-    batches = TaskBatches(rows_of(LENGTHS * 3), 0, 64, seed=5, packed=True)
-    with open_feed(batches, start_step=2, stop_step=9, global_batch_size=11, threads=2, engine=engine) as feed:
-        found = list(feed)
-    wanted = [batches.batch(step, 11) for step in range(2, 9)]
-    assert len({batch["input_ids"].shape for batch in wanted}) > 1
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert ours.keys() == theirs.keys()
-        assert all(ours[key].dtype == theirs[key].dtype and (ours[key] == theirs[key]).all() for key in ours)
 
 
 COUNT = 24
