@@ -17,7 +17,6 @@ from bertjax.finetune.packing import PACKED
 from bertjax.finetune.predicting import Predictor
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -105,7 +104,6 @@ def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
 
 def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Tokenizer) -> Job:
     """Put a run of a `resolved` config together. Raises ValueError naming the key, its value and what to do."""
-    keep_freed_memory()
     (stage,) = stages_of(config)
     mesh = make_mesh(config.mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))

@@ -24,11 +24,11 @@ COLOURS, BEASTS = ["red", "green", "blue"], ["cat", "dog", "owl", "fox"]
 WORDS = [*COLOURS, *BEASTS, "the", "a", "saw", "near", "is", "what", "colour", "?", "."]
 
 
-def small_start(folder: Path) -> Start:
-    """A network over those words, as pretraining begins with."""
+def small_start(folder: Path, **fields: int) -> Start:
+    """A network over those words, as pretraining begins with; `fields` of its config that are to be others."""
     tokenizer = WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
-    fields = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
-    model = trained_model(folder, tokenizer, **fields).config.model
+    always = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
+    model = trained_model(folder, tokenizer, **always, **fields).config.model
     params = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(0)))
     return Start("a new network", model, tokenizer, params)
 

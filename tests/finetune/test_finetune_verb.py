@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,8 +26,11 @@ FEW = ["--data.sequence-length", "32", "--optimizer.learning-rate", "2e-3", "--c
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run to start from."""
-    folder = tmp_path_factory.mktemp("encoder")
-    start = small_start(folder / "model")
+    return small_run(tmp_path_factory.mktemp("encoder"))
+
+
+def small_run(folder: Path, **fields: int) -> Path:
+    start = small_start(folder / "model", **fields)
     whole = ForeignModel("hf:nowhere", start.model, start.tokenizer, start.params, (), ())
     return write_run(as_run(whole, folder / "run"))
 
@@ -50,6 +56,22 @@ def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> 
     assert results[0]["figures"] == results[1]["figures"]
     told = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("whole", "killed")]
     assert told[0] == told[1]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep what is freed")
+def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
+    wide = small_run(tmp_path / "wide", intermediate_size=4096)
+    data = write_classes(tmp_path / "data", train=512, dev=16)
+    command = tuned(wide, data, tmp_path / "run", "--epochs", "1", "--batch-size", "64")
+    script = Path(__file__).parent / "page_faults.py"
+    environment = os.environ | {"XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")}
+    ended = subprocess.run(
+        [sys.executable, str(script), *command], capture_output=True, text=True, env=environment, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["pages"] > 10_000, "too small to measure"
+    assert min(told["faults"]) < told["pages"] / 10, told
 
 
 def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
