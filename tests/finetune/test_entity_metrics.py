@@ -29,7 +29,7 @@ def conlleval(tags: list[str]) -> set[tuple[str, int, int]]:
     return chunks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SENTENCES)
 def test_figures_are_those_of_conll_and_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     predicted = [[ours for ours, _ in sentence] for sentence in sentences]

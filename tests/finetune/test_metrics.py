@@ -24,7 +24,7 @@ NUMBERS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(CLASSES)
 def test_classes(pairs: list[tuple[int, int]]) -> None:
     predicted, labels = (np.array(side) for side in zip(*pairs, strict=True))
@@ -37,7 +37,7 @@ def test_classes(pairs: list[tuple[int, int]]) -> None:
             assert f1(predicted, labels, positive) == pytest.approx(wanted, abs=1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(NUMBERS)
 def test_numbers(pairs: list[tuple[float, float]]) -> None:
     x, y = (np.array(side) for side in zip(*pairs, strict=True))

@@ -136,7 +136,7 @@ WORDS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(WORDS.map(" ".join), st.lists(WORDS.map(" ".join), min_size=1, max_size=3))
 def test_on_any_words(predicted: str, golds: list[str]) -> None:
     assert normalized(predicted) == official_normalize(predicted)

@@ -151,7 +151,7 @@ def test_what_is_refused() -> None:
 CHINESE = WordPiece([*SPECIAL_TOKENS, *(chr(0x4E00 + n) for n in range(1200))], CASED)  # each a piece of its own
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=30), min_size=1, max_size=4),
     st.integers(3, 12),

@@ -25,7 +25,7 @@ def test_a_row_is_its_tokens_and_then_padding() -> None:
     assert batch["labels"].tolist() == [[2], [0], [1]] and batch["label_weights"].tolist() == [[1], [0], [1]]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 2**40))
 def test_every_epoch_has_every_example_once_in_another_order(lengths: list[int], size: int, seed: int) -> None:
     batches = TaskBatches(rows_of(lengths), 0, 64, seed)

@@ -95,7 +95,7 @@ def run_classifier_pair(a: int, b: int, room: int) -> tuple[int, int]:
     return a, b
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(8, 70))
 def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
     counts, room = RowCounts(), max_length - 3

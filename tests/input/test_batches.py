@@ -88,7 +88,7 @@ def check_row(row: dict[str, np.ndarray], split: MemorySplit, data: DataConfig) 
     assert row["cls_positions"].tolist() == [0] and row["pair_weights"].tolist() == [1.0]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     documents=st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=2, max_size=8),
     length=st.integers(8, 80),

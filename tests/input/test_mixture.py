@@ -39,7 +39,7 @@ def lengths_of(split: MemorySplit) -> np.ndarray:
     return np.diff(split.sentence_offsets[split.document_offsets])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4),
     weights=st.lists(st.floats(0.05, 10), min_size=4, max_size=4),

@@ -24,7 +24,7 @@ def batches(data: DataConfig, seed: int = 0) -> PairBatches:
     return PairBatches(MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9)), SPECIALS, data, seed)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.integers(5, 64), max_size=200), st.integers(1, 9), st.integers(0, 2**63))
 def test_every_pair_is_in_one_row_that_holds_it(lengths: list[int], most: int, key: int) -> None:
     sizes = np.array(lengths, np.uint16)
@@ -98,7 +98,7 @@ def test_unused_slots_are_empty_and_predictions_ascend() -> None:
     assert (shown[batch["pair_weights"] > 0] == SPECIALS.cls_id).all()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     length=st.integers(8, 90),
     probability=st.sampled_from([0.01, 0.07, 0.1, 0.15, 0.5]),

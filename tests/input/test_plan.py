@@ -77,7 +77,7 @@ def follows(plan: EpochPlan, split: MemorySplit, document: int, mine: np.ndarray
     return position == len(lengths)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(corpora, st.integers(2, 60), st.integers(0, 5), st.integers(0, 3))
 def test_every_pair_follows_the_rules(documents: list[list[int]], max_tokens: int, seed: int, epoch: int) -> None:
     split = MemorySplit(documents)
@@ -106,7 +106,7 @@ def test_targets_are_drawn_per_document() -> None:
     assert 15 <= short <= 45
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(corpora, st.integers(2, 60), st.integers(1, 9))
 def test_every_sentence_is_used(documents: list[list[int]], max_tokens: int, longest_walk: int) -> None:
     """As A, or as the B that follows; whether or not long documents are walked in pieces."""

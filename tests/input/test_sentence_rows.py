@@ -54,7 +54,7 @@ def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> l
     return sorted([SPECIALS.cls_id, *row, SPECIALS.sep_id] for row in rows)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(corpora, st.integers(8, 40), st.integers(2, 9))
 def test_rows_within_documents_are_those_of_the_rule(documents: list, length: int, longest_walk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -64,7 +64,7 @@ def test_rows_within_documents_are_those_of_the_rule(documents: list, length: in
     assert not batch["token_type_ids"].any() and not batch["pair_weights"].any()
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(corpora, st.integers(8, 60), st.integers(2, 30), st.integers(0, 4))
 def test_rows_across_documents_hold_all_text_in_order(documents: list, length: int, walk: int, epoch: int) -> None:
     split = MemorySplit(documents, all_different=True)

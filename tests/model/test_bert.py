@@ -358,7 +358,7 @@ def test_packed_rows_train_as_rows_of_one_pair_do(config):
         assert relative(named_arrays(same_gradients)[name], gradient) < 1e-5 or "key/bias" in name, name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 7))
 def test_positions_restart_with_each_sequence(lengths, padding):
     ids = np.concatenate([np.full(n, i + 1) for i, n in enumerate(lengths)] + [np.zeros(padding)])

@@ -44,7 +44,7 @@ def by_formula(documents: list[list[int]], query: list[int]) -> list[float]:
 TEXT = st.lists(st.integers(0, TERMS - 1), max_size=15)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(documents=st.lists(TEXT, min_size=1, max_size=20), query=TEXT, held=st.sampled_from([1, 9, 1 << 20]))
 def test_scores_are_those_of_the_formula(documents, query, held):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:

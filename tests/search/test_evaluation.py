@@ -12,7 +12,7 @@ from bertjax.search.evaluation import evaluate, ndcg, recall, reciprocal_rank
 GRADES = {"a": 3, "b": 0, "c": 1, "d": -1, "e": 2}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     grades=st.lists(st.integers(0, 4), min_size=2, max_size=40), seed=st.integers(0, 2**32 - 1), k=st.integers(1, 50)
 )

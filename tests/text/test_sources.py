@@ -330,7 +330,7 @@ def test_one_giant_line_is_never_held(tmp_path, kind, piece):
 # properties
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.text(st.sampled_from("ab é話\n\r 😀"), max_size=40), max_size=12),
     st.integers(8, 40),

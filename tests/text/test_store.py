@@ -72,7 +72,7 @@ def sharded(tmp_path_factory):
     return write_store(path, {"train": generated(30, seed=3)}, WORDPIECE, documents_per_shard=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_ranges_across_shards(sharded, data):
     view = TokenStore.open(sharded).split("train")

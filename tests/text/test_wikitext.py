@@ -201,7 +201,7 @@ MARKUP = """
 TOKENS = [*MARKUP.split(), " ", "\n", "\n\n", "\x02", "\x03", "\x04"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(TOKENS), max_size=60))
 def test_any_markup_gives_clean_paragraphs(pieces):
     for paragraph in paragraphs("".join(pieces), GERMAN):
@@ -209,7 +209,6 @@ def test_any_markup_gives_clean_paragraphs(pieces):
         assert paragraph == " ".join(paragraph.split()) and any(map(str.isalnum, paragraph))
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.characters(categories=("L", "N")), min_size=1), min_size=1))
 def test_words_come_out_as_they_went_in(words):
     assert paragraphs(" ".join(words), GERMAN) == [" ".join(words)]

@@ -74,7 +74,7 @@ def ids_of(tokenizer, texts):
     return [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.text(st.one_of(st.sampled_from("the's  \t\n東é12.\u3000"), st.characters(exclude_categories=["Cs"]))))
 )

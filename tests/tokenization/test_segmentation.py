@@ -45,7 +45,7 @@ def test_characters_of_a_word_go_on_with_it():
     assert marked("北 京ab", by_length(5)) == ["北", "京", "a", "+##b"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text("北京大学龘a1 ，\u3000\0\u0301か\n")), st.integers(1, 4))
 def test_ids_are_those_of_the_tokenizer(sentences, length):
     ids, lengths, continues = encode_words(WORDPIECE, sentences, by_length(length))

@@ -43,7 +43,7 @@ def ids_of(tokenizer, texts):
     return [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.text(

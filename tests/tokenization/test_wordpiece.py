@@ -129,7 +129,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.lists(pieces, max_size=12).map("".join), max_size=5), st.sampled_from(SWITCHES))
 def test_any_text(sentences, switches):
     assert_same_ids(WordPiece(TOKENS, TextRules(*switches)), sentences)
@@ -213,7 +213,7 @@ def test_a_missing_vocabulary(tmp_path):
         load_tokenizer(tmp_path / "none.txt", TextRules(True, True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
 def test_an_unknown_character_may_be_unknown_alone(sentences):
     """A word of known characters is as ever; any other is cut at what is in no token."""

@@ -92,7 +92,7 @@ def _begins_a_category(place):
     return place == 0 or unicodedata.category(chr(place)) != unicodedata.category(chr(place - 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.one_of(st.sampled_from(LETTERS), st.sampled_from(" aE\u0301中.\u200d")), max_size=12).map("".join),
     st.data(),

@@ -47,7 +47,7 @@ def plain_merges(word_counts, vocab_size):
 words = st.text("abc", min_size=1, max_size=9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(words, st.integers(1, 6), min_size=1, max_size=25), st.integers(25, 80))
 def test_merges_are_those_of_the_plain_rule(counts, vocab_size):
     assert train_wordpiece(counts, vocab_size) == plain_merges(counts, vocab_size)

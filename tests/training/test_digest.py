@@ -68,7 +68,7 @@ def test_every_mesh_gives_the_same_digest_and_gathers_nothing(mesh, spec):
     assert max(moved, default=0) <= 64, "at most a partial sum per device may travel"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 63), st.integers(0, 31))
 def test_a_flipped_bit_changes_every_lane_we_rely_on(element, bit):
     changed = WORDS.copy()
@@ -76,7 +76,7 @@ def test_a_flipped_bit_changes_every_lane_we_rely_on(element, bit):
     assert of(changed).hex[:8] != of(WORDS).hex[:8]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @example({3, 40}, 31)
 @given(st.sets(st.integers(0, 63), min_size=2, max_size=8), st.integers(0, 31))
 def test_the_same_bit_flipped_in_several_elements_does_not_cancel(elements, bit):
@@ -85,7 +85,7 @@ def test_the_same_bit_flipped_in_several_elements_does_not_cancel(elements, bit)
     assert of(changed).hex != of(WORDS).hex
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.permutations(range(64)))
 def test_the_order_of_elements_counts(order):
     moved = WORDS[list(order)]
