@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from several_processes import Group
+from several_processes import Group, surroundings
 from small_tasks import sentences, small_start, write_classes
 from tiny_runs import digests, finish, stop_after
 
@@ -64,7 +64,7 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=512, dev=16)
     command = tuned(wide, data, tmp_path / "run", "--epochs", "1", "--batch-size", "64")
     script = Path(__file__).parent / "page_faults.py"
-    environment = os.environ | {"XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")}
+    environment = os.environ | surroundings(devices=1)
     ended = subprocess.run(
         [sys.executable, str(script), *command], capture_output=True, text=True, env=environment, timeout=600
     )

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from several_processes import surroundings
 
 STEPS = "3"  # enough for the C library to have kept two sets of temporaries, if it may
 RECIPE = """
@@ -27,7 +28,7 @@ def config():
 def test_the_peak_grows_by_what_the_plan_says(tmp_path: Path) -> None:
     recipe = tmp_path / "measured.py"
     recipe.write_text(RECIPE)
-    environment = os.environ | {"XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")}
+    environment = os.environ | surroundings(devices=1)
     script = Path(__file__).parent / "peak_memory.py"
     ended = subprocess.run(
         [sys.executable, str(script), str(recipe), STEPS], capture_output=True, text=True, env=environment, timeout=600
