@@ -20,12 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-# name: (task, settings of it, batch, rate, epochs, the least that its first figure should reach)
+# name: (task, batch, rate, epochs, the figure that counts, and the least that it should reach)
 WORK = {
-    "sst2": ("sst2", {"examples": 10_000}, 32, 5e-5, 1.0, 0.88),
-    "mrpc": ("mrpc", {}, 32, 5e-5, 3.0, 0.84),
-    "pos": ("pos", {}, 16, 1e-4, 6.0, 0.88),
-    "xquad": ("squad", {}, 16, 1e-4, 2.0, 0.0),
+    "sst2": ("sst2", 32, 1e-4, 2.0, "accuracy", 0.88),
+    "mrpc": ("mrpc", 32, 5e-5, 3.0, "f1", 0.84),
+    "pos": ("pos", 16, 1e-4, 6.0, "accuracy", 0.88),
+    "xquad": ("squad", 8, 2e-4, 2.0, "exact_match", 0.0),
 }
 
 
@@ -56,6 +56,8 @@ def main() -> None:
             print(f"{side:12} {name:12} {100 * statistics.fmean(values):6.2f}{spread}")
         print(f"{side:12} seconds a step {statistics.median(result['step'] for result in found):.3f}")
         print(f"{side:12} seconds a seed {statistics.median(result['seconds'] for result in found):.0f}")
+    *_, wanted, least = WORK[arguments.work]
+    print(f"wanted       {wanted:12} {100 * least:6.2f}")
     pairs = zip(*results.values(), strict=True)
     ratios = [theirs["step"] / ours["step"] for ours, theirs in pairs]  # of a seed, one right after the other
     told = " ".join(f"{ratio:.2f}" for ratio in ratios)
@@ -94,11 +96,11 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
     from bertjax.finetune.own_tasks import task_for
     from bertjax.finetune.recipes import config_for
 
-    name, settings, batch, rate, epochs, _ = WORK[arguments.work]
+    name, batch, rate, epochs, *_ = WORK[arguments.work]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         start = read_start(f"hf:{arguments.model}")
-        task = {"name": name, "epochs": epochs, **settings, **_files(arguments.work, arguments.data, work)}
+        task = {"name": name, "epochs": epochs, **_files(arguments.work, arguments.data, work)}
         config = config_for(name, task_for(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
         config = replace(
             config,
@@ -118,8 +120,12 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _files(work: str, data: Path, folder: Path) -> dict[str, str]:
-    """Where a task's files are; of XQuAD the first 40 of 48 articles to train on, the others to measure."""
-    if work in ("sst2", "mrpc"):
+    """Where a task's files are: 10,000 sentences of SST-2; of XQuAD 40 articles to train on, 8 others to measure."""
+    if work == "sst2":
+        from sst2_sentences import write_sentences
+
+        return {"data": str(write_sentences(data / "glue", folder, 10_000))}
+    if work == "mrpc":
         return {"data": str(data / "glue")}
     if work == "pos":
         return {"train": str(next((data / "pos").glob("en_*")))}
