@@ -84,7 +84,7 @@ def measured(arguments: argparse.Namespace, side: str, seed: int) -> dict[str, A
 
 
 def _about(arguments: argparse.Namespace, side: str, seed: int) -> list[Any]:
-    return [arguments.work, Path(arguments.model).name, arguments.limit, side, seed]
+    return [arguments.work, *WORK[arguments.work], Path(arguments.model).name, arguments.limit, side, seed]
 
 
 def one(arguments: argparse.Namespace) -> dict[str, Any]:
