@@ -72,8 +72,8 @@ def main() -> None:
     arguments = parser.parse_args()
     data = write_beir(arguments.cranfield, arguments.folder / "beir")
     index = ["--index", str(arguments.folder / "index")]
-    files = ["--documents", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
-    queries = [*files, "--max-length", arguments.max_length, "--by", "both"]
+    search = ["--documents", str(data / "corpus.jsonl"), "--max-length", arguments.max_length, "--by", "both"]
+    queries = [*search, "--queries", str(data / "queries.jsonl")]
     by_stems = stemmed(data)
     for name in ("qrels.tsv", "without_unexplained.tsv"):
         print(f"\n{name}")
@@ -81,21 +81,24 @@ def main() -> None:
         figures = evaluate(by_stems, read_judgements(str(data / name)))
         print(f"  BM25 of English stems: {figures.ndcg:.4f} {figures.recall:.4f} {figures.reciprocal_rank:.4f}")
     if arguments.train:
-        train(arguments, data, index, queries)
+        train(arguments, data, index, search)
 
 
-def train(arguments: argparse.Namespace, data: Path, index: list[str], queries: list[str]) -> None:
+def train(arguments: argparse.Namespace, data: Path, index: list[str], search: list[str]) -> None:
     """Train on the one part of the queries, and print the figures of the other."""
     folder, length = arguments.folder, ["--data.sequence-length", arguments.max_length]
     made, encoder, reranker = (str(folder / name) for name in ("made", "encoder", "reranker"))
-    of_train, of_test = (["--qrels", str(data / f"{name}.tsv")] for name in ("train", "test"))
+    of_train, of_test = (
+        [*search, "--queries", str(data / f"{queries}.jsonl"), "--qrels", str(data / f"{name}.tsv")]
+        for queries, name in (("queries", "train"), ("test_queries", "test"))
+    )
     commands = [
-        ["search", arguments.model, *index, *queries, *of_train, "--training-pairs", made],
+        ["search", arguments.model, *index, *of_train, "--training-pairs", made],
         ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", "--run-dir", encoder, *length],
         ["finetune", "relevance", "--init-from", arguments.model, "--data", f"{made}/relevance", *length,
          "--run-dir", reranker, "--epochs", "2", "--learning-rate", "5e-5"],
-        ["search", arguments.model, *index, *queries, *of_test, "--rerank", reranker],
-        ["search", encoder, "--index", str(folder / "trained"), *queries, *of_test, "--rerank", reranker],
+        ["search", arguments.model, *index, *of_test, "--rerank", reranker],
+        ["search", encoder, "--index", str(folder / "trained"), *of_test, "--rerank", reranker],
     ]  # fmt: skip
     for command in commands:
         print(f"\nbertjax {' '.join(command)}", flush=True)

@@ -17,14 +17,15 @@ def write_beir(cranfield: Path, folder: Path) -> Path:
     """Write corpus.jsonl, queries.jsonl and qrels.tsv; the folder.
 
     Queries have the numbers by which they are judged: those of their order. train.tsv and test.tsv are the judgements
-    of two queries in three, and of the third; without_unexplained.tsv are all but those of code -1.
+    of two queries in three, and of the third, which test_queries.jsonl has alone; without_unexplained.tsv are all but
+    those of code -1.
     """
     folder.mkdir(parents=True, exist_ok=True)
     documents = [_document(fields) for fields in _records(cranfield / "cran.all.1400")]
     queries = [
         {"_id": str(number), "text": fields["W"]} for number, fields in enumerate(_records(cranfield / "cran.qry"), 1)
     ]
-    for name, rows in (("corpus", documents), ("queries", queries)):
+    for name, rows in (("corpus", documents), ("queries", queries), ("test_queries", queries[2::3])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     judged = [line.split() for line in (cranfield / "cranqrel").read_text().splitlines()]
     write_judgements(folder / "qrels.tsv", judged)
