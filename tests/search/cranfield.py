@@ -25,14 +25,19 @@ def write_beir(cranfield: Path, folder: Path) -> Path:
     queries = [
         {"_id": str(number), "text": fields["W"]} for number, fields in enumerate(_records(cranfield / "cran.qry"), 1)
     ]
-    for name, rows in (("corpus", documents), ("queries", queries), ("test_queries", queries[2::3])):
+    asked = [query for query in queries if _of_test(query["_id"])]
+    for name, rows in (("corpus", documents), ("queries", queries), ("test_queries", asked)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     judged = [line.split() for line in (cranfield / "cranqrel").read_text().splitlines()]
     write_judgements(folder / "qrels.tsv", judged)
-    write_judgements(folder / "train.tsv", [row for row in judged if int(row[0]) % 3])
-    write_judgements(folder / "test.tsv", [row for row in judged if not int(row[0]) % 3])
+    write_judgements(folder / "train.tsv", [row for row in judged if not _of_test(row[0])])
+    write_judgements(folder / "test.tsv", [row for row in judged if _of_test(row[0])])
     write_judgements(folder / "without_unexplained.tsv", [row for row in judged if row[2] != "-1"])
     return folder
+
+
+def _of_test(query: str) -> bool:
+    return int(query) % 3 == 0
 
 
 def write_judgements(path: Path, judged: list[list[str]]) -> None:
