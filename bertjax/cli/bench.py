@@ -12,6 +12,7 @@ from bertjax.cli.recipe import configured
 from bertjax.config import Config, to_dict
 from bertjax.input.made_up_text import ABOUT, made_up_batches
 from bertjax.input.training_data import open_training_data
+from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.text.progress import ProgressLine
 from bertjax.text.sources import parse_source, source_files
 from bertjax.text.vocabulary_size import vocabulary_size
@@ -28,6 +29,7 @@ _MADE_UP_TOKENS = (2_000_000, 50_000_000)
 
 def run_bench(arguments: argparse.Namespace, overrides: list[str]) -> int:
     """Print the figures of every stage of a recipe."""
+    keep_freed_memory()
     config = preflight(configured(arguments, overrides))
     if arguments.seconds <= 0:
         raise ValueError(f"--seconds {arguments.seconds}: give a time above 0")

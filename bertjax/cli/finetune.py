@@ -24,7 +24,6 @@ from bertjax.finetune.settings import TRIED, settings_of
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import Task, glue_tasks_in
 from bertjax.parallel.compilation_cache import keep_compiled_programs
-from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.processes import Processes, Stopped, join
 from bertjax.text.remote import place_of
 from bertjax.training.run_directory import load_run
@@ -78,7 +77,6 @@ def _finetune_all(arguments: argparse.Namespace, overrides: list[str], processes
 
 def read_start(source: str) -> Start:
     """The model of a source, whole."""
-    keep_freed_memory()  # reading a model uses a device, and this has to come before
     model, drawn = open_source(source)
     params = jax.tree.map(np.asarray, jax.device_get(model.params))
     task = model.config.task if isinstance(model.config, FinetuneConfig) else None

@@ -24,8 +24,9 @@ def keep_freed_memory() -> bool:
     """Let this process reuse the pages of freed buffers; whether it could be arranged (it takes glibc).
 
     On CPU, XLA allocates a step's buffers anew each time; glibc maps such sizes afresh and unmaps them after, and the
-    kernel clears every page: a seventh of a BERT-Base step on two cores. Call it before the first use of a device, be
-    it to read a model: threads that run already keep the arenas they have, and give the pages back.
+    kernel clears every page: a seventh of a BERT-Base step on two cores. Call it before the process has a second
+    thread: one that is there already may have an arena of its own, which threads that come later get too, and of
+    which large blocks are mapped afresh whatever is set here.
     """
     try:
         mallopt = _glibc().mallopt

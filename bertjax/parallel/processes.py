@@ -18,6 +18,7 @@ import jax
 from bertjax.config import HostsConfig
 from bertjax.parallel.agreement import Agreement
 from bertjax.parallel.clusters import Seat, find_place, split_address
+from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.peers import EXIT_CODES, FAILED, Peers
 from bertjax.parallel.roll_call import Roll, StoppedElsewhere, call_roll
 
@@ -62,6 +63,7 @@ class Processes:
         return self.number == 0
 
     def __enter__(self) -> Processes:
+        keep_freed_memory()  # before the first thread of the run
         # In tests a run may be driven from a thread, which cannot have signals.
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}

@@ -15,7 +15,6 @@ from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention_choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
@@ -98,7 +97,6 @@ def preflight(config: Config) -> Config:
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()
-    keep_freed_memory()
     objectives.choose(config.training.objectives)
     if config.model.head != "pretraining":
         raise ValueError(f"model.head={config.model.head!r}: pretraining has a head of its own; leave it 'pretraining'")
