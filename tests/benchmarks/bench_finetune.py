@@ -18,15 +18,28 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-# name: (task, batch, rate, epochs, the figure that counts, and the least that it should reach)
+
+class Recipe(NamedTuple):
+    """A task, how it is learned, and what should come of it."""
+
+    task: str
+    batch: int
+    rate: float
+    epochs: float
+    evaluations: int  # an epoch, of which the best's weights are kept; 0: the last are
+    figure: str  # the one that counts
+    least: float
+
+
 WORK = {
-    "sst2": ("sst2", 32, 1e-4, 2.0, "accuracy", 0.88),
-    "mrpc": ("mrpc", 32, 5e-5, 3.0, "f1", 0.84),
-    "pos": ("pos", 16, 1e-4, 6.0, "accuracy", 0.88),
-    "xquad": ("squad", 8, 2e-4, 2.0, "exact_match", 0.0),
+    "sst2": Recipe("sst2", 32, 1e-4, 2.0, 4, "accuracy", 0.88),
+    "mrpc": Recipe("mrpc", 32, 5e-5, 3.0, 4, "f1", 0.84),
+    "pos": Recipe("pos", 16, 1e-4, 6.0, 0, "accuracy", 0.88),
+    "xquad": Recipe("squad", 8, 2e-4, 2.0, 0, "exact_match", 0.0),
 }
+_NEVER = 10**6  # evaluations without a better one, after which a run would stop early
 
 
 def main() -> None:
@@ -56,8 +69,8 @@ def main() -> None:
             print(f"{side:12} {name:12} {100 * statistics.fmean(values):6.2f}{spread}")
         print(f"{side:12} seconds a step {statistics.median(result['step'] for result in found):.3f}")
         print(f"{side:12} seconds a seed {statistics.median(result['seconds'] for result in found):.0f}")
-    *_, wanted, least = WORK[arguments.work]
-    print(f"wanted       {wanted:12} {100 * least:6.2f}")
+    recipe = WORK[arguments.work]
+    print(f"wanted       {recipe.figure:12} {100 * recipe.least:6.2f}")
     pairs = zip(*results.values(), strict=True)
     ratios = [theirs["step"] / ours["step"] for ours, theirs in pairs]  # of a seed, one right after the other
     told = " ".join(f"{ratio:.2f}" for ratio in ratios)
@@ -96,22 +109,26 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
     from bertjax.finetune.own_tasks import task_for
     from bertjax.finetune.recipes import config_for
 
-    name, batch, rate, epochs, *_ = WORK[arguments.work]
+    recipe = WORK[arguments.work]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         start = read_start(f"hf:{arguments.model}")
-        task = {"name": name, "epochs": epochs, **_files(arguments.work, arguments.data, work)}
-        config = config_for(name, task_for(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
+        task = {"name": recipe.task, "epochs": recipe.epochs, **_files(arguments.work, arguments.data, work)}
+        config = config_for(recipe.task, task_for(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
         config = replace(
             config,
             run_dir=str(work / "run"),
-            task=replace(config.task, **task),
-            optimizer=replace(config.optimizer, name="adamw", learning_rate=rate),
+            task=replace(config.task, **task, patience=_NEVER if recipe.evaluations else 0),
+            optimizer=replace(config.optimizer, name="adamw", learning_rate=recipe.rate),
             training=replace(
-                config.training, global_batch_size=batch, seed=arguments.seed, steps=arguments.limit, log_every=1
+                config.training, global_batch_size=recipe.batch, seed=arguments.seed, steps=arguments.limit, log_every=1
             ),
         )
         content = open_content(config, start.tokenizer)
+        if recipe.evaluations:
+            an_epoch = resolved(config, content).training.eval_every
+            often = {"eval_every": an_epoch // recipe.evaluations, "checkpoint_every": an_epoch}
+            config = replace(config, training=replace(config.training, **often))
         if arguments.side == "transformers":
             from their_finetuning import theirs
 

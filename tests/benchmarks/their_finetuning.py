@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,26 @@ class StepTimes(transformers.TrainerCallback):
         return np.diff(self._ends).tolist()
 
 
+class Evaluations(transformers.TrainerCallback):
+    """The figures of the development set by our metrics, every so many steps and after the last one."""
+
+    def __init__(self, content: TaskContent, collate: Any, size: int, every: int) -> None:
+        (self._split,) = content.dev.values()
+        self._rows = Rows(self._split.rows, content.kind)
+        self._predicted = partial(_predicted, rows=self._rows, collate=collate, kind=content.kind, size=size)
+        self._every = every
+        self.found: list[dict[str, float]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Measure, if it is time."""
+        if state.global_step % self._every == 0 or state.global_step == state.max_steps:
+            assert self._split.figures is not None
+            self.found.append(self._split.figures(self._predicted(model.eval())))
+            model.train()
+
+
 def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path) -> dict[str, Any]:
-    """Train, predict the development set, and give its figures by our metrics with the median seconds of a step."""
+    """Train, and give the figures of the last weights, or with patience those of the best, with seconds of a step."""
     kind, training, optimizer = content.kind, config.training, config.optimizer
     assert optimizer.name == "adamw", "what the Trainer has"
     transformers.set_seed(training.seed)
@@ -79,6 +99,7 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
         else transformers.DataCollatorWithPadding(tokenizer)
     )
     times = StepTimes()
+    evaluations = Evaluations(content, collate, training.global_batch_size, training.eval_every)
     trainer = transformers.Trainer(
         model=model,
         args=transformers.TrainingArguments(
@@ -103,15 +124,14 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
         ),
         train_dataset=Rows(content.train, kind),
         data_collator=collate,
-        callbacks=[times],
+        callbacks=[times, evaluations],
     )
     begun = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - begun
-    (split,) = content.dev.values()
-    assert split.figures is not None
-    outputs = _predicted(model.eval(), Rows(split.rows, kind), collate, kind, training.global_batch_size)
-    return {"figures": split.figures(outputs), "step": statistics.median(times.seconds), "seconds": seconds}
+    metric = content.metrics[0]
+    figures = max(evaluations.found, key=itemgetter(metric)) if config.task.patience else evaluations.found[-1]
+    return {"figures": figures, "step": statistics.median(times.seconds), "seconds": seconds}
 
 
 @torch.no_grad()
