@@ -1,17 +1,22 @@
 """How well an encoder finds the documents of the Cranfield collection, beside BM25, before and after reranking.
 
-    python tests/benchmarks/bench_retrieval.py --model hf:DIR --cranfield DIR --folder DIR [--max-length 256] [--train]
+    python tests/benchmarks/bench_retrieval.py --model hf:DIR --cranfield DIR --folder DIR [--max-length 256]
+        [--train --qnli DIR]
 
 Prints nDCG@10, recall@100 and MRR@10 of `bertjax search` for vectors, BM25 and both fused, with the document of each
 query whose code the collection does not explain taken for the best, and without it; then the same of BM25 over English
 stems without stop words, as Lucene's English analyzer has its terms. With --train, two queries in three have their
 judgements train an encoder and a reranker, and the figures are those of the third: untrained, trained, and reranked.
+They are too few to teach an encoder of single texts to compare two at all: the reranker learns that first, from
+questions and sentences of QNLI (train.json.xz and dev.json.xz, of text_a, text_b and label).
 What was made stays in --folder, and is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import lzma
 import re
 import sys
 import tempfile
@@ -69,7 +74,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the index")
     parser.add_argument("--max-length", default="256", help="tokens of a row (%(default)s)")
     parser.add_argument("--train", action="store_true", help="also train an encoder and a reranker")
+    parser.add_argument("--qnli", type=Path, metavar="DIR", help="what the reranker learns first (with --train)")
     arguments = parser.parse_args()
+    if arguments.train and not arguments.qnli:
+        parser.error("--train: give --qnli DIR too")
     data = write_beir(arguments.cranfield, arguments.folder / "beir")
     index = ["--index", str(arguments.folder / "index")]
     search = ["--documents", str(data / "corpus.jsonl"), "--max-length", arguments.max_length, "--by", "both"]
@@ -86,23 +94,37 @@ def main() -> None:
 
 def train(arguments: argparse.Namespace, data: Path, index: list[str], search: list[str]) -> None:
     """Train on the one part of the queries, and print the figures of the other."""
-    folder, length = arguments.folder, ["--data.sequence-length", arguments.max_length]
-    made, encoder, reranker = (str(folder / name) for name in ("made", "encoder", "reranker"))
+    folder = arguments.folder
+    made, encoder, comparer, reranker = (str(folder / name) for name in ("made", "encoder", "comparer", "reranker"))
     of_train, of_test = (
         [*search, "--queries", str(data / f"{queries}.jsonl"), "--qrels", str(data / f"{name}.tsv")]
         for queries, name in (("queries", "train"), ("test_queries", "test"))
     )
+    length = ["--max-length", arguments.max_length]
+    relevance = ["finetune", "relevance", "--max-length", "128", "--learning-rate", "1e-4"]
     commands = [
-        ["search", arguments.model, *index, *of_train, "--training-pairs", made],
+        ["search", arguments.model, *index, *of_train, "--training-pairs", made, "--negatives", "2"],
         ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", "--run-dir", encoder, *length],
-        ["finetune", "relevance", "--init-from", arguments.model, "--data", f"{made}/relevance", *length,
-         "--run-dir", reranker, "--epochs", "2", "--learning-rate", "5e-5"],
+        [*relevance, "--init-from", arguments.model, "--data", str(write_qnli(arguments.qnli, folder / "qnli")),
+         "--run-dir", comparer, "--epochs", "1"],
+        [*relevance, "--init-from", comparer, "--data", f"{made}/relevance", "--run-dir", reranker, "--epochs", "1"],
         ["search", arguments.model, *index, *of_test, "--rerank", reranker],
         ["search", encoder, "--index", str(folder / "trained"), *of_test, "--rerank", reranker],
     ]  # fmt: skip
     for command in commands:
         print(f"\nbertjax {' '.join(command)}", flush=True)
         assert bertjax(command) == 0
+
+
+def write_qnli(qnli: Path, folder: Path) -> Path:
+    """QNLI as the data of `relevance`: a question, a sentence, and whether the one answers the other; the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "dev"):
+        rows = json.loads(lzma.decompress((qnli / f"{name}.json.xz").read_bytes())).values()
+        asked = [(row["text_a"], row["text_b"], int(row["label"] == "entailment")) for row in rows]
+        lines = [json.dumps({"text": query, "text_b": text, "label": label}) + "\n" for query, text, label in asked]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    return folder
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ def write_sentences(glue: Path, folder: Path, count: int) -> Path:
 
     They are the sentences, which are what is part of no longer example, and beside them phrases, drawn at random: the
     longest would say what their sentences have said. Phrases of fewer than four words say little, and are left out.
+    Raises ValueError for fewer examples than there are sentences, or more than there are of both.
     """
     read = TASKS["sst2"].read
     train = sorted(read(glue, "train", print), key=lambda example: -len(example.texts[0].split()))
@@ -32,6 +33,8 @@ def write_sentences(glue: Path, folder: Path, count: int) -> Path:
         else:
             sentences.append(example)
             parts.update(_parts(words))
+    if not len(sentences) <= count <= len(sentences) + len(phrases):
+        raise ValueError(f"count={count}: there are {len(sentences)} sentences, and {len(phrases)} phrases beside them")
     drawn = permute(np.arange(count - len(sentences)), len(phrases), derive_key(0, "which phrases"))
     chosen = [*sentences, *(phrases[number] for number in drawn)]
     made = folder / "SST-2"
