@@ -1,15 +1,14 @@
 """How well an encoder finds the documents of the Cranfield collection, beside BM25, before and after reranking.
 
-    python tests/benchmarks/bench_retrieval.py --model hf:DIR --cranfield DIR --folder DIR [--max-length 256]
-        [--train --qnli DIR]
+    python tests/benchmarks/bench_retrieval.py --model hf:DIR --data DATA --folder DIR [--max-length 256] [--train]
 
 Prints nDCG@10, recall@100 and MRR@10 of `bertjax search` for vectors, BM25 and both fused, with the document of each
 query whose code the collection does not explain taken for the best, and without it; then the same of BM25 over English
 stems without stop words, as Lucene's English analyzer has its terms. With --train, two queries in three have their
 judgements train an encoder and a reranker, and the figures are those of the third: untrained, trained, and reranked.
-They are too few to teach an encoder of single texts to compare two at all: the reranker learns that first, from
-questions and sentences of QNLI (train.json.xz and dev.json.xz, of text_a, text_b and label).
-What was made stays in --folder, and is not made again.
+They are too few to teach an encoder of single texts to compare two at all: the reranker learns that first, from how
+like each other the sentences of STS-B are, and from questions and the sentences that answer them (QNLI).
+DATA has retrieval/cranfield, glue/ and glue_subsets/QNLI. What was made stays in --folder, and is not made again.
 """
 
 from __future__ import annotations
@@ -68,17 +67,12 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, metavar="RUN", help="a run, hf:DIR or tf1:DIR")
-    parser.add_argument(
-        "--cranfield", type=Path, required=True, metavar="DIR", help="cran.all.1400, cran.qry, cranqrel"
-    )
+    parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="where the collections are")
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the index")
     parser.add_argument("--max-length", default="256", help="tokens of a row (%(default)s)")
     parser.add_argument("--train", action="store_true", help="also train an encoder and a reranker")
-    parser.add_argument("--qnli", type=Path, metavar="DIR", help="what the reranker learns first (with --train)")
     arguments = parser.parse_args()
-    if arguments.train and not arguments.qnli:
-        parser.error("--train: give --qnli DIR too")
-    data = write_beir(arguments.cranfield, arguments.folder / "beir")
+    data = write_beir(arguments.data / "retrieval" / "cranfield", arguments.folder / "beir")
     index = ["--index", str(arguments.folder / "index")]
     search = ["--documents", str(data / "corpus.jsonl"), "--max-length", arguments.max_length, "--by", "both"]
     queries = [*search, "--queries", str(data / "queries.jsonl")]
@@ -94,20 +88,25 @@ def main() -> None:
 
 def train(arguments: argparse.Namespace, data: Path, index: list[str], search: list[str]) -> None:
     """Train on the one part of the queries, and print the figures of the other."""
-    folder = arguments.folder
-    made, encoder, comparer, reranker = (str(folder / name) for name in ("made", "encoder", "comparer", "reranker"))
+    folder, rows = arguments.folder, ["--max-length", arguments.max_length]
+    made, encoder, alike, answering, reranker = (
+        str(folder / name) for name in ("made", "encoder", "alike", "answering", "reranker")
+    )
     of_train, of_test = (
         [*search, "--queries", str(data / f"{queries}.jsonl"), "--qrels", str(data / f"{name}.tsv")]
         for queries, name in (("queries", "train"), ("test_queries", "test"))
     )
-    length = ["--max-length", arguments.max_length]
-    relevance = ["finetune", "relevance", "--max-length", "128", "--learning-rate", "1e-4"]
+    glue, qnli = str(arguments.data / "glue"), write_qnli(arguments.data / "glue_subsets" / "QNLI", folder / "qnli")
+    small_steps = ["--learning-rate", "5e-5", "--batch-size", "16", "--max-length", "128"]
     commands = [
         ["search", arguments.model, *index, *of_train, "--training-pairs", made, "--negatives", "2"],
-        ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", "--run-dir", encoder, *length],
-        [*relevance, "--init-from", arguments.model, "--data", str(write_qnli(arguments.qnli, folder / "qnli")),
-         "--run-dir", comparer, "--epochs", "1"],
-        [*relevance, "--init-from", comparer, "--data", f"{made}/relevance", "--run-dir", reranker, "--epochs", "1"],
+        ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", *rows, "--run-dir", encoder],
+        ["finetune", "stsb", "--init-from", arguments.model, "--data", glue, *small_steps, "--epochs", "2",
+         "--run-dir", alike],
+        ["finetune", "relevance", "--init-from", alike, "--data", str(qnli), *small_steps, "--epochs", "1",
+         "--run-dir", answering],
+        ["finetune", "relevance", "--init-from", answering, "--data", f"{made}/relevance", *small_steps, "--epochs", "1",
+         "--run-dir", reranker],
         ["search", arguments.model, *index, *of_test, "--rerank", reranker],
         ["search", encoder, "--index", str(folder / "trained"), *of_test, "--rerank", reranker],
     ]  # fmt: skip
