@@ -108,9 +108,11 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
     from bertjax.finetune.opening import open_content
     from bertjax.finetune.own_tasks import task_for
     from bertjax.finetune.recipes import config_for
+    from bertjax.parallel.processes import alone
 
     recipe = WORK[arguments.work]
-    with tempfile.TemporaryDirectory() as folder:
+    # Entered before the model is read, as `bertjax finetune` does: what it tells the C library helps both sides.
+    with alone() as processes, tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         start = read_start(f"hf:{arguments.model}")
         task = {"name": recipe.task, "epochs": recipe.epochs, **_files(arguments.work, arguments.data, work)}
@@ -133,7 +135,7 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
             from their_finetuning import theirs
 
             return theirs(resolved(config, content), content, arguments.model, work / "theirs")
-        return _ours(config, start, content)
+        return _ours(config, start, content, processes)
 
 
 def _files(work: str, data: Path, folder: Path) -> dict[str, str]:
@@ -153,13 +155,11 @@ def _files(work: str, data: Path, folder: Path) -> dict[str, str]:
     return {name: str(folder / f"{name}.json") for name in parts}
 
 
-def _ours(config: Any, start: Any, content: Any) -> dict[str, Any]:
+def _ours(config: Any, start: Any, content: Any, processes: Any) -> dict[str, Any]:
     from bertjax.finetune.run import finetune
-    from bertjax.parallel.processes import alone
     from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
-    with alone() as processes:
-        result = finetune(config, start, content, processes, lambda line: print(line, file=sys.stderr))
+    result = finetune(config, start, content, processes, lambda line: print(line, file=sys.stderr))
     records = read_metrics(Path(result.directory) / METRICS_FILE)
     steps = [record["perf/step_seconds"] for record in records if "perf/step_seconds" in record]
     figures = {name.removeprefix("eval/"): value for name, value in result.figures.items()}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import re
 import sys
 import tempfile
@@ -28,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
 from cranfield import write_beir
 
 from bertjax.__main__ import main as bertjax
+from bertjax.finetune.tasks import TASKS
 from bertjax.search.bm25 import Bm25, PostingsWriter
 from bertjax.search.evaluation import evaluate
 from bertjax.search.records import read_judgements, read_records
@@ -96,16 +96,17 @@ def train(arguments: argparse.Namespace, data: Path, index: list[str], search: l
         [*search, "--queries", str(data / f"{queries}.jsonl"), "--qrels", str(data / f"{name}.tsv")]
         for queries, name in (("queries", "train"), ("test_queries", "test"))
     )
-    glue, qnli = str(arguments.data / "glue"), write_qnli(arguments.data / "glue_subsets" / "QNLI", folder / "qnli")
-    small_steps = ["--learning-rate", "5e-5", "--batch-size", "16", "--max-length", "128"]
+    subsets, glue = arguments.data / "glue_subsets", str(arguments.data / "glue")
+    qnli = str(write_qnli(subsets, folder / "qnli"))
+    small = ["--learning-rate", "5e-5", "--batch-size", "16", "--max-length", "128"]
+    once = [*small, "--epochs", "1"]
     commands = [
         ["search", arguments.model, *index, *of_train, "--training-pairs", made, "--negatives", "2"],
         ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", *rows, "--run-dir", encoder],
-        ["finetune", "stsb", "--init-from", arguments.model, "--data", glue, *small_steps, "--epochs", "2",
+        ["finetune", "stsb", "--init-from", arguments.model, "--data", glue, *small, "--epochs", "2",
          "--run-dir", alike],
-        ["finetune", "relevance", "--init-from", alike, "--data", str(qnli), *small_steps, "--epochs", "1",
-         "--run-dir", answering],
-        ["finetune", "relevance", "--init-from", answering, "--data", f"{made}/relevance", *small_steps, "--epochs", "1",
+        ["finetune", "relevance", "--init-from", alike, "--data", qnli, *once, "--run-dir", answering],
+        ["finetune", "relevance", "--init-from", answering, "--data", f"{made}/relevance", *once,
          "--run-dir", reranker],
         ["search", arguments.model, *index, *of_test, "--rerank", reranker],
         ["search", encoder, "--index", str(folder / "trained"), *of_test, "--rerank", reranker],
@@ -115,14 +116,15 @@ def train(arguments: argparse.Namespace, data: Path, index: list[str], search: l
         assert bertjax(command) == 0
 
 
-def write_qnli(qnli: Path, folder: Path) -> Path:
+def write_qnli(glue: Path, folder: Path) -> Path:
     """QNLI as the data of `relevance`: a question, a sentence, and whether the one answers the other; the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
-        rows = json.loads(lzma.decompress((qnli / f"{name}.json.xz").read_bytes())).values()
-        asked = [(row["text_a"], row["text_b"], int(row["label"] == "entailment")) for row in rows]
-        lines = [json.dumps({"text": query, "text_b": text, "label": label}) + "\n" for query, text, label in asked]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
+        rows = [
+            dict(zip(("text", "text_b"), example.texts, strict=True), label=int(example.label == "entailment"))
+            for example in TASKS["qnli"].read(glue, name, print)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
