@@ -7,7 +7,8 @@ query whose code the collection does not explain taken for the best, and without
 stems without stop words, as Lucene's English analyzer has its terms. With --train, two queries in three have their
 judgements train an encoder and a reranker, and the figures are those of the third: untrained, trained, and reranked.
 They are too few to teach an encoder of single texts to compare two at all: the reranker learns that first, from how
-like each other the sentences of STS-B are, and from questions and the sentences that answer them (QNLI).
+like each other the sentences of STS-B are, from questions and the sentences that answer them (QNLI), and from which
+title belongs to which abstract.
 DATA has retrieval/cranfield, glue/ and glue_subsets/QNLI. What was made stays in --folder, and is not made again.
 """
 
@@ -74,7 +75,8 @@ def main() -> None:
     arguments = parser.parse_args()
     data = write_beir(arguments.data / "retrieval" / "cranfield", arguments.folder / "beir")
     index = ["--index", str(arguments.folder / "index")]
-    search = ["--documents", str(data / "corpus.jsonl"), "--max-length", arguments.max_length, "--by", "both"]
+    how = ["--max-length", arguments.max_length, "--by", "both"]
+    search = ["--documents", str(data / "corpus.jsonl"), *how]
     queries = [*search, "--queries", str(data / "queries.jsonl")]
     by_stems = stemmed(data)
     for name in ("qrels.tsv", "without_unexplained.tsv"):
@@ -83,37 +85,64 @@ def main() -> None:
         figures = evaluate(by_stems, read_judgements(str(data / name)))
         print(f"  BM25 of English stems: {figures.ndcg:.4f} {figures.recall:.4f} {figures.reciprocal_rank:.4f}")
     if arguments.train:
-        train(arguments, data, index, search)
+        train(arguments, data, index, how)
 
 
-def train(arguments: argparse.Namespace, data: Path, index: list[str], search: list[str]) -> None:
+def train(arguments: argparse.Namespace, data: Path, index: list[str], how: list[str]) -> None:
     """Train on the one part of the queries, and print the figures of the other."""
-    folder, rows = arguments.folder, ["--max-length", arguments.max_length]
-    made, encoder, alike, answering, reranker = (
-        str(folder / name) for name in ("made", "encoder", "alike", "answering", "reranker")
+    model, folder, glue = arguments.model, arguments.folder, arguments.data / "glue"
+    made, titles, encoder, alike, answering, titled, reranker = (
+        str(folder / name) for name in ("made", "titles", "encoder", "alike", "answering", "titled", "reranker")
     )
     of_train, of_test = (
-        [*search, "--queries", str(data / f"{queries}.jsonl"), "--qrels", str(data / f"{name}.tsv")]
-        for queries, name in (("queries", "train"), ("test_queries", "test"))
+        [*how, *_files(documents=data / "corpus.jsonl", queries=data / queries, qrels=data / judgements)]
+        for queries, judgements in (("queries.jsonl", "train.tsv"), ("test_queries.jsonl", "test.tsv"))
     )
-    subsets, glue = arguments.data / "glue_subsets", str(arguments.data / "glue")
-    qnli = str(write_qnli(subsets, folder / "qnli"))
-    small = ["--learning-rate", "5e-5", "--batch-size", "16", "--max-length", "128"]
-    once = [*small, "--epochs", "1"]
+    rerank = [*of_test, "--rerank", reranker, "--candidates", "20"]
+    qnli = str(write_qnli(arguments.data / "glue_subsets", folder / "qnli"))
+    of_titles = write_titles(data / "corpus.jsonl", folder / "beir_of_titles")
     commands = [
-        ["search", arguments.model, *index, *of_train, "--training-pairs", made, "--negatives", "2"],
-        ["finetune", "pairs", "--init-from", arguments.model, "--data", f"{made}/pairs", *rows, "--run-dir", encoder],
-        ["finetune", "stsb", "--init-from", arguments.model, "--data", glue, *small, "--epochs", "2",
-         "--run-dir", alike],
-        ["finetune", "relevance", "--init-from", alike, "--data", qnli, *once, "--run-dir", answering],
-        ["finetune", "relevance", "--init-from", answering, "--data", f"{made}/relevance", *once,
-         "--run-dir", reranker],
-        ["search", arguments.model, *index, *of_test, "--rerank", reranker],
-        ["search", encoder, "--index", str(folder / "trained"), *of_test, "--rerank", reranker],
+        _pairs(model, [*index, *of_train], made),
+        ["finetune", "pairs", "--init-from", model, "--data", f"{made}/pairs", "--max-length", arguments.max_length,
+         "--run-dir", encoder],
+        _pairs(model, ["--index", f"{titles}/index", *of_titles, *how], titles),
+        _reranker("stsb", model, str(glue), alike, epochs=2),
+        _reranker("relevance", alike, qnli, answering),
+        _reranker("relevance", answering, f"{titles}/relevance", titled),
+        _reranker("relevance", titled, f"{made}/relevance", reranker, rate="2e-5"),
+        ["search", model, *index, *rerank],
+        ["search", encoder, "--index", str(folder / "trained"), *rerank],
     ]  # fmt: skip
     for command in commands:
         print(f"\nbertjax {' '.join(command)}", flush=True)
         assert bertjax(command) == 0
+
+
+def _pairs(model: str, search: list[str], made: str) -> list[str]:
+    return ["search", model, *search, "--training-pairs", made, "--negatives", "2"]
+
+
+def _reranker(task: str, start: str, data: str, run: str, epochs: int = 1, rate: str = "5e-5") -> list[str]:
+    recipe = ["--learning-rate", rate, "--batch-size", "16", "--max-length", "128", "--epochs", str(epochs)]
+    return ["finetune", task, "--init-from", start, "--data", data, *recipe, "--run-dir", run]
+
+
+def write_titles(corpus: Path, folder: Path) -> list[str]:
+    """The titles of documents as queries for what is below them, which takes no judgement; the options of a search."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [json.loads(line) for line in corpus.read_text().splitlines()]
+    titled = [record for record in records if record["title"] and record["text"]]
+    bodies = [{"_id": record["_id"], "text": record["text"]} for record in titled]
+    titles = [{"_id": record["_id"], "text": record["title"]} for record in titled]
+    for name, rows in (("bodies", bodies), ("titles", titles)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = "".join(f"{record['_id']}\t{record['_id']}\t1\n" for record in titled)
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    return _files(documents=folder / "bodies.jsonl", queries=folder / "titles.jsonl", qrels=folder / "qrels.tsv")
+
+
+def _files(**options: Path) -> list[str]:
+    return [part for option, path in options.items() for part in (f"--{option}", str(path))]
 
 
 def write_qnli(glue: Path, folder: Path) -> Path:
