@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertjax.finetune.entity_metrics import entities
+from bertjax.finetune.entity_metrics import entities, is_of_entities
 from bertjax.finetune.examples import TaggedSentence
 from bertjax.finetune.split_files import missing, split_file
 from bertjax.finetune.table_files import SPLIT_NAMES
@@ -72,4 +72,5 @@ def _require_entities(sentences: Sequence[TaggedSentence]) -> None:
         try:
             entities(sentence.tags or ())
         except ValueError as error:
-            raise ValueError(f"{sentence.where}: {error}") from None
+            wrong = next(place for place, tag in enumerate(sentence.tags or ()) if not is_of_entities(tag))
+            raise ValueError(f"{sentence.where_of(wrong)}: {error}") from None

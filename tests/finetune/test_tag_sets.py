@@ -33,6 +33,9 @@ def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
     assert tags(tag_task(TagColumns("2")), tmp_path, "train") == [["NNP", "VBZ"], ["NNP"]]
     with pytest.raises(ValueError, match=f"{train}:1: tag 'NNP' of token 1: a tag is O, or one of"):
         read_split(tag_task(TagColumns("2"), entities=True), tmp_path, "train")
+    (tmp_path / train).write_text(CONLL.replace("VBZ O", "VBZ X"))
+    with pytest.raises(ValueError, match=f"{train}:2: tag 'X' of token 2: a tag is O, or one of"):
+        read_split(ner, tmp_path, "train")
 
 
 def test_a_treebank(tmp_path: Path) -> None:
