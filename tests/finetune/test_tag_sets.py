@@ -74,6 +74,7 @@ def test_records(tmp_path: Path) -> None:
         ({"tokens": "a b", "tags": ["X", "Y"]}, r":1: 'tokens' is 'a b' and should be a list of texts"),
         ({"tokens": ["a"], "tags": [3]}, r":1: 'tags' is '\[3\]' and should be a list of texts"),
         ({"tokens": ["a"]}, r":1: .*'tags'"),
+        ({"tokens": ["a", "b\ud800"], "tags": ["X", "Y"]}, r":1: column 'tokens' has the lone surrogate '\\ud800' at"),
     ],
 )
 def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) -> None:
