@@ -40,6 +40,11 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, tell: Te
     if path is None:
         raise missing(data, split, [f"{name}.*" for name in names] + [f"*-ud-{split}.conllu"])
     labelled = split != "test"
+    if columns.words and table_suffix(path) not in _RECORDS:
+        raise ValueError(
+            f"{path}: task.text={columns.words!r} names the words of records, such as .jsonl, and here they have their "
+            "place in the line; leave it out (--text)"
+        )
     if table_suffix(path) in _RECORDS:
         sentences = list(_of_records(path, columns, labelled, tell))
     else:

@@ -83,6 +83,12 @@ def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) ->
         read_split(tag_task(TagColumns()), tmp_path, "train")
 
 
+def test_words_of_lines_have_their_place(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text(CONLL)
+    with pytest.raises(ValueError, match=r"train\.conll: task\.text='form' names the words of records, .*\(--text\)"):
+        read_split(tag_task(TagColumns(words="form")), tmp_path, "train")
+
+
 def test_a_table_of_records_in_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'bertjax[parquet]'")
     import pyarrow
