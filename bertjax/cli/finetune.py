@@ -97,10 +97,14 @@ def _configured(
 ) -> tuple[FinetuneConfig, str]:
     """The recipe of a task with what stands on the command line, and how to show it."""
     options = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items() if value}
+    given = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in options.items()
+        if value is not None and value is not False
+    }
     task = task_for(TaskConfig(name=name, **given))
     recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
-    length = arguments.max_length or recipe.data.sequence_length
+    length = recipe.data.sequence_length if arguments.max_length is None else arguments.max_length
     run_dir = arguments.run_dir or f"runs/{GLUE if one_of_several else name}"
     config = replace(
         recipe,
@@ -142,6 +146,9 @@ def _run_task(
 def _tried(task: Task, arguments: argparse.Namespace) -> dict[str, Sequence[float]]:
     """The values that each setting is to have, of those with any on the command line."""
     tried = {key: values for key in TRIED if (values := getattr(arguments, key))}
+    if arguments.grid and arguments.learning_rate:
+        rates = " ".join(f"{rate:g}" for rate in arguments.learning_rate)
+        raise ValueError(f"--grid and --learning-rate {rates}: give one of them")
     if arguments.grid:
         tried = {"learning_rate": task.recipe.learning_rates} | tried
     return tried

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,10 @@ class Examples:
 
 
 def read_examples(task: Task, config: FinetuneConfig) -> Examples:
-    """Read all sets of a task; without a development set, a tenth of the training set becomes it.
+    """Read all sets of a task, those that are named by themselves and the others from the folder of its files.
 
-    Which tenth is decided by the examples themselves, so that equal ones are on one side. Raises ValueError naming file
-    and line of whatever is wrong.
+    Without a development set, a tenth of the training set becomes it: which tenth is decided by the examples
+    themselves, so that equal ones are on one side. Raises ValueError naming file and line of whatever is wrong.
     """
     given = config.task
     if given.data and Path(given.data).is_file():
@@ -45,23 +46,27 @@ def read_examples(task: Task, config: FinetuneConfig) -> Examples:
         raise ValueError(
             f"{given.name}: no data; name the folder of its files (--data), or its training file (--train)"
         )
+
+    def named(split: str) -> list[Any]:
+        return list(read_split(task, Path(getattr(given, split)), split, notes.append, named=True) or ())
+
     place = Path(given.data)
-    train = list(read_split(task, Path(given.train) if given.train else place, "train", notes.append) or ())
+    train = named("train") if given.train else list(read_split(task, place, "train", notes.append) or ())
+    test = {"test": named("test")} if given.test else {}
+    if given.data and not given.test:
+        found = {split: read_split(task, place, split, notes.append) for split in (*task.submissions, "test")}
+        test = {split: list(examples) for split, examples in found.items() if examples}
     if given.dev:
-        dev: Mapping[str, Sequence[Any]] = {"dev": read_split(task, Path(given.dev), "dev", notes.append) or ()}
-    else:
-        try:
-            if given.train:
-                raise MissingSplitError(f"{given.train}: no development set")
-            dev = read_dev(task, place, notes.append)
-        except MissingSplitError:
-            train, held = _held_out(train)
-            dev = {"dev": held}
-            notes.append(f"no development set; {len(held):,} of the training examples are held out for it")
-    splits = dict.fromkeys((*task.submissions, "test"))
-    tests = {"test": Path(given.test)} if given.test else ({} if given.train else dict.fromkeys(splits, place))
-    found = {name: read_split(task, where, name, notes.append) for name, where in tests.items()}
-    return Examples(train, dev, {name: read for name, read in found.items() if read}, tuple(notes))
+        return Examples(train, {"dev": named("dev")}, test, tuple(notes))
+    try:
+        if not given.data:
+            raise MissingSplitError(f"{given.train}: no development set")
+        dev: Mapping[str, Sequence[Any]] = read_dev(task, place, notes.append)
+    except MissingSplitError:
+        train, held = _held_out(train)
+        dev = {"dev": held}
+        notes.append(f"no development set; {len(held):,} of the training examples are held out for it")
+    return Examples(train, dev, test, tuple(notes))
 
 
 def drawn(examples: Sequence[Example], config: FinetuneConfig) -> Sequence[Example]:
@@ -76,13 +81,32 @@ def drawn(examples: Sequence[Example], config: FinetuneConfig) -> Sequence[Examp
 
 
 def _held_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """(those that stay, those held out), by a hash of their text; a label is not held out wherever it is."""
+    """(those that stay, those held out), by a hash of what they are about, one of several hashes at least.
+
+    A label is not held out wherever it is. Raises ValueError naming the first example if so none can be.
+    """
     hashes = [_hash(repr(_about(example))) for example in examples]
     held = {number for number in hashes if number % _HELD_OUT == 0}
     both = list(zip(examples, hashes, strict=True))
     known = {label for example, number in both if number not in held for label in _labels(example)}
     held -= {number for example, number in both if not known.issuperset(_labels(example))}
+    if not (held := held or _one_to_hold_out(both)):
+        what = "article" if isinstance(examples[0], Question) else "text"
+        raise ValueError(
+            f"{examples[0].where}: no development set, and of the {len(examples):,} examples from here on none can be "
+            f"held out for it: they are about one {what}, or each has a label of its own; give one (--dev)"
+        )
     return [one for one, number in both if number not in held], [one for one, number in both if number in held]
+
+
+def _one_to_hold_out(both: Sequence[tuple[Any, int]]) -> set[int]:
+    """The lowest hash whose examples have no label that only they have; none of a single one."""
+    labels: dict[int, set[str]] = {}
+    for example, number in both:
+        labels.setdefault(number, set()).update(_labels(example))
+    holders = Counter(label for some in labels.values() for label in some)
+    able = [number for number, some in labels.items() if all(holders[label] > 1 for label in some)]
+    return {min(able)} if able and len(labels) > 1 else set()
 
 
 def _hash(text: str) -> int:

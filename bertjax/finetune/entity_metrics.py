@@ -48,6 +48,12 @@ class EntityFigures:
         return 2 * self.right / both if both else 0.0
 
 
+def is_of_entities(tag: str) -> bool:
+    """Whether a tag is `O` or such as `B-PER`."""
+    kind, dash, type_ = tag.partition("-")
+    return tag == _OUTSIDE or (kind in tuple(_KINDS) and bool(dash and type_))
+
+
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of a sentence's tags, `O` or such as `B-PER`, in order.
 
@@ -56,10 +62,10 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     found: list[Entity] = []
     before = _OUTSIDE
     for place, tag in enumerate(tags):
-        kind, dash, type_ = tag.partition("-")
-        if tag != _OUTSIDE and (kind not in tuple(_KINDS) or not dash or not type_):
+        if not is_of_entities(tag):
             raise ValueError(f"tag {tag!r} of token {place + 1}: a tag is O, or one of {', '.join(_KINDS)} and -TYPE")
         if tag != _OUTSIDE:
+            kind, _, type_ = tag.partition("-")
             last = found[-1] if found else None
             goes_on = last is not None and last.end == place and last.type == type_
             if goes_on and kind not in _BEGINS and before[0] not in _ENDS:

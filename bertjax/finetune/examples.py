@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class TaggedSentence:
     id: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
+    lines: tuple[int, ...] = ()  # of each word in the file; none where one record holds them all
+
+    @property
+    def file(self) -> Path:
+        """The file that it was read from."""
+        return Path(self.where.rpartition(":")[0])
+
+    def where_of(self, word: int) -> str:
+        """The place of a word, by its number from 0, in messages."""
+        return f"{self.file}:{self.lines[word]}" if self.lines else self.where
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,15 @@ def label_numbers(examples: Sequence[TextExample], labels: Sequence[str]) -> np.
     return np.array([numbers[example.label] for example in examples], np.int32)
 
 
+def require_judgements(examples: Sequence[TextExample]) -> None:
+    """Raise ValueError naming the place of the first label that is neither 0 nor 1: whether a passage is relevant."""
+    for example in examples:
+        if example.label not in (0, 1, None):
+            raise ValueError(
+                f"{example.where}: label {example.label!r} is neither 0 nor 1, whether the passage is relevant; mend it"
+            )
+
+
 def number_of(where: str, label: str) -> float:
     """A regression's label. Raises ValueError naming the place if it is no finite number."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bertjax.config import TaskConfig
@@ -18,16 +19,27 @@ OWN_TABLES: dict[str, Kind] = {
     "relevance": "relevance",
 }
 _TAGS = ("ner", "pos")
+_UNLABELLED: tuple[Kind, ...] = ("regression", "relevance", "vector")  # kinds without classes
 
 
 def task_for(config: TaskConfig) -> Task:
-    """The task that a config is about. Raises ValueError for a name that there is not, or a column that it lacks."""
-    if config.name in _TAGS and (config.label or config.text or config.labels):
-        columns = TagColumns(config.label, "".join(config.text))
-        return replace(tag_task(columns, config.labels, entities=config.name == "ner"), name=config.name)
+    """The task that a config is about.
+
+    Raises ValueError for a name that there is not, a column that it lacks, and what the task has no use for.
+    """
+    if config.name in _TAGS:
+        return _tags_for(config)
     if config.name not in OWN_TABLES:
-        return task_of(config.name, OWN_TABLES)
+        task = task_of(config.name, OWN_TABLES)
+        known = config.labels in (task.labels, task.meanings)  # as a run of it has them
+        keys = ("text", "label", "id") if known else ("text", "label", "id", "labels")
+        _refuse(config, keys, "is read as its own files are")
+        return task
     kind = OWN_TABLES[config.name]
+    if kind in _UNLABELLED:
+        _refuse(config, ("labels",), "has no classes")
+    if kind == "vector":
+        _refuse(config, ("label",), "has no labels")
     text, *more = config.text or (("text",) if kind in ("sequence", "regression") else ("text", "text_b"))
     most = {"sequence": 1, "regression": 1, "vector": 1, "relevance": 1}.get(kind, len(more))
     least = {"sequence": 0, "regression": 0}.get(kind, 1)
@@ -41,6 +53,24 @@ def task_for(config: TaskConfig) -> Task:
     else:
         columns = Columns(text=text, text_b="".join(more), label=label, id=config.id)
     return table_task(kind, columns, config.labels)
+
+
+def _tags_for(config: TaskConfig) -> Task:
+    _refuse(config, ("id",), "calls sentences by their number")
+    if len(config.text) > 1:
+        raise ValueError(f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)")
+    task = task_of(config.name)
+    if not (config.label or config.text or config.labels):
+        return task
+    columns = TagColumns(config.label, "".join(config.text))
+    return replace(tag_task(columns, config.labels, entities=config.name == "ner"), name=config.name)
+
+
+def _refuse(config: TaskConfig, keys: Sequence[str], why: str) -> None:
+    """Raise ValueError for the first of these keys that is given."""
+    for key in keys:
+        if given := getattr(config, key):
+            raise ValueError(f"task.{key}={given!r}: {config.name} {why}; leave it out (--{key})")
 
 
 def _columns_of(kind: Kind) -> str:

@@ -13,6 +13,7 @@ from bertjax.finetune.answers import FoundAnswers, answer_figures, find_answers,
 from bertjax.finetune.chosen import Examples, drawn
 from bertjax.finetune.content import Figures, Split, TaskContent
 from bertjax.finetune.examples import Question
+from bertjax.finetune.label_weights import label_weights
 from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.finetune.tasks import Task
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -25,6 +26,7 @@ def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, set
     given, counts = config.task, QuestionCounts()
     sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query)
     unanswerable = task.name == _SQUAD2
+    label_weights(given, (), lambda: np.empty(0, np.int64))  # which are refused
 
     def windows(questions: Sequence[Question]) -> QuestionWindows:
         return question_windows(questions, tokenizer, sizes, counts, strict=given.strict_length)

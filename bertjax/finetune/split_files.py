@@ -26,7 +26,7 @@ def split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str]) -> P
 
 def missing(folder: Path, split: str, files: Sequence[str]) -> MissingSplitError:
     """The refusal where none of `files` is in the folder."""
-    what = "a file, not a folder" if folder.is_file() else "no such folder"
-    if folder.is_dir():
-        what = f"none of {', '.join(files)} is there"
+    if not folder.exists():
+        return MissingSplitError(f"{folder}: no {split} set: no such file or folder; mend the path")
+    what = f"none of {', '.join(files)} is there" if folder.is_dir() else "a file, not a folder"
     return MissingSplitError(f"{folder}: no {split} set: {what}; name the folder that holds it as --data")

@@ -150,7 +150,24 @@ def _row_of(where: str, record: object, wanted: Wanted) -> Row:
     if not isinstance(record, dict):
         raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object; every row must be one")
     _require(where, wanted.columns, record)
-    return Row(where, {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record})
+    values = {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record}
+    for name, value in values.items():
+        _require_unicode(where, name, value)
+    return Row(where, values)
+
+
+def _require_unicode(where: str, name: str, value: Any) -> None:
+    """Raise ValueError for a lone surrogate in a text or a list of them, which JSON can spell and no file can hold."""
+    for text in value if isinstance(value, list) else [value]:
+        if not isinstance(text, str):
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where}: column {name!r} has the lone surrogate {text[error.start]!r} at character {error.start}; it "
+                "is no valid Unicode, mend the source"
+            ) from None
 
 
 def _read_parquet(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:

@@ -12,8 +12,17 @@ from bertjax.config import FinetuneConfig
 from bertjax.finetune.chosen import Examples, drawn
 from bertjax.finetune.content import Figures, Split, TaskContent
 from bertjax.finetune.examples import TaggedSentence
-from bertjax.finetune.tag_files import tags_in, write_words
-from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_figures, tag_windows, tags_of
+from bertjax.finetune.label_weights import label_weights
+from bertjax.finetune.tag_files import tag_layout, tags_in, write_tags, write_words
+from bertjax.finetune.tag_windows import (
+    TagCounts,
+    TagWindows,
+    most_frequent_tag,
+    tag_figures,
+    tag_numbers,
+    tag_windows,
+    tags_of,
+)
 from bertjax.finetune.tasks import Task
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -24,18 +33,19 @@ def open_tags(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Ex
     labels = task.labels or tags_in(sets.train)
     otherwise = most_frequent_tag(train)
 
-    def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:
+    def windows(sentences: Sequence[TaggedSentence], weights: Sequence[float] | None = None) -> TagWindows:
         length, strict = config.data.sequence_length, config.task.strict_length
-        return tag_windows(sentences, labels, tokenizer, length, counts, strict=strict)
+        return tag_windows(sentences, labels, tokenizer, length, counts, strict=strict, label_weights=weights)
 
     def split(name: str, sentences: Sequence[TaggedSentence]) -> Split:
         made = windows(sentences)
         tags = partial(tags_of, made, labels=labels, otherwise=otherwise)
         labelled = all(sentence.tags is not None for sentence in sentences)
         figures = partial(_figures, tags, sentences, task.metrics) if labelled else None
-        return Split(made.rows, partial(_write, tags, sentences, name), figures)
+        write = partial(_write_into_file, config.task.label) if name in sets.test else _write
+        return Split(made.rows, partial(write, tags, sentences, name), figures)
 
-    rows = windows(train).rows
+    rows = windows(train, label_weights(config.task, labels, lambda: tag_numbers(train, labels))).rows
     dev = {name: split(name, sentences) for name, sentences in sets.dev.items()}
     test = {name: split(name, sentences) for name, sentences in sets.test.items()}
     notes = (*sets.notes, *counts.told(config.data.sequence_length))
@@ -60,4 +70,22 @@ def _write(
     """A word and its tag a line."""
     path = folder / f"{name}.conll"
     write_words(path, sentences, tags(logits=logits))
+    return [path]
+
+
+def _write_into_file(
+    column: str,
+    tags: partial[list[list[str]]],
+    sentences: Sequence[TaggedSentence],
+    name: str,
+    folder: Path,
+    logits: np.ndarray,
+) -> list[Path]:
+    """The file of the sentences with these tags instead; of records, which have no lines, a word and its tag a line."""
+    if not sentences[0].lines:
+        return _write(tags, sentences, name, folder, logits)
+    source = sentences[0].file
+    layout = tag_layout(source, column)
+    path = folder / f"{name}.{'conllu' if layout.conllu else 'conll'}"
+    write_tags(source, path, layout, tags(logits=logits))
     return [path]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -64,26 +64,23 @@ def tag_layout(path: Path, column: str = "") -> TagLayout:
     raise ValueError(f"column {column!r} of {path}: it holds no tags; give {columns}")
 
 
-def read_tagged(
-    path: Path, layout: TagLayout, labels: Collection[str] = (), *, labelled: bool = True
-) -> list[TaggedSentence]:
+def read_tagged(path: Path, layout: TagLayout, *, labelled: bool = True) -> list[TaggedSentence]:
     """The sentences of a file, in order; without tags where not `labelled`. It may be compressed.
 
     Their ids are CoNLL-U's sent_id, else their numbers from 1. Raises ValueError naming file and line for a line with
-    another number of columns than the others, without word or tag, or with a tag that is not one of `labels` if there
-    are any; and naming the file if it has no word.
+    another number of columns than the others, or without word or tag; and naming the file if it has no word.
     """
-    known = set(labels)
     sentences = []
     for lines in _sentences(path, layout):
         words = [line for line in lines if line.columns]
         for line in words:
             if labelled:
-                _require(path, line, layout, known)
+                _require_tag(path, line, layout)
         name = _id(lines, layout) or str(len(sentences) + 1)
         forms = tuple(line.columns[layout.word] for line in words)
         tags = tuple(line.columns[layout.place(len(line.columns))] for line in words) if labelled else None
-        sentences.append(TaggedSentence(f"{path}:{words[0].number}", name, forms, tags))
+        lines_of_words = tuple(line.number for line in words)
+        sentences.append(TaggedSentence(f"{path}:{words[0].number}", name, forms, tags, lines_of_words))
     if not sentences:
         raise ValueError(f"{path}: no word in it; it needs one a line, with its tag in another column")
     return sentences
@@ -136,16 +133,14 @@ def _tagged(line: _Line, layout: TagLayout, tag: str) -> str:
     return "".join(parts)
 
 
-def _require(path: Path, line: _Line, layout: TagLayout, known: Collection[str]) -> None:
-    """Raise ValueError unless a word's line has a word, and a tag that is known."""
+def _require_tag(path: Path, line: _Line, layout: TagLayout) -> None:
+    """Raise ValueError unless a word's line has a tag."""
     where, place = f"{path}:{line.number}", layout.place(len(line.columns))
     if place >= len(line.columns):
         raise ValueError(f"{where}: {len(line.columns)} columns, and the tag should be in column {place + 1}")
     tag = line.columns[place]
     if not tag or (layout.conllu and tag == UNTAGGED):
         raise ValueError(f"{where}: {line.columns[layout.word]!r} has no tag in column {place + 1}; give it one")
-    if known and tag not in known:
-        raise ValueError(f"{where}: tag {tag!r} is not one of {', '.join(sorted(known))}; mend it")
 
 
 def _id(lines: Sequence[_Line], layout: TagLayout) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertjax.finetune.entity_metrics import entities
+from bertjax.finetune.entity_metrics import entities, is_of_entities
 from bertjax.finetune.examples import TaggedSentence
 from bertjax.finetune.split_files import missing, split_file
 from bertjax.finetune.table_files import SPLIT_NAMES
@@ -40,6 +40,11 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, tell: Te
     if path is None:
         raise missing(data, split, [f"{name}.*" for name in names] + [f"*-ud-{split}.conllu"])
     labelled = split != "test"
+    if columns.words and table_suffix(path) not in _RECORDS:
+        raise ValueError(
+            f"{path}: task.text={columns.words!r} names the words of records, such as .jsonl, and here they have their "
+            "place in the line; leave it out (--text)"
+        )
     if table_suffix(path) in _RECORDS:
         sentences = list(_of_records(path, columns, labelled, tell))
     else:
@@ -72,4 +77,5 @@ def _require_entities(sentences: Sequence[TaggedSentence]) -> None:
         try:
             entities(sentence.tags or ())
         except ValueError as error:
-            raise ValueError(f"{sentence.where}: {error}") from None
+            wrong = next(place for place, tag in enumerate(sentence.tags or ()) if not is_of_entities(tag))
+            raise ValueError(f"{sentence.where_of(wrong)}: {error}") from None

@@ -76,11 +76,13 @@ def tag_windows(
 
     Windows begin and end with words, about half a row apart; of a word that fills more than a row, what is too much
     is cut off. `labels` gives tags their numbers, and `label_weights` are their own, 1 by default. Raises ValueError
-    naming the sentence of a tag that is not one of `labels`, and with `strict` of the first one that is too long.
+    naming the place of a tag that is not one of `labels`, and with `strict` of the first sentence that is too long.
     """
     if max_length <= _SPECIAL:
         raise ValueError(f"max length {max_length}: it must leave room for a word beside {_SPECIAL} special tokens")
-    numbers, weights = _labels(sentences, labels, label_weights)
+    numbers = tag_numbers(sentences, labels)
+    of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
+    weights = np.where(numbers < 0, 0, of_label[numbers])
     ids, pieces = tokenizer.encode([word for sentence in sentences for word in sentence.words])
     words = np.array([len(sentence.words) for sentence in sentences], np.int64)
     windows = _windows(pieces, words, max_length - _SPECIAL)
@@ -138,25 +140,25 @@ def most_frequent_tag(sentences: Sequence[TaggedSentence]) -> str:
     return min(tags, key=lambda tag: (-tags[tag], tag))
 
 
-def _labels(
-    sentences: Sequence[TaggedSentence], labels: Sequence[str], label_weights: Sequence[float] | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of every word its label's number, int64, and its weight, float32: 0 where it has none."""
+def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> np.ndarray:
+    """The place of each word's tag among `labels`: int64 [words], -1 where it has none.
+
+    Raises ValueError naming the place of the first tag that is not among them.
+    """
     number_of = {label: number for number, label in enumerate(labels)}
     numbers: list[int] = []
     for sentence in sentences:
-        for word, tag in zip(sentence.words, sentence.tags or (), strict=sentence.tags is not None):
+        assert sentence.tags is None or len(sentence.tags) == len(sentence.words), "a tag for each word"
+        for place, tag in enumerate(sentence.tags or ()):
             if tag not in number_of:
                 raise ValueError(
-                    f"{sentence.where}: tag {tag!r} of {word!r} is not one of {', '.join(labels)}; mend it, or train "
-                    "with it"
+                    f"{sentence.where_of(place)}: tag {tag!r} of {sentence.words[place]!r} is not one of "
+                    f"{', '.join(labels)}; mend it, or train with it"
                 )
             numbers.append(number_of[tag])
         if sentence.tags is None:
             numbers += [-1] * len(sentence.words)
-    found = np.array(numbers, np.int64)
-    of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
-    return found, np.where(found < 0, 0, of_label[found]).astype(np.float32)
+    return np.array(numbers, np.int64)
 
 
 def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:

@@ -16,7 +16,7 @@ from typing import Literal
 from bertjax.finetune.choice_files import read_codah, read_swag
 from bertjax.finetune.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.glue_files import GlueLayout, has_split, read_glue
-from bertjax.finetune.labels import label_numbers, label_set
+from bertjax.finetune.labels import label_numbers, label_set, require_judgements
 from bertjax.finetune.published import PUBLISHED
 from bertjax.finetune.question_files import read_squad
 from bertjax.finetune.split_files import MissingSplitError
@@ -107,20 +107,28 @@ def labels_of(task: Task, train: Sequence[TextExample] | Sequence[TaggedSentence
     return label_set(train)
 
 
-def read_split(task: Task, data: Path, split: str, tell: Tell = print) -> Examples | None:
+def read_split(task: Task, data: Path, split: str, tell: Tell = print, *, named: bool = False) -> Examples | None:
     """The examples of a split: `train`, one of the task's `dev_splits`, or a test split, which may be missing: None.
 
-    `tell` is given what is to be said of the files. Raises ValueError naming the folder if there is no such training or
-    development set, and file and line of what is wrong in it, a label outside `task.labels` too.
+    None may be where it was `named`. `tell` is given what is to be said of the files. Raises ValueError naming the
+    folder if a set is missing that may not be, or empty, and file and line of what is wrong in it, a label outside
+    `task.labels` too.
     """
+    may_be_missing = split.startswith("test") and not named
     try:
         examples = task.read(data, split, tell)
     except MissingSplitError:
-        if split.startswith("test"):
+        if may_be_missing:
             return None
         raise
+    if not examples:
+        if may_be_missing:
+            return None
+        raise ValueError(f"{data}: its {split} set is empty; name another file as --{split.partition('_')[0]}")
     if task.labels and task.kind in ("sequence", "choice"):
         label_numbers(examples, task.labels)
+    if task.kind == "relevance":
+        require_judgements(examples)
     return examples
 
 

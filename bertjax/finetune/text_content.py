@@ -14,6 +14,7 @@ from bertjax.finetune.chosen import Examples, drawn
 from bertjax.finetune.content import Figures, Split, TaskContent
 from bertjax.finetune.encoding import encode_texts
 from bertjax.finetune.examples import TextExample
+from bertjax.finetune.label_weights import label_weights
 from bertjax.finetune.labels import label_numbers
 from bertjax.finetune.lengths import RowCounts
 from bertjax.finetune.rows import TaskRows
@@ -82,7 +83,7 @@ def open_texts(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: E
     train = drawn(sets.train, config)
     labels = labels_of(task, sets.train)
     made = TextTask(task, config, labels, tokenizer)
-    rows = made.rows(train, _label_weights(config, labels, train))
+    rows = made.rows(train, label_weights(config.task, labels, lambda: label_numbers(train, labels)))
     dev = {name: made.split(name, examples) for name, examples in sets.dev.items()}
     test = {name: made.split(name, examples) for name, examples in sets.test.items()}
     return TaskContent(
@@ -95,22 +96,3 @@ def open_texts(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: E
         (*sets.notes, *made.counts.told(config.data.sequence_length)),
         made.baselines(next(iter(sets.dev.values()))),
     )
-
-
-def _label_weights(
-    config: FinetuneConfig, labels: Sequence[str], train: Sequence[TextExample]
-) -> Sequence[float] | None:
-    """Those that the config gives, or by which every label counts the same; None if all are 1."""
-    given, balanced = config.task.class_weights, config.task.balanced
-    if not given and not balanced:
-        return None
-    if given and balanced:
-        raise ValueError(f"task.class_weights={given} and task.balanced=True: give one of them")
-    if not labels:
-        raise ValueError("task.class_weights and task.balanced are for tasks with labels; leave them out")
-    if balanced:
-        counts = np.bincount(label_numbers(train, labels), minlength=len(labels))
-        return (len(train) / (len(labels) * np.maximum(counts, 1))).tolist()
-    if len(given) != len(labels) or min(given) < 0:
-        raise ValueError(f"task.class_weights={given}: give one, 0 or more, for each label: {', '.join(labels)}")
-    return given

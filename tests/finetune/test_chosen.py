@@ -1,12 +1,14 @@
-"""What a run trains on and is measured by: a tenth is held out where there is no development set."""
+"""What a run trains on and is measured by: what is named, what is in the folder, or a tenth that is held out."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_tasks import small_config, small_start, write_tags
+from small_tasks import small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.finetune.chosen import Examples, read_examples
 from bertjax.finetune.own_tasks import task_for
@@ -18,9 +20,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("start"))
 
 
-def read_from(path: Path, name: str, start: Start) -> Examples:
+def read_from(path: Path, name: str, start: Start, **given: str) -> Examples:
     config = small_config(name, start, path.parent, path.parent / "run")
-    config = replace(config, task=replace(config.task, data="", train=str(path)))
+    config = replace(config, task=replace(config.task, **{"data": "", "train": str(path), **given}))
     return read_examples(task_for(config.task), config)
 
 
@@ -53,3 +55,95 @@ def test_no_tag_is_only_where_it_is_measured(tmp_path: Path, start: Start) -> No
     after = read_from(path, "pos", start)
     assert not any("RARE" in sentence.tags for sentence in after.dev["dev"])
     assert any("RARE" in sentence.tags for sentence in after.train)
+
+
+def articles(path: Path, count: int) -> Path:
+    """A file of questions, as many articles as are wanted, a question about each."""
+    whole = json.loads((write_questions(path.parent, train=count) / "train-v1.1.json").read_text())
+    (article,) = whole["data"]
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]} for paragraph in article["paragraphs"]]}))
+    return path
+
+
+def rows(path: Path, labels: str) -> Path:
+    path.write_text("text,label\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels)))
+    return path
+
+
+@pytest.mark.parametrize("count", [2, 5, 18])
+def test_of_few_one_is_held_out(tmp_path: Path, start: Start, count: int) -> None:
+    for name, path in (
+        ("squad", articles(tmp_path / "mine.json", count)),
+        ("classification", rows(tmp_path / "mine.csv", "aabb" + "a" * (count - 2))),
+        ("pos", write_tags(tmp_path, train=count) / "train.conll"),
+    ):
+        if name == "pos":
+            text = path.read_text()
+            path.write_text(f"{text}\n{text.replace('the DET', 'The DET')}")  # no tag is in one sentence alone
+        found = read_from(path, name, start)
+        assert len(found.dev["dev"]) >= 1 and len(found.train) >= 1
+        assert found == read_from(path, name, start)
+        assert found.notes[-1].startswith("no development set; ")
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("squad", lambda folder: articles(folder / "mine.json", 1)),
+        ("classification", lambda folder: rows(folder / "mine.csv", "abcde")),
+        ("classification", lambda folder: rows(folder / "mine.csv", "a")),
+    ],
+)
+def test_where_none_can_be_held_out_the_file_is_named(
+    tmp_path: Path, start: Start, name: str, write: Callable[[Path], Path]
+) -> None:
+    path = write(tmp_path)
+    with pytest.raises(ValueError, match=r"can be held out for it: .*; give one \(--dev\)") as refusal:
+        read_from(path, name, start)
+    assert str(refusal.value).startswith(f"{path}:")
+
+
+def test_what_is_not_named_is_taken_from_the_folder(tmp_path: Path, start: Start) -> None:
+    folder = write_classes(tmp_path / "folder", train=20, dev=6)
+    (folder / "test.tsv").write_text("text\na text\n")
+    other = rows(tmp_path / "other.csv", "ab" * 20)
+    found = read_from(other, "classification", start, data=str(folder))
+    assert (len(found.train), len(found.dev["dev"]), len(found.test["test"]), found.notes) == (40, 6, 1, ())
+    found = read_from(Path(""), "classification", start, data=str(folder), train="", dev=str(other), test=str(other))
+    assert (len(found.train), len(found.dev["dev"]), len(found.test["test"])) == (20, 40, 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "file", "message"),
+    [
+        ("classification", "test", "tset.csv", "tset.csv: no test set: no such file or folder; mend the path"),
+        ("classification", "dev", "dve.csv", "dve.csv: no dev set: no such file or folder; mend the path"),
+        ("classification", "train", "trian.csv", "trian.csv: no train set: no such file or folder; mend the path"),
+        ("classification", "test", "folder", "folder: no test set: none of test.csv"),
+        ("rte", "test", "mine.csv", "mine.csv: no test set: a file, not a folder; name the folder"),
+        ("swag", "test", "mine.csv", "mine.csv: no test set: a file, not a folder; name the folder"),
+    ],
+)
+def test_a_set_that_is_named_must_be_there(
+    tmp_path: Path, start: Start, name: str, split: str, file: str, message: str
+) -> None:
+    data = tmp_path / "data"
+    if name == "classification":
+        write_classes(data)
+    for folder in (data, tmp_path / "folder"):
+        folder.mkdir(exist_ok=True)
+    rows(tmp_path / "mine.csv", "ab")
+    for one in ("train", "dev"):
+        if name == "rte":
+            (data / f"{one}.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
+        if name == "swag":
+            (data / f"{one}.csv").write_text("sent1,sent2,ending0,ending1,ending2,ending3,label\na,b,c,d,e,f,0\n")
+    with pytest.raises(ValueError, match=message):
+        read_from(data / "train.tsv", name, start, **{"data": str(data), "train": "", split: str(tmp_path / file)})
+
+
+def test_a_set_without_examples_is_refused(tmp_path: Path, start: Start) -> None:
+    line = "c\t{0}\ta\tb\tc\td\t0\n"  # too few for a fifth to be for development
+    (tmp_path / "codah.tsv").write_text("".join(line.format(f"start {number}") for number in range(3)))
+    with pytest.raises(ValueError, match=rf"{tmp_path}: its dev set is empty; name another file as --dev"):
+        read_from(tmp_path / "codah.tsv", "codah", start, data=str(tmp_path), train="")

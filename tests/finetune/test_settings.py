@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bertjax.config import FinetuneConfig, TrainingConfig
+import pytest
+
+from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.run import Result
 from bertjax.finetune.settings import settings_of
 from bertjax.finetune.summary import TaskSummary, overall
@@ -26,6 +28,25 @@ def test_every_combination_has_a_run_for_every_seed_in_a_place_of_its_own() -> N
 def test_one_run_lies_where_the_task_does() -> None:
     (setting,) = settings_of(FinetuneConfig(run_dir="runs/x"), {"learning_rate": (1e-5,)}, 1)
     assert setting.name == "" and [run.run_dir for run in setting.runs] == ["runs/x"]
+
+
+@pytest.mark.parametrize(
+    ("tried", "task", "message"),
+    [
+        ({"batch_size": (16, 0)}, {}, r"global_batch_size \(--batch-size\) is 0; give 1 or more"),
+        ({"epochs": (0.0,)}, {}, r"task.epochs \(--epochs\) is 0.0; give a number above 0"),
+        ({"epochs": (float("nan"),)}, {}, r"task.epochs \(--epochs\) is nan"),
+        ({"learning_rate": (-1e-5,)}, {}, r"learning_rate \(--learning-rate\) is -1e-05; give a number above 0"),
+        ({"learning_rate": (2e-5, 0.00002)}, {}, "--learning-rate 2e-05 2e-05: one is there twice; give each once"),
+        ({}, {"epochs": -1.0}, r"task.epochs \(--epochs\) is -1.0"),
+        ({}, {"patience": -1}, r"task.patience \(--patience\) is -1; give 1 or more, or 0"),
+        ({}, {"layer_decay": 0.0}, r"task.layer_decay \(--layer-decay\) is 0.0; give a number above 0, up to 1"),
+        ({}, {"examples": -5}, "task.examples is -5"),
+    ],
+)
+def test_values_that_no_run_can_have(tried: dict, task: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings_of(FinetuneConfig(task=TaskConfig(**task)), tried, 1)
 
 
 def result(directory: str, accuracy: float) -> Result:

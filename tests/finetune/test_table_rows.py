@@ -171,6 +171,10 @@ REFUSED = [
     ("t.jsonl", '{"text":3,"label":"a"}', Columns(), "t.jsonl:1: column 'text' is a int, not a text"),
     ("t.jsonl", '{"text":null,"label":"a"}', Columns(), "t.jsonl:1: column 'text' is missing, not a text"),
     ("t.jsonl", '{"text":"a","label":["a"]}', Columns(), "t.jsonl:1: column 'label' is a list, not a text or number"),
+    ("t.jsonl", '{"text":"a","label":"b"}\n{"text":"th\\ud800e","label":"b"}', Columns(),
+     "t.jsonl:2: column 'text' has the lone surrogate '\\ud800' at character 2; it"),
+    ("t.jsonl", '{"text":"a","label":"\\udfff"}', Columns(), "t.jsonl:1: column 'label' has the lone surrogate"),
+    ("t.json", '{"\\ud800": {"text":"a","label":"b"}}', Columns(), "t.json: record '\\ud800': column 'row key' has"),
     ("t.jsonl", '{"text":"a"', Columns(), "t.jsonl:1: bad JSON"),
     ("t.jsonl", '["a"]', Columns(), "t.jsonl:1: a JSON list, not an object"),
     ("t.json", '[{"text":\n"a",]', Columns(), "t.json:2: bad JSON"),
@@ -205,6 +209,15 @@ def test_a_regression_needs_numbers(tmp_path: Path, label: str) -> None:
         read_table(path, Columns(), said, regression=True)
 
 
+def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
+    task = table_task("relevance", Columns(text_b="passage"))
+    table(tmp_path, "text,passage,label\na,b,1\na,c,0.0\n", "train.csv")
+    assert [example.label for example in read_split(task, tmp_path, "train")] == [1, 0]
+    table(tmp_path, "text,passage,label\na,b,1\na,c,2\n", "train.csv")
+    with pytest.raises(ValueError, match=r"train\.csv:3: label 2\.0 is neither 0 nor 1, whether the passage"):
+        read_split(task, tmp_path, "train")
+
+
 def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
     table(tmp_path, "text,label\na,x\nb,z\n", "train.csv")
     with pytest.raises(ValueError, match=r"train.csv:3: label 'z' is not one of x, y"):
@@ -220,7 +233,7 @@ def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
     for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
         with pytest.raises(ValueError, match=rf"{tmp_path}: no (train|dev) set: none of (train|dev).csv, .* is there"):
             read()
-    with pytest.raises(ValueError, match="nowhere: no train set: no such folder"):
+    with pytest.raises(ValueError, match="nowhere: no train set: no such file or folder; mend the path"):
         read_split(task, tmp_path / "nowhere", "train")
     for name in ("train.csv", "train.tsv"):
         table(tmp_path, "text,label\na,x\n", name)

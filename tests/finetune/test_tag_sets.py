@@ -33,6 +33,9 @@ def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
     assert tags(tag_task(TagColumns("2")), tmp_path, "train") == [["NNP", "VBZ"], ["NNP"]]
     with pytest.raises(ValueError, match=f"{train}:1: tag 'NNP' of token 1: a tag is O, or one of"):
         read_split(tag_task(TagColumns("2"), entities=True), tmp_path, "train")
+    (tmp_path / train).write_text(CONLL.replace("VBZ O", "VBZ X"))
+    with pytest.raises(ValueError, match=f"{train}:2: tag 'X' of token 2: a tag is O, or one of"):
+        read_split(ner, tmp_path, "train")
 
 
 def test_a_treebank(tmp_path: Path) -> None:
@@ -71,12 +74,19 @@ def test_records(tmp_path: Path) -> None:
         ({"tokens": "a b", "tags": ["X", "Y"]}, r":1: 'tokens' is 'a b' and should be a list of texts"),
         ({"tokens": ["a"], "tags": [3]}, r":1: 'tags' is '\[3\]' and should be a list of texts"),
         ({"tokens": ["a"]}, r":1: .*'tags'"),
+        ({"tokens": ["a", "b\ud800"], "tags": ["X", "Y"]}, r":1: column 'tokens' has the lone surrogate '\\ud800' at"),
     ],
 )
 def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(ValueError, match=message):
         read_split(tag_task(TagColumns()), tmp_path, "train")
+
+
+def test_words_of_lines_have_their_place(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text(CONLL)
+    with pytest.raises(ValueError, match=r"train\.conll: task\.text='form' names the words of records, .*\(--text\)"):
+        read_split(tag_task(TagColumns(words="form")), tmp_path, "train")
 
 
 def test_a_table_of_records_in_parquet(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""What a config says of its task is used, or refused by its name where the task has no use for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertjax.config import TaskConfig
+from bertjax.finetune.own_tasks import task_for
+from bertjax.finetune.tasks import TASKS
+
+
+@pytest.mark.parametrize("name", sorted({*TASKS} - {"ner", "pos"}))
+@pytest.mark.parametrize(
+    ("key", "value"), [("text", ("sentence",)), ("label", "gold"), ("id", "number"), ("labels", ("1", "0"))]
+)
+def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^task\.{key}=.*: {name} is read as .*; leave it out \(--{key}\)"):
+        task_for(TaskConfig(name=name, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("ner", {"id": "n"}, r"task\.id='n': ner calls sentences by their number; leave it out \(--id\)"),
+        ("pos", {"text": ("a", "b")}, r"task\.text=\('a', 'b'\): pos has one column of words"),
+        ("regression", {"labels": ("0", "1")}, r"task\.labels=\('0', '1'\): regression has no classes"),
+        ("relevance", {"labels": ("0", "1")}, "relevance has no classes"),
+        ("pairs", {"labels": ("0", "1")}, "pairs has no classes"),
+        ("pairs", {"label": "x"}, r"task\.label='x': pairs has no labels; leave it out \(--label\)"),
+    ],
+)
+def test_what_a_kind_has_no_use_for_is_refused(name: str, given: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_for(TaskConfig(name=name, **given))
+
+
+def test_a_run_says_its_labels_and_stays_the_same_task() -> None:
+    for name, labels in (("cola", ("unacceptable", "acceptable")), ("rte", TASKS["rte"].labels), ("squad", ())):
+        assert task_for(TaskConfig(name=name, labels=labels)) is TASKS[name]
+    assert task_for(TaskConfig(name="classification", labels=("x", "y"), id="n", label="l")).labels == ("x", "y")
+    assert task_for(TaskConfig(name="ner", labels=("O", "B-PER"), label="2")).labels == ("O", "B-PER")

@@ -1,0 +1,86 @@
+"""The data of tasks of tags: rare tags can count more, wrong ones are named by their line, a test file comes back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_tasks import content_of, small_config, small_start, write_questions, write_tags
+
+from bertjax.finetune.run import Start
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    return small_start(tmp_path_factory.mktemp("start"))
+
+
+def test_every_tag_counts_the_same_or_as_it_is_told(start: Start, tmp_path: Path) -> None:
+    data = write_tags(tmp_path / "data", train=20, dev=4)
+    tags = Counter(line.split()[1] for line in (data / "train.conll").read_text().splitlines() if line)
+
+    def weights_of(**task: object) -> dict[str, set[float]]:
+        content = content_of(small_config("pos", start, data, tmp_path / "run", **task), start)
+        tokens, dev = content.train.tokens, content.dev["dev"].rows.tokens
+        assert {*dev["label_weights"].tolist()} == {0.0, 1.0}
+        real = tokens["label_weights"] > 0
+        assert real.sum() == tags.total()
+        pairs = zip(tokens["labels"][real].tolist(), tokens["label_weights"][real].tolist(), strict=True)
+        found: dict[str, set[float]] = {}
+        for label, weight in pairs:
+            found.setdefault(content.labels[label], set()).add(weight)
+        return found
+
+    assert weights_of() == {tag: {1.0} for tag in tags}
+    balanced = {tag: {float(np.float32(tags.total() / len(tags) / count))} for tag, count in tags.items()}
+    assert weights_of(balanced=True) == balanced and len({*tags.values()}) > 1
+    given = tuple(float(number) for number in range(1, len(tags) + 1))
+    assert weights_of(class_weights=given) == {tag: {given[place]} for place, tag in enumerate(sorted(tags))}
+
+
+@pytest.mark.parametrize(
+    ("task", "write", "options", "message"),
+    [
+        ("pos", write_tags, {"balanced": True, "class_weights": (1.0,) * 5}, "give one of them"),
+        ("pos", write_tags, {"class_weights": (1.0, 2.0)}, "for each label: ADJ, DET, NOUN, PUNCT, VERB"),
+        ("squad", write_questions, {"balanced": True}, r"squad: .*\(--balanced\) are for tasks with labels; leave"),
+        ("squad", write_questions, {"class_weights": (1.0, 2.0)}, "squad: task.class_weights .* are for tasks with"),
+    ],
+)
+def test_weights_that_are_refused(start: Start, tmp_path: Path, task: str, write, options: dict, message: str) -> None:
+    config = small_config(task, start, write(tmp_path / "data", 8, 4), tmp_path / "run", **options)
+    with pytest.raises(ValueError, match=message):
+        content_of(config, start)
+
+
+def test_a_tag_that_training_has_not_is_named_by_its_own_line(start: Start, tmp_path: Path) -> None:
+    data = write_tags(tmp_path / "data", train=20, dev=4)
+    lines = (data / "dev.conll").read_text().split("\n")
+    wrong = len(lines) - 3  # deep in the last sentence
+    word = lines[wrong].split()[0]
+    (data / "dev.conll").write_text("\n".join([*lines[:wrong], f"{word} ODD", *lines[wrong + 1 :]]))
+    with pytest.raises(ValueError, match=rf"dev\.conll:{wrong + 1}: tag 'ODD' of '{re.escape(word)}' is not one of"):
+        content_of(small_config("pos", start, data, tmp_path / "run"), start)
+
+
+def test_predictions_of_a_test_set_are_its_file_with_other_tags(start: Start, tmp_path: Path) -> None:
+    data = write_tags(tmp_path / "data", train=20, dev=4)
+    (data / "test.txt").write_text("-DOCSTART- -X- ?\n\nthe D ?\nred J ?\n\ncat N ?\n")
+    config = small_config("pos", start, data, tmp_path / "run")
+    content = content_of(config, start)
+    split = content.test["test"]
+    logits = np.zeros((len(split.rows.tokens["input_ids"]), len(content.labels)), np.float32)
+    logits[:, content.labels.index("NOUN")] = 1
+    (path,) = split.write(tmp_path, logits)
+    assert (path.name, path.read_text()) == (
+        "test.conll",
+        "-DOCSTART- -X- ?\n\nthe D NOUN\nred J NOUN\n\ncat N NOUN\n",
+    )
+    (data / "test.txt").unlink()
+    (data / "test.jsonl").write_text('{"tokens": ["the", "red"]}\n')
+    split = content_of(config, start).test["test"]
+    (path,) = split.write(tmp_path, logits[:4])
+    assert path.read_text() == "the\tNOUN\nred\tNOUN\n\n"
