@@ -1,7 +1,7 @@
 """Training data made of judgements: queries with passages that answer them, beside some that were found and do not.
 
 The files are those that `bertjax finetune` reads: pairs/ trains vectors (a passage answers its own query, and no other
-of the batch), relevance/ trains a reranker, whose negatives are hard: they were found for the query and are no answer.
+of the batch but those that have it too), relevance/ trains a reranker, whose negatives are hard: they were found for the query and are no answer.
 One judged query in ten, and all that is about it, is the development set.
 """
 
