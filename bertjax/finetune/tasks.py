@@ -37,7 +37,7 @@ _METRICS: dict[str, tuple[str, ...]] = {
     "regression": ("spearman", "pearson"),
     "relevance": ("f1", "accuracy"),
     "choice": ("accuracy",),
-    "vector": ("accuracy",),  # how often a text's nearest is its own second, as `found_seconds` has it
+    "vector": ("accuracy",),  # how often a text's nearest is its own second
 }
 
 

@@ -136,13 +136,20 @@ def test_a_trec_run_and_figures(run, data, made, tmp_path, capsys):
 def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--training-pairs", tmp_path / "out") == 0
-    rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
-    assert [(row["text"], row["text_b"], row["label"]) for row in rows] == [
-        ("museum opened", "The museum the museum opened in 1877", 1),
-        ("museum opened", "drawings of a naive museum", 1),
-        ("museum opened", "The museum the museum opened in 1877", 0),
-        ("drawings", "drawings of a naive museum", 1),
-    ]
+    rows = {
+        split: [
+            json.loads(line) for line in (tmp_path / "out" / "relevance" / f"{split}.jsonl").read_text().splitlines()
+        ]
+        for split in ("train", "dev")
+    }
+    assert {split: [(row["text"], row["text_b"], row["label"]) for row in some] for split, some in rows.items()} == {
+        "train": [
+            ("museum opened", "The museum the museum opened in 1877", 1),
+            ("museum opened", "drawings of a naive museum", 1),
+            ("museum opened", "The museum the museum opened in 1877", 0),
+        ],
+        "dev": [("drawings", "drawings of a naive museum", 1)],
+    }
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == f"2 queries with 3 passages that answer them and 1 that do not to {tmp_path}/out"
     assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
