@@ -16,6 +16,7 @@ from exported_models import trained_model, wordpiece
 
 import bertjax
 from bertjax.__main__ import main
+from bertjax.cli import search as cli
 from bertjax.convert.sources import write_run
 from bertjax.search import index as index_module
 from bertjax.search.fingerprint import model_fingerprint
@@ -277,6 +278,28 @@ def test_after_an_interruption_there_is_no_index(run, data, tmp_path, capsys, mo
     assert search(run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl") == 130
     assert "no index was left half made; the same command starts over" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_makes_an_index_second_is_refused(run, data, made, tmp_path, capsys, monkeypatch):
+    fixed = (run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
+    terms_of, said = index_module.terms_of, []
+
+    def meanwhile(*arguments):
+        if not said:
+            said.append("")
+            assert search(*fixed) == 1
+            said[0] = capsys.readouterr().err
+        return terms_of(*arguments)
+
+    monkeypatch.setattr(index_module, "terms_of", meanwhile)
+    assert search(*fixed) == 0
+    assert f"{tmp_path}/index: another process is writing it; wait for it, or name another folder" in said[0]
+    assert open_index(tmp_path / "index").vectors.tobytes() == open_index(made).vectors.tobytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    # It looked before the first had ended, and began after.
+    monkeypatch.setattr(cli, "has_index", lambda folder: False)
+    assert search(*fixed) == 1
+    assert "index: another process has just made it; the same command opens it" in capsys.readouterr().err
 
 
 def test_bm25_on_cranfield(real_data, tmp_path, capsys):
