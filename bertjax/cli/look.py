@@ -43,6 +43,8 @@ def attention(arguments: argparse.Namespace) -> int:
 
 def neighbors(arguments: argparse.Namespace) -> int:
     """Print what is near a word, in the table of word vectors and in its contexts."""
+    if arguments.contexts < 1:
+        raise ValueError(f"--contexts {arguments.contexts}: give 1 or more")
     model, _ = open_source(arguments.run)
     sample = sample_text(model, arguments.text, ProgressLine())
     found = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)

@@ -14,15 +14,18 @@ from bertjax.search.records import Judgements
 
 Grades = Mapping[str, int]  # of the documents judged for one query
 
+RANKED = 10  # documents whose order is measured
+RECALLED = 100  # documents among which relevant ones are to be
+
 
 @dataclass(frozen=True)
 class Figures:
     """Means over the queries that have a relevant document."""
 
-    ndcg: float  # of the first 10
-    recall: float  # of the first 100
-    reciprocal_rank: float  # within the first 10
-    judged: float  # share of the first 10 that somebody judged; where it is low, the others are too low
+    ndcg: float  # of the first `RANKED`
+    recall: float  # of the first `RECALLED`
+    reciprocal_rank: float  # within the first `RANKED`
+    judged: float  # share of the first `RANKED` that somebody judged; where it is low, the others are too low
     queries: int
 
 
@@ -76,9 +79,9 @@ def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements) -> F
             "are the judgements those of these queries?"
         )
     return Figures(
-        ndcg=float(np.mean([ndcg(ranked, grades, 10) for ranked, grades in judged])),
-        recall=float(np.mean([recall(ranked, grades, 100) for ranked, grades in judged])),
-        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, 10) for ranked, grades in judged])),
-        judged=float(np.mean([_share_judged(ranked[:10], grades) for ranked, grades in judged])),
+        ndcg=float(np.mean([ndcg(ranked, grades, RANKED) for ranked, grades in judged])),
+        recall=float(np.mean([recall(ranked, grades, RECALLED) for ranked, grades in judged])),
+        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, RANKED) for ranked, grades in judged])),
+        judged=float(np.mean([_share_judged(ranked[:RANKED], grades) for ranked, grades in judged])),
         queries=len(judged),
     )
