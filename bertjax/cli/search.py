@@ -122,10 +122,6 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
         raise ValueError(f"--training-pairs {arguments.training_pairs}: they are made of judgements; give --qrels FILE")
     if arguments.training_pairs and arguments.output:
         raise ValueError(f"--output {arguments.output}: --training-pairs writes other files; leave one of them out")
-    if arguments.qrels and _depth(arguments) < RANKED:
-        raise ValueError(
-            f"--candidates {arguments.candidates}: figures are of {RANKED} documents; give {RANKED} or more"
-        )
     for option in ("output", "qrels"):
         if getattr(arguments, option) and not queries:
             raise ValueError(f"--{option} {getattr(arguments, option)}: it needs queries; give some, or --queries FILE")
@@ -199,14 +195,15 @@ def _named(queries: Sequence[Record], found: Sequence[Hits], documents: StoredDo
 
 
 def _print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgements, depth: int) -> None:
-    figures = {way: evaluate(ranked, judgements) for way, ranked in rankings.items()}
+    figures = {way: evaluate(ranked, judgements, depth) for way, ranked in rankings.items()}
     queries = len(next(iter(rankings.values())))
     print(f"{next(iter(figures.values())).queries:,} of {queries:,} queries have relevant documents")
     rows = tuple(
         (way, *(f"{figure:.4f}" for figure in (of.ndcg, of.recall, of.reciprocal_rank, of.judged)))
         for way, of in figures.items()
     )
-    columns = ("by", f"nDCG@{RANKED}", f"recall@{min(RECALLED, depth)}", f"MRR@{RANKED}", f"judged@{RANKED}")
+    ranked, recalled = min(RANKED, depth), min(RECALLED, depth)
+    columns = ("by", f"nDCG@{ranked}", f"recall@{recalled}", f"MRR@{ranked}", f"judged@{ranked}")
     for line in text_lines(Table("", "", columns, rows)):
         print(line)
 

@@ -65,10 +65,10 @@ def relevant_documents(grades: Grades) -> set[str]:
     return {document for document, grade in grades.items() if grade > 0}
 
 
-def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements) -> Figures:
+def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements, depth: int = RECALLED) -> Figures:
     """The figures of rankings, documents by query, over those queries that have a relevant document.
 
-    Raises ValueError if none has.
+    Where no more than `depth` were to be found, figures are of so many. Raises ValueError if no query has one.
     """
     judged = [(ranked, judgements[query]) for query, ranked in rankings.items() if query in judgements]
     judged = [(ranked, grades) for ranked, grades in judged if relevant_documents(grades)]
@@ -78,10 +78,11 @@ def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements) -> F
             f"no query has a relevant document: queries are called {some[0]}, and judged are {some[1]}; "
             "are the judgements those of these queries?"
         )
+    first, recalled = min(RANKED, depth), min(RECALLED, depth)
     return Figures(
-        ndcg=float(np.mean([ndcg(ranked, grades, RANKED) for ranked, grades in judged])),
-        recall=float(np.mean([recall(ranked, grades, RECALLED) for ranked, grades in judged])),
-        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, RANKED) for ranked, grades in judged])),
-        judged=float(np.mean([_share_judged(ranked[:RANKED], grades) for ranked, grades in judged])),
+        ndcg=float(np.mean([ndcg(ranked, grades, first) for ranked, grades in judged])),
+        recall=float(np.mean([recall(ranked, grades, recalled) for ranked, grades in judged])),
+        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, first) for ranked, grades in judged])),
+        judged=float(np.mean([_share_judged(ranked[:first], grades) for ranked, grades in judged])),
         queries=len(judged),
     )
