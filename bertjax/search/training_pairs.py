@@ -49,8 +49,8 @@ def write_training_pairs(
     """Write train.jsonl and dev.jsonl of pairs/ and relevance/, with up to `negatives` for a passage that answers.
 
     Rows have `text` (the query), `text_b` (the passage), and in relevance/ `label`, 1 or 0. Negatives are drawn from
-    what was `found` for the query and was not judged an answer. Raises ValueError unless two queries have an answer in
-    the index.
+    what was `found` for the query and neither was judged an answer nor is a copy of one. Raises ValueError unless two
+    queries have an answer in the index.
     """
     numbers = documents.numbers({document for grades in judgements.values() for document in relevant_documents(grades)})
     counts, rows = PairCounts(), {"train": [], "dev": []}
@@ -63,7 +63,7 @@ def write_training_pairs(
             answered.append((query, hits, answers))
     counts.queries, one_in = len(answered), _one_in(len(answered))
     for place, (query, hits, answers) in enumerate(answered, 1):
-        others = _drawn(np.setdiff1d(hits.documents, answers), negatives * len(answers), place)
+        others = _drawn(_no_answers(hits, answers, documents), negatives * len(answers), place)
         made = [(query, int(number), label) for label, some in ((1, answers), (0, others)) for number in some]
         rows["train" if place % one_in else "dev"] += made
         counts.positives += len(answers)
@@ -81,6 +81,13 @@ def _one_in(queries: int) -> int:
     if queries == 1:
         raise ValueError("one query has an answer in the index; give two or more: to learn from, and to measure by")
     return min(_ONE_IN, max(2, queries // _AT_LEAST))
+
+
+def _no_answers(hits: Hits, answers: Sequence[int], documents: StoredDocuments) -> np.ndarray:
+    """The documents that were found and have the text of no answer: int64, ascending."""
+    right = {documents[number].whole for number in answers}
+    others = np.setdiff1d(hits.documents, answers)
+    return others[[documents[int(number)].whole not in right for number in others]]
 
 
 def _drawn(candidates: np.ndarray, wanted: int, query: int) -> np.ndarray:

@@ -158,12 +158,11 @@ def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
         "train": [
             ("museum opened", "The museum the museum opened in 1877", 1),
             ("museum opened", "drawings of a naive museum", 1),
-            ("museum opened", "The museum the museum opened in 1877", 0),
         ],
         "dev": [("drawings", "drawings of a naive museum", 1)],
     }
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"2 queries with 3 passages that answer them and 1 that do not to {tmp_path}/out"
+    assert said[-1] == f"2 queries with 3 passages that answer them and 0 that do not to {tmp_path}/out"
     assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
 
 

@@ -78,6 +78,18 @@ def test_few_queries_are_on_both_sides_too(tmp_path, documents, judged, held_out
     assert not sides[0] & sides[1]
 
 
+def test_a_copy_of_an_answer_is_no_negative(tmp_path):
+    with DocumentWriter.at(tmp_path) as writer:
+        for number, text in enumerate(["one", "two", "one", "three"]):
+            writer.add(Record(f"d{number}", text))
+    found = [Hits(np.arange(4), np.zeros(4))] * 2
+    grades = {"q0": {"d0": 1}, "q1": {"d1": 1}}
+    counts = write_training_pairs(tmp_path / "out", QUERIES[:2], found, grades, StoredDocuments(tmp_path), 9)
+    assert (counts.positives, counts.negatives) == (2, 2 + 3)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
+    assert sorted((row["label"], row["text_b"]) for row in rows) == [(0, "three"), (0, "two"), (1, "one")]
+
+
 def test_few_candidates_are_all_taken(tmp_path, documents):
     counts, _ = written(tmp_path / "out", documents, negatives=100)
     assert counts.negatives == 24 * 10
