@@ -272,6 +272,17 @@ def test_every_folder_of_the_package_is_a_package():
     assert not lost, "\n" + "\n".join(lost)
 
 
+def test_what_is_installed_says_that_it_has_types(monkeypatch):
+    setuptools = pytest.importorskip("setuptools", reason="needs setuptools, which builds the wheel")
+    monkeypatch.chdir(REPOSITORY)
+    distribution = setuptools.Distribution()
+    distribution.parse_config_files()
+    build = distribution.get_command_obj("build_py")
+    build.ensure_finalized()
+    found = {f"{folder}/{name}" for _, folder, _, names in build.data_files for name in names}
+    assert any(path.endswith("bertjax/py.typed") for path in found), found
+
+
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--check")], ids=" ".join)
 def test_ruff(arguments):
     ruff = [sys.executable, "-m", "ruff"]

@@ -163,7 +163,7 @@ def test_attention_writes_a_page_about_the_runs_own_text(run: tuple[Path, Path, 
     assert re.search(r"previous word +(layer [12], head [12]: \d+% of|no head shows it)", ended.stdout)
     assert re.search(r"B follows A with \d+\.\d%", ended.stdout)
     text = page.read_text()
-    assert "2 layers of 2 heads" in text and "What the next-sentence loss depends on" in text
+    assert "2 layers of 2 heads" in text and "What “B follows A” depends on" in text
 
 
 def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -> None:

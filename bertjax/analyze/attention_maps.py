@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from flax import nnx
 from bertjax.analyze.token_rows import TokenRow, padded
 from bertjax.config import ModelConfig
 from bertjax.model.attention_backends import visible
-from bertjax.model.bert import Bert, Params, abstract_bert, bind
+from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
 from bertjax.model.layers import Layer
 from bertjax.training.run_directory import TrainedModel
 
@@ -32,10 +33,11 @@ class Inside(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NextSentence:
-    """How a model takes a pair: as two that belong together, or not."""
+class LabelAtCls:
+    """What a model says at [CLS], and what that depends on."""
 
-    probability: float  # that B follows A
+    label: str
+    probability: float
     loss: float  # -log(probability), nats
     gradient_norms: np.ndarray  # float32 [layers + 1, n]: of the loss by each token's vector, Euclidean
 
@@ -79,22 +81,33 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
             yield Inside(attention[:, number, :, :n, :n], hidden[:, number, :n], seen[number, :n, :n])
 
 
-def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> NextSentence:
-    """The next-sentence loss of a pair, under the label that B follows A or that it does not, and its gradients.
+def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> LabelAtCls:
+    """That B follows A, or that it does not, as a model takes a pair."""
+    return _label_at_cls(model, row, ("B follows A", "B does not follow A"), 0 if follows else 1)
 
-    They are by the vectors after the embeddings and after each layer: how much the loss would change if a token's
+
+def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
+    """Of a model that was fine-tuned for classification."""
+    assert model.kind == "sequence", "another head has no labels at [CLS]"
+    labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
+    return _label_at_cls(model, row, labels, None)
+
+
+def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wanted: int | None) -> LabelAtCls:
+    """The wanted label by number, or the likeliest.
+
+    Gradients are by the vectors after the embeddings and after each layer: how much the loss would change if a token's
     vector there moved by a little.
     """
     ids, types, sequence_ids = padded([row])
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
     nudges = jnp.zeros((layers, 1, ids.shape[1], width), jnp.float32)
-    label = jnp.full((1, 1), 0 if follows else 1)
     with jax.default_matmul_precision("highest"):
-        (loss, probability), gradient = _loss_and_gradient(
-            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, label
+        (loss, label), gradient = _loss_and_gradient(
+            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, wanted
         )
     norms = np.linalg.norm(np.asarray(gradient)[:, 0, : len(row)], axis=-1)
-    return NextSentence(float(probability), float(loss), norms)
+    return LabelAtCls(labels[int(label)], math.exp(-float(loss)), float(loss), norms)
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
@@ -114,31 +127,39 @@ def _inside(
 
 def nudged_loss(
     nudges: jax.Array,
-    bert: Bert,
+    network: Network,
     ids: jax.Array,
     types: jax.Array,
     sequence_ids: jax.Array,
-    label: jax.Array,
+    label: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The next-sentence loss, and the probability that B follows A, with the tokens' vectors moved by `nudges`.
+    """(the loss of a label at [CLS], the label) with the tokens' vectors moved by `nudges`; no label: the likeliest.
 
-    `nudges` is [layers + 1, B, L, D], added after the embeddings and after each layer; `label` is int32 [B, 1].
+    `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """
 
     def body(x: jax.Array, layer_and_nudge: tuple[Layer, jax.Array]) -> tuple[jax.Array, None]:
         layer, nudge = layer_and_nudge
         return layer(x, sequence_ids, None, True, "xla") + nudge, None
 
-    encoder = bert.encoder
+    encoder = network.encoder
     x = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0]
     x, _ = jax.lax.scan(body, x, (encoder.layers, nudges[1:]))
-    logits = bert.nsp_logits(x, jnp.zeros_like(label))
-    loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
-    return loss.sum(), jax.nn.softmax(logits)[0, 0, 0]
+    read = network.nsp_logits if isinstance(network, Bert) else network.sequence_logits
+    logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
+    label = logits.argmax() if label is None else label
+    return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)
 
 
-@functools.partial(jax.jit, static_argnames="graphdef")
+@functools.partial(jax.jit, static_argnames=("graphdef", "label"))
 def _loss_and_gradient(
-    nudges: jax.Array, graphdef: nnx.GraphDef, params: Params, *batch: jax.Array
+    nudges: jax.Array,
+    graphdef: nnx.GraphDef,
+    params: Params,
+    ids: jax.Array,
+    types: jax.Array,
+    sequence_ids: jax.Array,
+    label: int | None,
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    return jax.value_and_grad(nudged_loss, has_aux=True)(nudges, bind(graphdef, params), *batch)
+    network = bind(graphdef, params)
+    return jax.value_and_grad(nudged_loss, has_aux=True)(nudges, network, ids, types, sequence_ids, label)

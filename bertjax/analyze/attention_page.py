@@ -133,18 +133,19 @@ def _all_figures(view: AttentionView) -> str:
 
 
 def _gradient(view: AttentionView) -> Iterator[str]:
-    """What the next-sentence loss depends on, if the model can tell."""
-    found = view.next_sentence
+    """What the loss at [CLS] depends on, if the model has one."""
+    found = view.at_cls
     if found is None:
         return
     norms = found.gradient_norms
     others = norms[:, 1:].max(axis=1, keepdims=True)
     largest = np.where(others > 0, others, norms[:, :1])  # that of [CLS] itself would outshine the others
-    yield "<h2>What the next-sentence loss depends on</h2>"
+    label = escaped(found.label)
+    yield f"<h2>What “{label}” depends on</h2>"
     yield (
-        f'<p class="caption">The model says with {found.probability:.1%} that B follows A; the loss at [CLS] for “B '
-        f"follows A” is {found.loss:.3g} nats. Drawn is the length of its gradient by each token’s vector after a "
-        "layer: how fast the loss would change if that vector moved. After the last layer only [CLS] is read.</p>"
+        f'<p class="caption">The model says “{label}” with {found.probability:.1%}; the loss at [CLS] for that is '
+        f"{found.loss:.3g} nats. Drawn is the length of its gradient by each token’s vector after a layer: how fast "
+        "the loss would change if that vector moved. After the last layer only [CLS] is read.</p>"
     )
     yield (
         '<div class="side-by-side"><div class="view card scroll">'
@@ -203,8 +204,8 @@ def _data(view: AttentionView) -> str:
                 for number, pattern in enumerate(PATTERNS)
             ],
             "gradient": None
-            if view.next_sentence is None
-            else [[float(f"{norm:.4g}") for norm in layer] for layer in view.next_sentence.gradient_norms.tolist()],
+            if view.at_cls is None
+            else [[float(f"{norm:.4g}") for norm in layer] for layer in view.at_cls.gradient_norms.tolist()],
         },
         separators=(",", ":"),
     ).replace("<", "\\u003c")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertjax.analyze.attention_maps import NextSentence, look_inside, next_sentence, untrained_heads
+from bertjax.analyze.attention_maps import LabelAtCls, likeliest_label, look_inside, next_sentence, untrained_heads
 from bertjax.analyze.attention_patterns import PATTERNS, PREDICTIVE, PatternSums, WordTable, measure_patterns
 from bertjax.analyze.sample_text import SampleText
 from bertjax.analyze.token_rows import TokenRow, read_row
@@ -26,7 +26,7 @@ class AttentionView:
     sentences: tuple[str, ...]
     row: TokenRow
     attention: np.ndarray  # float32 [layers, H, n, n]
-    next_sentence: NextSentence | None
+    at_cls: LabelAtCls | None
     patterns: PatternSums
     sample: str
     pairs: int
@@ -53,29 +53,30 @@ def view_attention(
     rows = sample.pairs(-(-count // 2), model.max_length)
     if not rows:
         raise ValueError(f"{sample.origin}: no two sentences in a row that are short enough; give another --text")
-    no_masks, no_next_sentence = _no_masks(model), _no_next_sentence(model, len(sentences) == 2)
+    no_masks, no_label = _no_masks(model), _no_label(model, len(sentences) == 2)
+    read = likeliest_label if model.kind else next_sentence
     patterns = measure_patterns(model, rows, WordTable(model), not no_masks, progress)
     return AttentionView(
         model=name,
         sentences=tuple(sentences),
         row=row,
         attention=next(look_inside(model, [row])).attention,
-        next_sentence=None if no_next_sentence else next_sentence(model, row),
+        at_cls=None if no_label else read(model, row),
         patterns=patterns,
         sample=sample.origin,
         pairs=len(rows),
-        missing=tuple(_missing(patterns, no_masks, no_next_sentence)),
+        missing=tuple(_missing(patterns, no_masks, no_label)),
     )
 
 
-def _missing(patterns: PatternSums, no_masks: str, no_next_sentence: str) -> Iterator[str]:
+def _missing(patterns: PatternSums, no_masks: str, no_label: str) -> Iterator[str]:
     """What could not be measured, and why, in sentences."""
     for number, pattern in enumerate(PATTERNS):
         if not patterns.tokens[number]:
             none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
             yield f"“{pattern.name}” is not measured: {(no_masks if number == PREDICTIVE else '') or none}."
-    if no_next_sentence:
-        yield f"The gradient of the next-sentence loss is not shown: {no_next_sentence}."
+    if no_label:
+        yield f"The gradient of the loss at [CLS] is not shown: {no_label}."
 
 
 def _no_masks(model: TrainedModel) -> str:
@@ -85,10 +86,14 @@ def _no_masks(model: TrainedModel) -> str:
     return "the model has no trained MLM head" if "MLM head" in untrained_heads(model) else ""
 
 
-def _no_next_sentence(model: TrainedModel, is_pair: bool) -> str:
-    """Why the next-sentence loss says nothing, if so."""
-    if not is_pair:
-        return "it takes a second sentence"
+def _no_label(model: TrainedModel, is_pair: bool) -> str:
+    """Why the model says nothing at [CLS], if so."""
     if model.config.model.causal:
         return "the [CLS] of a causal model sees nothing but itself"
-    return "the model has no trained NSP head" if "NSP head" in untrained_heads(model) else ""
+    if model.kind == "sequence":
+        return ""
+    if model.kind:
+        return f"the model was fine-tuned for {model.kind}, and gives a text no label"
+    if "NSP head" in untrained_heads(model):
+        return "the model has no trained NSP head; once fine-tuned for classification, it has a label there"
+    return "" if is_pair else "whether B follows A takes a second sentence"

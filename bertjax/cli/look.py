@@ -33,8 +33,8 @@ def attention(arguments: argparse.Namespace) -> int:
     replace_text(page, render_attention(view))
     print(f"measured on {view.pairs:,} pairs of sentences: {view.sample}")
     _print_patterns(view)
-    if view.next_sentence is not None:
-        print(f"B follows A with {view.next_sentence.probability:.1%}, the model says")
+    if view.at_cls is not None:
+        print(f"{view.at_cls.label} with {view.at_cls.probability:.1%}, the model says")
     for note in view.missing:
         print(note)
     print(f"page: {page}")
@@ -43,6 +43,8 @@ def attention(arguments: argparse.Namespace) -> int:
 
 def neighbors(arguments: argparse.Namespace) -> int:
     """Print what is near a word, in the table of word vectors and in its contexts."""
+    if arguments.contexts < 1:
+        raise ValueError(f"--contexts {arguments.contexts}: give 1 or more")
     model, _ = open_source(arguments.run)
     sample = sample_text(model, arguments.text, ProgressLine())
     found = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from bertjax.cli.encoding import told_encoding
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
-from bertjax.search.evaluation import evaluate
+from bertjax.search.evaluation import RANKED, RECALLED, evaluate
 from bertjax.search.fingerprint import model_fingerprint
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, open_index
 from bertjax.search.rankings import Hits
@@ -60,7 +60,8 @@ def search(arguments: argparse.Namespace) -> int:
         return 0
     found = _found(arguments, queries, index, encoder, model.tokenizer, reranker)
     if judgements is not None:
-        _print_figures({way: _named(queries, hits, index.documents) for way, hits in found.items()}, judgements)
+        named = {way: _named(queries, hits, index.documents) for way, hits in found.items()}
+        _print_figures(named, judgements, _depth(arguments))
     last = list(found)[-1]
     if arguments.training_pairs:
         _write_pairs(arguments, queries, found[last], judgements or {}, index.documents)
@@ -83,7 +84,7 @@ def _found(
     reranker: Reranker | None,
 ) -> dict[str, list[Hits]]:
     """The candidates for each query by every way that was asked for; the last is the one whose results are wanted."""
-    texts, depth = [query.whole for query in queries], max(arguments.top, arguments.candidates)
+    texts, depth = [query.whole for query in queries], _depth(arguments)
     with Progress(len(queries), "search", unit="text") as progress:
         found: dict[str, list[Hits]] = {
             **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, progress.update)
@@ -97,6 +98,11 @@ def _found(
     for line in told:
         print(f"queries: {line}")
     return found
+
+
+def _depth(arguments: argparse.Namespace) -> int:
+    """How many documents of a ranking are found."""
+    return max(arguments.top, arguments.candidates)
 
 
 def _queries(arguments: argparse.Namespace) -> list[Record]:
@@ -114,6 +120,8 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
             raise ValueError(f"--queries {arguments.queries}: not one query there")
     if arguments.training_pairs and not arguments.qrels:
         raise ValueError(f"--training-pairs {arguments.training_pairs}: they are made of judgements; give --qrels FILE")
+    if arguments.training_pairs and arguments.output:
+        raise ValueError(f"--output {arguments.output}: --training-pairs writes other files; leave one of them out")
     for option in ("output", "qrels"):
         if getattr(arguments, option) and not queries:
             raise ValueError(f"--{option} {getattr(arguments, option)}: it needs queries; give some, or --queries FILE")
@@ -186,15 +194,17 @@ def _named(queries: Sequence[Record], found: Sequence[Hits], documents: StoredDo
     }
 
 
-def _print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgements) -> None:
-    figures = {way: evaluate(ranked, judgements) for way, ranked in rankings.items()}
+def _print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgements, depth: int) -> None:
+    figures = {way: evaluate(ranked, judgements, depth) for way, ranked in rankings.items()}
     queries = len(next(iter(rankings.values())))
     print(f"{next(iter(figures.values())).queries:,} of {queries:,} queries have relevant documents")
     rows = tuple(
         (way, *(f"{figure:.4f}" for figure in (of.ndcg, of.recall, of.reciprocal_rank, of.judged)))
         for way, of in figures.items()
     )
-    for line in text_lines(Table("", "", ("by", "nDCG@10", "recall@100", "MRR@10", "judged@10"), rows)):
+    ranked, recalled = min(RANKED, depth), min(RECALLED, depth)
+    columns = ("by", f"nDCG@{ranked}", f"recall@{recalled}", f"MRR@{ranked}", f"judged@{ranked}")
+    for line in text_lines(Table("", "", columns, rows)):
         print(line)
 
 

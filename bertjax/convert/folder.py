@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
@@ -24,23 +26,45 @@ def written_whole(target: Place, last: str) -> Iterator[Path]:
     """An empty folder beside `target` to write files into, which takes the place of `target` at the end.
 
     What was there makes way only then, and comes back if that fails. After an error inside, nothing has changed. Of a
-    `target` in object storage the file `last` is removed first and uploaded last, so that what has it is whole.
+    `target` in object storage the file `last` is removed first and uploaded last, so that what has it is whole. Raises
+    ValueError while another process of this machine writes `target`.
     """
     if isinstance(target, RemotePath):
         with tempfile.TemporaryDirectory() as made:
             yield Path(made)
             _upload(Path(made), target, last)
         return
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        for path in partial.rglob("*"):
-            sync(path)
-        _put_in_place(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with _alone_at(target):
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial.mkdir()
+        try:
+            yield partial
+            for path in partial.rglob("*"):
+                sync(path)
+            _put_in_place(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone_at(target: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends; its file goes at the end."""
+    path = target.with_name(f".{target.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who held it may have taken its file away since that was opened.
+            ours = os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:
+            raise ValueError(f"{target}: another process is writing it; wait for it, or name another folder")
+        try:
+            yield
+        finally:
+            path.unlink()
 
 
 def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:

@@ -76,6 +76,8 @@ def encode_texts(
     begin = begin.reshape(len(examples), texts)[:, layout.text]
     tokens, offsets, cls_positions = _laid_out(ids, begin, kept, layout, tokenizer)
     rows = {"cls_positions": cls_positions} | _labelled(numbers, kind, label_weights)
+    if kind == "vector":
+        rows["texts"] = _numbered(examples)
     return TaskRows(offsets, tokens, rows)
 
 
@@ -122,6 +124,12 @@ def _labelled(numbers: np.ndarray, kind: TextKind, label_weights: Sequence[float
     if kind == "choice":
         return {"labels": known, "label_weights": weights}
     return {"labels": known[:, None], "label_weights": weights[:, None]}
+
+
+def _numbered(examples: Sequence[TextExample]) -> np.ndarray:
+    """int32 [n, texts]: the same number for the same text, be it in whichever place."""
+    known: dict[str, int] = {}
+    return np.array([[known.setdefault(text, len(known)) for text in one.texts] for one in examples], np.int32)
 
 
 def _tokenized(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -96,16 +96,19 @@ def _span(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
 def contrastive(temperature: float) -> Objective:
     """Each first text is to find its second among those of the whole batch, all of its devices' (InfoNCE).
 
-    Similarities are cosines over `temperature`; a row of weight 0 is no one's other.
+    Similarities are cosines over `temperature`; a row of weight 0 is no one's other, nor is one that shares a text.
     """
 
     def sums(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
         vectors, weights = text_vectors(model, hidden, batch, keys), batch["label_weights"]
         # In the order of the mesh's axes, which is that of the rows.
-        others = jax.lax.all_gather(vectors[:, 1], BATCH_AXES, tiled=True)
-        real = jax.lax.all_gather(weights, BATCH_AXES, tiled=True) > 0
-        logits = jnp.where(real, vectors[:, 0] @ others.T / temperature, jnp.finfo(jnp.float32).min)
+        everyone = (vectors[:, 1], batch["texts"], weights)
+        seconds, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
         own = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
+        # A query's other answers, and another query's copy of the answer, are no wrong ones.
+        shared = (batch["texts"][:, None, :, None] == texts[:, None]).any((2, 3))
+        told_apart = (there > 0) & (~shared | (own[:, None] == jnp.arange(len(texts))))
+        logits = jnp.where(told_apart, vectors[:, 0] @ seconds.T / temperature, jnp.finfo(jnp.float32).min)
         return _classified(logits, own, weights)
 
     return Objective("vector", "label_weights", sums, epsilon=0.0)

@@ -24,7 +24,8 @@ class TaskRows:
                     rows: cls_positions int32 [n, 1]
         span        rows: cls_positions int32 [n, 1], starts and ends int32 [n, 1], places in the row, 0 where it
                     lacks the answer; label_weights float32 [n, 1]
-        vector      rows: cls_positions int32 [n, 2] of the two texts in each row; label_weights float32 [n]
+        vector      rows: cls_positions int32 [n, 2] of the two texts in each row; texts int32 [n, 2], the same number
+                    for the same text; label_weights float32 [n]
     """
 
     offsets: np.ndarray  # int64 [n + 1]

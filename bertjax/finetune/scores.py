@@ -36,9 +36,16 @@ def figures_of(metrics: Sequence[str], predicted: np.ndarray, labels: np.ndarray
     return {name: _FIGURES[name](predicted, labels) for name in metrics}
 
 
-def found_seconds(vectors: np.ndarray) -> dict[str, float]:
-    """How often a first text's nearest second, of all pairs' [n, 2, D], is its own."""
-    nearest = [int((vectors[:, 1] @ first).argmax()) for first in vectors[:, 0]]
+def found_seconds(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+    """How often a first text's nearest second, of all pairs' [n, 2, D], is its own.
+
+    Those of pairs that share a text with it, by their numbers int32 [n, 2], are left out, as in training.
+    """
+    nearest = []
+    for number, ((first, _), own) in enumerate(zip(vectors, texts, strict=True)):
+        shared = np.isin(texts, own).any(-1)
+        shared[number] = False
+        nearest.append(int(np.where(shared, -np.inf, vectors[:, 1] @ first).argmax()))
     return {"accuracy": accuracy(nearest, np.arange(len(vectors)))}
 
 

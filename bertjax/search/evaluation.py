@@ -14,15 +14,18 @@ from bertjax.search.records import Judgements
 
 Grades = Mapping[str, int]  # of the documents judged for one query
 
+RANKED = 10  # documents whose order is measured
+RECALLED = 100  # documents among which relevant ones are to be
+
 
 @dataclass(frozen=True)
 class Figures:
     """Means over the queries that have a relevant document."""
 
-    ndcg: float  # of the first 10
-    recall: float  # of the first 100
-    reciprocal_rank: float  # within the first 10
-    judged: float  # share of the first 10 that somebody judged; where it is low, the others are too low
+    ndcg: float  # of the first `RANKED`
+    recall: float  # of the first `RECALLED`
+    reciprocal_rank: float  # within the first `RANKED`
+    judged: float  # share of the first `RANKED` that somebody judged; where it is low, the others are too low
     queries: int
 
 
@@ -62,10 +65,10 @@ def relevant_documents(grades: Grades) -> set[str]:
     return {document for document, grade in grades.items() if grade > 0}
 
 
-def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements) -> Figures:
+def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements, depth: int = RECALLED) -> Figures:
     """The figures of rankings, documents by query, over those queries that have a relevant document.
 
-    Raises ValueError if none has.
+    Where no more than `depth` were to be found, figures are of so many. Raises ValueError if no query has one.
     """
     judged = [(ranked, judgements[query]) for query, ranked in rankings.items() if query in judgements]
     judged = [(ranked, grades) for ranked, grades in judged if relevant_documents(grades)]
@@ -75,10 +78,11 @@ def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements) -> F
             f"no query has a relevant document: queries are called {some[0]}, and judged are {some[1]}; "
             "are the judgements those of these queries?"
         )
+    first, recalled = min(RANKED, depth), min(RECALLED, depth)
     return Figures(
-        ndcg=float(np.mean([ndcg(ranked, grades, 10) for ranked, grades in judged])),
-        recall=float(np.mean([recall(ranked, grades, 100) for ranked, grades in judged])),
-        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, 10) for ranked, grades in judged])),
-        judged=float(np.mean([_share_judged(ranked[:10], grades) for ranked, grades in judged])),
+        ndcg=float(np.mean([ndcg(ranked, grades, first) for ranked, grades in judged])),
+        recall=float(np.mean([recall(ranked, grades, recalled) for ranked, grades in judged])),
+        reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, first) for ranked, grades in judged])),
+        judged=float(np.mean([_share_judged(ranked[:first], grades) for ranked, grades in judged])),
         queries=len(judged),
     )

@@ -62,9 +62,11 @@ def build_index(
 ) -> None:
     """Make an index of documents as they come; the folder is there at the end, whole, or not at all.
 
-    `done` is told how many more documents were encoded.
+    `done` is told how many more documents were encoded. Raises ValueError if another process makes it, or has made it.
     """
     with written_whole(folder, MANIFEST) as partial:
+        if has_index(folder):
+            raise ValueError(f"--index {folder}: another process has just made it; the same command opens it")
         words = PostingsWriter(partial, tokenizer.vocab_size)
         with (
             open_output(partial / VECTORS, encoder.width, False, []) as add,

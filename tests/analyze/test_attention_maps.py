@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported_models import trained_model
+from exported_models import fine_tuned_model, trained_model
 
-from bertjax.analyze.attention_maps import exact_graphdef, look_inside, next_sentence, untrained_heads
+from bertjax.analyze.attention_maps import exact_graphdef, likeliest_label, look_inside, next_sentence, untrained_heads
 from bertjax.analyze.token_rows import read_row
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.model.bert import abstract_bert, bind
@@ -100,7 +100,9 @@ def test_gradients_are_what_finite_differences_say(model):
     for follows in (True, False):
         found = next_sentence(model, row, follows)
         assert found.loss == pytest.approx(loss(0, inside.hidden[0], follows), rel=1e-4)
-        assert found.probability == pytest.approx(float(probabilities(LAYERS, inside.hidden[-1][None])[0]), rel=1e-4)
+        said = probabilities(LAYERS, inside.hidden[-1][None])[0 if follows else 1]
+        assert found.probability == pytest.approx(float(said), rel=1e-4)
+        assert found.label == ("B follows A" if follows else "B does not follow A")
         for first in range(LAYERS + 1):
             for token in (0, 1, len(row) - 1):
                 # Along 32 directions at right angles: the length of a gradient is that of all its products.
@@ -118,6 +120,25 @@ def test_gradients_are_what_finite_differences_say(model):
                 assert found.gradient_norms[first, token] == pytest.approx(np.linalg.norm(products), rel=1e-2, abs=1e-4)
         assert (found.gradient_norms[:-1] > 0).all()
         assert found.gradient_norms[-1, 0] > 0 and not found.gradient_norms[-1, 1:].any(), "[CLS] alone is read"
+
+
+def test_gradients_of_a_classifier_are_those_of_transformers(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    labels = ("bad", "so so", "good")
+    classifier = fine_tuned_model(tmp_path / "run", "sequence", labels, num_hidden_layers=LAYERS)
+    folder = export_huggingface(classifier, tmp_path / "exported")
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for pair, row in zip(PAIRS, rows_of(classifier), strict=True):
+        out = network.eval()(**tokenizer(*pair, return_tensors="pt"), output_hidden_states=True)
+        loss = torch.nn.functional.cross_entropy(out.logits, out.logits.argmax(-1))
+        norms = torch.stack([part[0].norm(dim=-1) for part in torch.autograd.grad(loss, out.hidden_states)])
+        found = likeliest_label(classifier, row)
+        assert found.label == labels[int(out.logits.argmax())]
+        assert (found.loss, found.probability) == pytest.approx(
+            (loss.item(), out.logits.softmax(-1).max().item()), 1e-4
+        )
+        np.testing.assert_allclose(found.gradient_norms, norms.numpy(), rtol=1e-3, atol=1e-5 * float(norms.max()))
 
 
 def test_heads_that_nothing_trained_are_told(model):

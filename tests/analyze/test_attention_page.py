@@ -12,7 +12,8 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from small_models import random_sentences, small_model, text_of
+from exported_models import fine_tuned_model
+from small_models import random_sentences, small_model, text_of, wordpiece
 
 from bertjax.analyze.attention_page import render_attention
 from bertjax.analyze.attention_patterns import PATTERNS
@@ -173,7 +174,15 @@ def test_the_page_says_how_strong_each_pattern_is_in_each_head(views):
 def test_what_a_model_cannot_tell_is_said(model, tmp_path):
     sample = text_of(model.tokenizer, random_sentences(10))
     alone = view_attention(model, "small", SHORT[:1], sample, 8, no_progress)
-    assert alone.next_sentence is None and "it takes a second sentence" in render_attention(alone)
+    assert alone.at_cls is None and "whether B follows A takes a second sentence" in render_attention(alone)
+    bare = replace(model, params=model.params | {"nsp_head": jax.tree.map(np.zeros_like, model.params["nsp_head"])})
+    numbers = fine_tuned_model(tmp_path, "regression", tokenizer=model.tokenizer)
+    for other, said in (
+        (bare, "the model has no trained NSP head; once fine-tuned for classification, it has a label there"),
+        (numbers, "the model was fine-tuned for regression, and gives a text no label"),
+    ):
+        view = view_attention(other, "small", SHORT, sample, 8, no_progress)
+        assert view.at_cls is None and said in render_attention(view)
     causal = small_model(tmp_path, causal=True)
     data = replace(causal.config.data, predict="next")
     training = replace(causal.config.training, objectives=("mlm",))
@@ -184,6 +193,17 @@ def test_what_a_model_cannot_tell_is_said(model, tmp_path):
     assert "“next word” is not measured: no token may look at" in page
     assert "[CLS] of a causal model sees nothing but itself" in page
     assert np.isnan(view.patterns.strengths[0]).all() and "Not measured." in page
+
+
+def test_the_label_of_a_classifier_is_what_a_gradient_is_of(tmp_path):
+    model = fine_tuned_model(tmp_path, "sequence", ("<bad>", "good"), tokenizer=wordpiece())
+    view = view_attention(model, "small", SHORT[:1], text_of(model.tokenizer, random_sentences(10)), 8, no_progress)
+    assert view.at_cls is not None and view.at_cls.label in ("<bad>", "good")
+    page = render_attention(view)
+    label = html.escape(view.at_cls.label)
+    assert f"<h2>What “{label}” depends on</h2>" in page
+    assert f"The model says “{label}” with {view.at_cls.probability:.1%}" in page
+    assert "is not shown" not in " ".join(view.missing)
 
 
 def test_a_text_without_pairs_is_refused(model):

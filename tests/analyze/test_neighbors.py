@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from small_models import random_sentences, small_model, text_of
 
+from bertjax.__main__ import main
 from bertjax.analyze.attention_maps import look_inside
 from bertjax.analyze.built_in_sentences import SENTENCES
 from bertjax.analyze.neighbors import find_neighbors
@@ -130,3 +131,8 @@ def test_held_out_text_is_that_of_the_runs_own_store(model, tmp_path, monkeypatc
     assert found.origin == "the run's held-out text" and found.sentences.num_sentences == 9
     monkeypatch.setattr("bertjax.analyze.sample_text.read_metadata", lambda _: {"data_fingerprint": "another"})
     assert f"no token store of the run is below {tmp_path}" in sample_text(run, None, no_progress).origin
+
+
+def test_no_context_at_all_is_refused_before_anything_is_read(capsys):
+    assert main(["neighbors", "nowhere", "bank", "--contexts", "0"]) == 1
+    assert "--contexts 0: give 1 or more" in capsys.readouterr().err

@@ -3,56 +3,136 @@ test_task_heads.py."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from one_step import TEMPERATURE, one_step, require_equal_gradients
-from small_tasks import sentences, small_start
+from small_tasks import content_of, sentences, small_config, small_start
 
+from bertjax.config import MeshConfig
 from bertjax.finetune.batches import padded
 from bertjax.finetune.encoding import encode_texts
 from bertjax.finetune.examples import TextExample
 from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.objectives import contrastive
+from bertjax.finetune.run import Start
+from bertjax.finetune.scores import found_seconds
+from bertjax.parallel.mesh import BATCH_AXES, make_mesh
+from bertjax.training.objectives import Batch, Sums
 
 ROWS = 8
 
 
-def batch_of(kind: str, folder: Path) -> tuple[dict[str, np.ndarray], object]:
-    start = small_start(folder)
-    first, second = sentences(ROWS, 1), sentences(ROWS, 2)
-    examples = [
-        TextExample(f"here:{number}", str(number), pair, float(number % 2))
-        for number, pair in enumerate(zip(first, second, strict=True))
-    ]
+def some_pairs() -> list[tuple[str, str]]:
+    """Among them a query with two answers, an answer of two queries, and an answer that is a query too."""
+    texts = list(dict.fromkeys(sentences(4 * ROWS, 1)))[: 2 * ROWS]
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    pairs[3] = pairs[1][0], pairs[3][1]
+    pairs[6] = pairs[6][0], pairs[2][1]
+    pairs[7] = pairs[0][1], pairs[7][1]
+    return pairs
+
+
+def batch_of(kind: str, pairs: list[tuple[str, str]], start: Start) -> dict[str, np.ndarray]:
+    examples = [TextExample(f"here:{n}", str(n), pair, float(n % 2)) for n, pair in enumerate(pairs)]
     rows = encode_texts(examples, kind, (), start.tokenizer, 32, RowCounts())
     batch = padded(rows, np.arange(ROWS), int(rows.lengths.max()), start.tokenizer.pad_id)
     batch["label_weights"][5] = 0  # such as fills up a last batch
-    return batch, start
+    return batch
+
+
+def told_apart(
+    vectors: np.ndarray, pairs: list[tuple[str, str]], weights: np.ndarray
+) -> tuple[list[float], list[float]]:
+    """(nll, hits) of each row, by the texts themselves: what shares none with a pair is wrong for it."""
+    nll, hits = [], []
+    for i, (first, _) in enumerate(vectors):
+        wrong = [j for j in range(ROWS) if weights[j] and not {*pairs[i]} & {*pairs[j]}]
+        scores = {j: float(first.astype(np.float64) @ vectors[j, 1]) / TEMPERATURE for j in [i, *wrong]}
+        nll.append(np.log(sum(np.exp(score) for score in scores.values())) - scores[i])
+        hits.append(float(max(scores.values()) == scores[i]))
+    return nll, hits
 
 
 @pytest.mark.parametrize("kind", ["vector", "relevance"])
 def test_a_loss_is_its_formula_on_any_number_of_devices(kind: str, tmp_path: Path) -> None:
-    batch, start = batch_of(kind, tmp_path)
+    start, pairs = small_start(tmp_path), some_pairs()
+    batch = batch_of(kind, pairs, start)
     figures, outputs, gradient = one_step(kind, 1, batch, start)
     weights = batch["label_weights"].reshape(-1).astype(np.float64)
     if kind == "vector":
         np.testing.assert_allclose(np.linalg.norm(outputs, axis=-1), 1, rtol=1e-5)
-        logits = outputs[:, 0].astype(np.float64) @ outputs[:, 1].T / TEMPERATURE
-        logits[:, weights == 0] = -np.inf
-        own = np.where(weights > 0, logits[np.arange(ROWS), np.arange(ROWS)], 0)
-        nll = np.log(np.exp(logits).sum(1)) - own
-        hits = logits.argmax(1) == np.arange(ROWS)
+        nll, hits = told_apart(outputs, pairs, weights)
+        real = np.flatnonzero(weights)
+        measured = found_seconds(outputs[real], batch["texts"][real])
+        assert measured["accuracy"] == pytest.approx(figures["vector_accuracy"])
     else:
         z, labels = outputs[:, 0].astype(np.float64), batch["labels"][:, 0]
         nll = np.log1p(np.exp(z)) - labels * z
         hits = (z > 0) == (labels > 0.5)
     wanted = {"loss": nll, "accuracy": hits}
     for name, values in wanted.items():
-        mean = (np.where(weights > 0, values, 0) * weights).sum() / weights.sum()
+        mean = (np.array(values) * weights).sum() / weights.sum()
         assert figures[f"{kind}_{name}"] == pytest.approx(mean, rel=2e-6)
     shared = one_step(kind, 4, batch, start)
     assert shared.figures == pytest.approx(figures, rel=2e-6)
     np.testing.assert_allclose(shared.outputs, outputs, rtol=1e-5, atol=1e-6)
     # What is all-gathered must come back to whose it is.
     require_equal_gradients(gradient, shared.gradient)
+
+
+class Given:
+    """A network that has made its vectors already."""
+
+    @staticmethod
+    def vectors(hidden: jax.Array, sequence_ids: jax.Array, sequences: int) -> jax.Array:
+        return hidden
+
+
+def test_pairs_without_a_text_twice_have_the_loss_of_sentence_transformers() -> None:
+    """`MultipleNegativesRankingLoss`: the cross entropy of scaled cosines."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    texts, weights = np.arange(2 * ROWS).reshape(ROWS, 2), np.ones(ROWS, np.float32)
+    weights[5] = 0
+    batch = {"texts": texts, "label_weights": weights, "sequence_ids": texts, "cls_positions": texts}
+    vectors = np.random.default_rng(0).normal(size=(ROWS, 2, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:4])
+
+    def sums(vectors: jax.Array, batch: Batch) -> Sums:
+        return jax.lax.psum(contrastive(TEMPERATURE).sums(Given, vectors, batch, None), BATCH_AXES)
+
+    rows = jax.sharding.PartitionSpec(BATCH_AXES)
+    found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=rows, out_specs=jax.sharding.PartitionSpec()))(
+        vectors, batch
+    )
+    first, second = torch.from_numpy(vectors[weights > 0]).double().unbind(1)
+    loss = torch.nn.functional.cross_entropy(first @ second.T / TEMPERATURE, torch.arange(len(first)), reduction="sum")
+    assert float(found["loss"]) == pytest.approx(loss.item(), rel=2e-6)
+
+
+def test_what_is_no_wrong_second_is_not_counted_as_one() -> None:
+    pairs = some_pairs()
+    number = {text: place for place, text in enumerate(dict.fromkeys(np.ravel(pairs).tolist()))}
+    texts = np.array([[number[text] for text in pair] for pair in pairs])
+    vectors = np.zeros((ROWS, 2, ROWS))
+    vectors[:, 0] = np.eye(ROWS)
+    vectors[:, 1] = 0.5 * np.eye(ROWS)
+    for first, second in ((1, 3), (3, 1), (2, 6), (6, 2), (0, 7), (7, 0)):
+        vectors[second, 1, first] = 1
+    assert found_seconds(vectors, texts) == {"accuracy": 1}
+    vectors[4, 1, 1] = 1
+    assert found_seconds(vectors, texts) == {"accuracy": (ROWS - 1) / ROWS}
+
+
+@pytest.mark.parametrize(("second", "told"), [("a", True), ("the", False)])
+def test_a_development_set_without_a_wrong_second_is_told_of(second: str, told: bool, tmp_path: Path) -> None:
+    start = small_start(tmp_path)
+    for name, texts in {"train": ["a", "the"], "dev": ["a", second]}.items():
+        rows = [json.dumps({"text": text, "text_b": f"{number} cat"}) for number, text in enumerate(texts)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    notes = content_of(small_config("pairs", start, tmp_path, tmp_path / "run"), start).notes
+    assert any(note.startswith("dev: one text is in all pairs") for note in notes) == told

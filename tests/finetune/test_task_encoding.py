@@ -77,6 +77,14 @@ def test_two_texts_of_a_vector_pair_are_two_sequences() -> None:
     assert rows.rows["cls_positions"].tolist() == [[0, 4]] and rows.rows["label_weights"].tolist() == [1]
 
 
+def test_equal_texts_of_vector_pairs_have_equal_numbers() -> None:
+    pairs = [("a", "b c"), ("a", "d"), ("e", "b c"), ("d", "D"), ("a b", "c")]
+    texts = encoded([example(*pair, label=None) for pair in pairs], "vector", ()).rows["texts"]
+    assert texts.dtype == np.int32 and texts.shape == (5, 2)
+    for one, number in zip(np.ravel(pairs), texts.ravel(), strict=True):
+        assert [one == other for other in np.ravel(pairs)] == (texts.ravel() == number).tolist()
+
+
 def test_regression_and_class_weights() -> None:
     rows = encoded([example("a", label=2.5), example("a", label=None)], "regression", ())
     assert rows.rows["labels"].dtype == np.float32 and rows.rows["labels"].tolist() == [[2.5], [0]]

@@ -53,6 +53,12 @@ def test_means_are_over_the_queries_that_have_an_answer():
     assert figures.judged == (1 + 1 / 4) / 2
 
 
+def test_figures_are_no_deeper_than_what_was_found():
+    figures = evaluate({"1": ["x", "b", "a"]}, {"1": {"a": 1, "b": 1, "c": 1}}, depth=2)
+    assert figures.ndcg == pytest.approx((1 / np.log2(3)) / (1 + 1 / np.log2(3)))
+    assert (figures.recall, figures.reciprocal_rank, figures.judged) == (1 / 3, 0.5, 0.5)
+
+
 def test_judgements_of_other_queries_are_refused():
     with pytest.raises(ValueError, match="queries are called '1', and judged are 'q1'; are the judgements those"):
         evaluate({"1": ["a"]}, {"q1": {"a": 1}})

@@ -16,6 +16,7 @@ from exported_models import trained_model, wordpiece
 
 import bertjax
 from bertjax.__main__ import main
+from bertjax.cli import search as cli
 from bertjax.convert.sources import write_run
 from bertjax.search import index as index_module
 from bertjax.search.fingerprint import model_fingerprint
@@ -133,18 +134,35 @@ def test_a_trec_run_and_figures(run, data, made, tmp_path, capsys):
     assert list(figures(said)) == ["vectors", "bm25", "both"]
 
 
+@pytest.mark.parametrize(
+    ("top", "candidates", "first", "recalled"),
+    [(10, 50, 10, 50), (60, 50, 10, 60), (10, 100, 10, 100), (200, 1, 10, 100), (1, 5, 5, 5)],
+)
+def test_figures_are_of_so_many_documents_as_were_found(run, data, made, capsys, top, candidates, first, recalled):
+    fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
+    assert search(*fixed, "--top", top, "--candidates", candidates) == 0
+    heading = capsys.readouterr().out.splitlines()[1].split()
+    assert heading == ["by", f"nDCG@{first}", f"recall@{recalled}", f"MRR@{first}", f"judged@{first}"]
+
+
 def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--training-pairs", tmp_path / "out") == 0
-    rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
-    assert [(row["text"], row["text_b"], row["label"]) for row in rows] == [
-        ("museum opened", "The museum the museum opened in 1877", 1),
-        ("museum opened", "drawings of a naive museum", 1),
-        ("museum opened", "The museum the museum opened in 1877", 0),
-        ("drawings", "drawings of a naive museum", 1),
-    ]
+    rows = {
+        split: [
+            json.loads(line) for line in (tmp_path / "out" / "relevance" / f"{split}.jsonl").read_text().splitlines()
+        ]
+        for split in ("train", "dev")
+    }
+    assert {split: [(row["text"], row["text_b"], row["label"]) for row in some] for split, some in rows.items()} == {
+        "train": [
+            ("museum opened", "The museum the museum opened in 1877", 1),
+            ("museum opened", "drawings of a naive museum", 1),
+        ],
+        "dev": [("drawings", "drawings of a naive museum", 1)],
+    }
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"2 queries with 3 passages that answer them and 1 that do not to {tmp_path}/out"
+    assert said[-1] == f"2 queries with 3 passages that answer them and 0 that do not to {tmp_path}/out"
     assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
 
 
@@ -218,6 +236,10 @@ def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
         (["q", "--index", "INDEX", "--output", "out.csv"], "its suffix says what it is to be: .jsonl, .trec"),
         (["q", "--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "queries are called '1', and judged are 'q1', 'q2'"),
         (["q", "--index", "INDEX", "--training-pairs", "NEW"], "--training-pairs NEW: they are made of judgements"),
+        (
+            ["q", "--index", "INDEX", "--training-pairs", "NEW", "--qrels", "DATA/qrels.tsv", "--output", "out.trec"],
+            "--output out.trec: --training-pairs writes other files; leave one of them out",
+        ),
         (["q", "--index", "INDEX", "--negatives", "0"], "--negatives 0: give 1 or more"),
         (["q", "--index", "INDEX", "--top", "0"], "--top 0: give 1 or more"),
         (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b': a line of"),
@@ -270,6 +292,28 @@ def test_after_an_interruption_there_is_no_index(run, data, tmp_path, capsys, mo
     assert search(run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl") == 130
     assert "no index was left half made; the same command starts over" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_makes_an_index_second_is_refused(run, data, made, tmp_path, capsys, monkeypatch):
+    fixed = (run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
+    terms_of, said = index_module.terms_of, []
+
+    def meanwhile(*arguments):
+        if not said:
+            said.append("")
+            assert search(*fixed) == 1
+            said[0] = capsys.readouterr().err
+        return terms_of(*arguments)
+
+    monkeypatch.setattr(index_module, "terms_of", meanwhile)
+    assert search(*fixed) == 0
+    assert f"{tmp_path}/index: another process is writing it; wait for it, or name another folder" in said[0]
+    assert open_index(tmp_path / "index").vectors.tobytes() == open_index(made).vectors.tobytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    # It looked before the first had ended, and began after.
+    monkeypatch.setattr(cli, "has_index", lambda folder: False)
+    assert search(*fixed) == 1
+    assert "index: another process has just made it; the same command opens it" in capsys.readouterr().err
 
 
 def test_bm25_on_cranfield(real_data, tmp_path, capsys):

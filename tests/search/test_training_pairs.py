@@ -24,10 +24,10 @@ def documents(tmp_path: Path) -> StoredDocuments:
     return StoredDocuments(tmp_path)
 
 
-def written(folder: Path, documents: StoredDocuments, negatives: int = 3):
-    """What is written for queries of which number n has the answers d(n) and d(n + 50), and one none."""
-    judgements = {f"q{n}": {f"d{n}": 2, f"d{n + 50}": 1, f"d{n + 1}": 0} for n in range(24)}
-    judgements["q3"]["not there"] = 1
+def written(folder: Path, documents: StoredDocuments, negatives: int = 3, judged: int = 24):
+    """What is written for queries of which number n has the answers d(n) and d(n + 50), and those not judged none."""
+    judgements = {f"q{n}": {f"d{n}": 2, f"d{n + 50}": 1, f"d{n + 1}": 0} for n in range(judged)}
+    judgements.setdefault("q3", {})["not there"] = 1
     found = [Hits(np.arange(n, n + 11), np.zeros(11)) for n in range(25)]
     counts = write_training_pairs(folder, QUERIES, found, judgements, documents, negatives)
     rows = {
@@ -68,6 +68,28 @@ def test_a_query_is_on_one_side_and_draws_its_own_negatives(tmp_path, documents)
     assert again == rows
 
 
+@pytest.mark.parametrize(
+    ("judged", "held_out"), [(2, 1), (3, 1), (4, 2), (5, 2), (9, 2), (10, 2), (19, 2), (20, 2), (23, 2)]
+)
+def test_few_queries_are_on_both_sides_too(tmp_path, documents, judged, held_out):
+    _, rows = written(tmp_path / "out", documents, judged=judged)
+    sides = [{row["text"] for row in rows["pairs", split]} for split in ("train", "dev")]
+    assert [len(side) for side in sides] == [judged - held_out, held_out]
+    assert not sides[0] & sides[1]
+
+
+def test_a_copy_of_an_answer_is_no_negative(tmp_path):
+    with DocumentWriter.at(tmp_path) as writer:
+        for number, text in enumerate(["one", "two", "one", "three"]):
+            writer.add(Record(f"d{number}", text))
+    found = [Hits(np.arange(4), np.zeros(4))] * 2
+    grades = {"q0": {"d0": 1}, "q1": {"d1": 1}}
+    counts = write_training_pairs(tmp_path / "out", QUERIES[:2], found, grades, StoredDocuments(tmp_path), 9)
+    assert (counts.positives, counts.negatives) == (2, 2 + 3)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
+    assert sorted((row["label"], row["text_b"]) for row in rows) == [(0, "three"), (0, "two"), (1, "one")]
+
+
 def test_few_candidates_are_all_taken(tmp_path, documents):
     counts, _ = written(tmp_path / "out", documents, negatives=100)
     assert counts.negatives == 24 * 10
@@ -76,4 +98,10 @@ def test_few_candidates_are_all_taken(tmp_path, documents):
 def test_judgements_of_another_index_are_refused(tmp_path, documents):
     with pytest.raises(ValueError, match="no query has an answer in the index; are the judgements those"):
         write_training_pairs(tmp_path / "out", QUERIES, [Hits(np.arange(3), np.zeros(3))] * 25, {}, documents, 3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_query_is_not_enough(tmp_path, documents):
+    with pytest.raises(ValueError, match="one query has an answer in the index; give two or more"):
+        written(tmp_path / "out", documents, judged=1)
     assert not (tmp_path / "out").exists()

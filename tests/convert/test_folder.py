@@ -1,0 +1,67 @@
+"""A folder of an export is there whole, and one process at a time writes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax.convert.folder import written_whole
+
+# What a process does that was killed while it wrote `folder`.
+WRITING = """
+import fcntl, pathlib, sys, time
+target = pathlib.Path(sys.argv[1])
+lock = target.with_name(f".{target.name}.lock").open("w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+partial = target.with_name(f".{target.name}.partial")
+partial.mkdir()
+(partial / "half").write_text("of it")
+print("writing", flush=True)
+time.sleep(60)
+"""
+
+
+def write(target: Path, text: str) -> None:
+    with written_whole(target, "last") as partial:
+        assert not any(partial.iterdir())
+        (partial / "last").write_text(text)
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_who_comes_second_is_refused_and_breaks_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "below" / "export"
+    with written_whole(target, "last") as partial:
+        (partial / "first").write_text("one")
+        with pytest.raises(ValueError, match=r"below/export: another process is writing it; wait for it, or name"):
+            write(target, "two")
+        (partial / "last").write_text("one")
+    assert files(tmp_path) == {"below/export/first": "one", "below/export/last": "one"}
+    write(target, "two")
+    assert files(tmp_path) == {"below/export/last": "two"}
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    with subprocess.Popen([sys.executable, "-c", WRITING, target], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "writing\n"
+        with pytest.raises(ValueError, match="another process is writing it"):
+            write(target, "ours")
+        assert files(tmp_path)[".export.partial/half"] == "of it" and not target.exists()
+        other.kill()
+    write(target, "ours")
+    assert files(tmp_path) == {"export/last": "ours"} and [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
+    write(tmp_path / "export", "before")
+    with pytest.raises(OSError, match="full"), written_whole(tmp_path / "export", "last") as partial:
+        (partial / "last").write_text("after")
+        raise OSError("full")
+    assert files(tmp_path) == {"export/last": "before"} and [path.name for path in tmp_path.iterdir()] == ["export"]
