@@ -330,6 +330,12 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rerank", metavar="RUN2", help="reorder the candidates by a model of bertjax finetune relevance"
     )
+    parser.add_argument(
+        "--rerank-by",
+        choices=("model", "both"),
+        default="model",
+        help="its order, or that fused with the one in which they were found (%(default)s)",
+    )
     parser.add_argument("--top", type=int, default=10, metavar="K", help="documents for each query (%(default)s)")
     parser.add_argument(
         "--candidates",

@@ -14,7 +14,7 @@ from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.search.evaluation import RANKED, RECALLED, evaluate
 from bertjax.search.fingerprint import model_fingerprint
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, open_index
-from bertjax.search.rankings import Hits
+from bertjax.search.rankings import Hits, fuse
 from bertjax.search.records import (
     Judgements,
     Record,
@@ -93,7 +93,11 @@ def _found(
     if reranker is not None:
         candidates = found[arguments.by]
         with Progress(sum(len(hits.documents) for hits in candidates), "rerank", unit="text") as progress:
-            found[f"{arguments.by}, reranked"] = reranker.rerank(texts, candidates, index.documents, progress.update)
+            reranked = reranker.rerank(texts, candidates, index.documents, progress.update)
+        found[f"{arguments.by}, reranked"] = reranked
+        if arguments.rerank_by == "both":
+            both = [fuse(rankings, depth) for rankings in zip(candidates, reranked, strict=True)]
+            found[f"{arguments.by}, reranked and fused"] = both
         told += reranker.counts.told(reranker.max_length)
     for line in told:
         print(f"queries: {line}")
@@ -110,6 +114,8 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
     for name in ("top", "candidates", "negatives"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} {getattr(arguments, name)}: give 1 or more")
+    if arguments.rerank_by != "model" and not arguments.rerank:
+        raise ValueError(f"--rerank-by {arguments.rerank_by}: nothing reranks; give --rerank RUN2, or leave it out")
     if arguments.query and arguments.queries:
         raise ValueError(f"--queries {arguments.queries}: there are queries on the command line too; leave one out")
     if not arguments.queries:

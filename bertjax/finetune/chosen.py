@@ -20,6 +20,7 @@ from bertjax.input.randomness import derive_key, permute
 Example = TypeVar("Example")
 
 _HELD_OUT = 10  # where there is no development set, one in so many training examples
+_BY_FIRST_TEXT = ("vector", "relevance")  # kinds in which a query comes again with other passages
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def read_examples(task: Task, config: FinetuneConfig) -> Examples:
             raise MissingSplitError(f"{given.train}: no development set")
         dev: Mapping[str, Sequence[Any]] = read_dev(task, place, notes.append)
     except MissingSplitError:
-        train, held = _held_out(train)
+        train, held = _held_out(train, task)
         dev = {"dev": held}
         notes.append(f"no development set; {len(held):,} of the training examples are held out for it")
     return Examples(train, dev, test, tuple(notes))
@@ -80,12 +81,12 @@ def drawn(examples: Sequence[Example], config: FinetuneConfig) -> Sequence[Examp
     return [examples[place] for place in np.sort(permute(np.arange(wanted), there, key))]
 
 
-def _held_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+def _held_out(examples: Sequence[Example], task: Task) -> tuple[list[Example], list[Example]]:
     """(those that stay, those held out), by a hash of what they are about, one of several hashes at least.
 
     A label is not held out wherever it is. Raises ValueError naming the first example if so none can be.
     """
-    hashes = [_hash(repr(_about(example))) for example in examples]
+    hashes = [_hash(repr(_about(example, task))) for example in examples]
     held = {number for number in hashes if number % _HELD_OUT == 0}
     both = list(zip(examples, hashes, strict=True))
     known = {label for example, number in both if number not in held for label in _labels(example)}
@@ -120,8 +121,10 @@ def _labels(example: Any) -> tuple[str, ...]:
     return (example.label,) if isinstance(example, TextExample) and isinstance(example.label, str) else ()
 
 
-def _about(example: Any) -> Any:
+def _about(example: Any, task: Task) -> Any:
     """What two examples may share so that one gives the other away."""
+    if task.kind in _BY_FIRST_TEXT:
+        return example.texts[0]
     if isinstance(example, Question):
         return example.article or example.context
     return example.words if isinstance(example, TaggedSentence) else example.texts

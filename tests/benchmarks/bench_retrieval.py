@@ -98,7 +98,7 @@ def train(arguments: argparse.Namespace, data: Path, index: list[str], how: list
         [*how, *_files(documents=data / "corpus.jsonl", queries=data / queries, qrels=data / judgements)]
         for queries, judgements in (("queries.jsonl", "train.tsv"), ("test_queries.jsonl", "test.tsv"))
     )
-    rerank = [*of_test, "--rerank", reranker, "--candidates", "20"]
+    rerank = [*of_test, "--rerank", reranker, "--rerank-by", "both", "--candidates", "20"]
     qnli = str(write_qnli(arguments.data / "glue_subsets", folder / "qnli"))
     of_titles = write_titles(data / "corpus.jsonl", folder / "beir_of_titles")
     commands = [

@@ -103,6 +103,16 @@ def test_where_none_can_be_held_out_the_file_is_named(
     assert str(refusal.value).startswith(f"{path}:")
 
 
+@pytest.mark.parametrize("name", ["pairs", "relevance"])
+def test_a_query_is_held_out_with_all_its_passages(tmp_path: Path, start: Start, name: str) -> None:
+    path = tmp_path / "mine.csv"
+    lines = [f"query {n % 15},passage {n},{n % 2}\n" for n in range(60)]
+    path.write_text("text,text_b,label\n" + "".join(lines))
+    found = read_from(path, name, start)
+    held, kept = ({example.texts[0] for example in part} for part in (found.dev["dev"], found.train))
+    assert held and kept and not held & kept
+
+
 def test_what_is_not_named_is_taken_from_the_folder(tmp_path: Path, start: Start) -> None:
     folder = write_classes(tmp_path / "folder", train=20, dev=6)
     (folder / "test.tsv").write_text("text\na text\n")

@@ -65,7 +65,8 @@ def test_search_reorders_its_candidates(tmp_path, capsys):
     fixed = ["search", str(encoder), "museum opened", "--index", str(tmp_path / "index"), "--by", "bm25"]
     fixed += ["--documents", str(tmp_path / "texts.txt"), "--candidates", "5"]
     found = {}
-    for name, more in (("plain", []), ("reranked", ["--rerank", str(write_run(model))])):
+    rerank = ["--rerank", str(write_run(model))]
+    for name, more in (("plain", []), ("reranked", rerank), ("fused", [*rerank, "--rerank-by", "both"])):
         path = tmp_path / f"{name}.jsonl"
         assert main([*fixed, *more, "--output", str(path), "--top", "5", "--qrels", str(tmp_path / "qrels.tsv")]) == 0
         found[name] = {row["text"]: row["score"] for row in json.loads(path.read_text())["results"]}
@@ -73,8 +74,12 @@ def test_search_reorders_its_candidates(tmp_path, capsys):
     scores = list(found["reranked"].values())
     assert scores == sorted(scores, reverse=True)
     assert scores == pytest.approx([alone(model, "museum opened", text) for text in found["reranked"]], rel=1e-4)
+    places = [{text: place for place, text in enumerate(found[name], 1)} for name in ("plain", "reranked")]
+    summed = {text: sum(1 / (60 + place[text]) for place in places) for text in found["plain"]}
+    assert found["fused"] == pytest.approx(summed) and list(found["fused"].values()) == sorted(summed.values())[::-1]
     said = capsys.readouterr()
     assert "  bm25, reranked  " in said.out and "by bm25, reranked\n" in said.out
+    assert "by bm25, reranked and fused\n" in said.out
     assert "rerank  5 / 5 texts (100%)" in said.err
 
 

@@ -242,6 +242,7 @@ def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
         ),
         (["q", "--index", "INDEX", "--negatives", "0"], "--negatives 0: give 1 or more"),
         (["q", "--index", "INDEX", "--top", "0"], "--top 0: give 1 or more"),
+        (["q", "--index", "INDEX", "--rerank-by", "both"], "--rerank-by both: nothing reranks; give --rerank RUN2"),
         (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b': a line of"),
     ],
 )
