@@ -104,6 +104,12 @@ def imports_only_from_below(source: Source) -> Complaints:
             )
 
 
+def floors_told(text: str) -> dict[str, int]:
+    """The rooms in the README's table of floors, with theirs."""
+    rows = re.findall(r"^\| (\d+) \| (`bertjax/[^|]*) \|", text, re.M)
+    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`bertjax/(\w+?)(?:/|\.py)`", rooms)}
+
+
 def no_jax_below(source: Source) -> Complaints:
     if FLOORS.get(source.room, 0) >= FIRST_FLOOR_WITH_JAX:
         return
@@ -270,6 +276,10 @@ def test_every_folder_of_the_package_is_a_package():
         if not (REPOSITORY / folder / "__init__.py").is_file()
     ]
     assert not lost, "\n" + "\n".join(lost)
+
+
+def test_the_readme_tells_every_floor():
+    assert floors_told((REPOSITORY / "README.md").read_text(encoding="utf-8")) == FLOORS
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--check")], ids=" ".join)

@@ -91,6 +91,18 @@ def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
     assert "best run" in group.logs[0] and "best run" not in group.logs[1]
 
 
+def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for count, folder in enumerate(folders, 1):
+        data = write_classes(folder / "data", train=48, dev=16)
+        (data / "test.tsv").write_text("text\n" + "the red cat .\n" * count)
+    command = [sys.executable, "-m", "bertjax", *tuned(encoder, Path("data"), tmp_path / "run")]
+    with Group(command, 2, tmp_path / "log", folders=folders) as group:
+        assert group.wait() == [1, 1]
+    assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.told()
+    assert not (tmp_path / "run").exists()
+
+
 def test_seeds_make_a_table_and_the_best_run_is_exported(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
