@@ -213,6 +213,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="what the task is about: a text; a pair of them, as a question and its text; or a start and its ends",
     )
+    made["predict"].add_argument(
+        "--null-threshold",
+        type=float,
+        metavar="X",
+        help="of questions that a text may not answer: how much better no answer has to score than the best one "
+        "(as the model was fine-tuned; one for squad always answers)",
+    )
     _add_embedding(made["embed"])
     _add_search(made["search"])
     _add_looking(made)

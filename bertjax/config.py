@@ -238,6 +238,7 @@ class TaskConfig:
     doc_stride: int = 128  # tokens from one window of a text to the next
     max_query: int = 64  # tokens of a question
     max_answer: int = 30  # tokens of an answer
+    n_best: int = 20  # of a question that many answers are kept, of as many likeliest starts and ends
     null_threshold: float = 0.0  # how much better no answer has to score than the best one
     temperature: float = 0.05  # of the contrastive loss
 

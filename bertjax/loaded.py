@@ -104,12 +104,12 @@ class LoadedModel:
         return self._model.labels
 
     @overload
-    def predict(self, inputs: str | tuple) -> Output: ...
+    def predict(self, inputs: str | tuple, null_threshold: float | None = None) -> Output: ...
 
     @overload
-    def predict(self, inputs: list) -> list[Output]: ...
+    def predict(self, inputs: list, null_threshold: float | None = None) -> list[Output]: ...
 
-    def predict(self, inputs: Input | list[Input]) -> Output | list[Output]:
+    def predict(self, inputs: Input | list[Input], null_threshold: float | None = None) -> Output | list[Output]:
         """What a fine-tuned model says of an input, which is a text or a tuple; of a list of inputs, a list.
 
         By what it was fine-tuned for (the results are named tuples of `bertjax.finetune.inference`):
@@ -122,14 +122,16 @@ class LoadedModel:
             question answering  (question, text)             Answer(text, probability)
 
         A list of words is one of the inputs in a list, never all of it: `predict([["Ada", "wrote"]])`. Of a text for
-        tagging the words are what stands between spaces, signs apart. Long texts for tagging and question answering are
-        read in windows; others are truncated, with a warning. Raises ValueError for a model that was not fine-tuned, or
-        to vectors, and for an input of another form, naming its number.
+        tagging the words are what stands between spaces, signs apart. A model fine-tuned for `squad2` may find no
+        answer, which is ""; with `null_threshold` any may: it is how much better that has to score than the best
+        answer. Long texts for tagging and question answering are read in windows; others are truncated, with a warning.
+        Raises ValueError for a model that was not fine-tuned, or to vectors, and for an input of another form, naming
+        its number.
         """
         if self._task is None:
             self._task = TaskModel(self._model)
         one = isinstance(inputs, str | tuple)
-        found = self._task.predict([inputs] if one else inputs)
+        found = self._task.predict([inputs] if one else inputs, null_threshold)
         for line in self._task.told():
             warnings.warn(line, stacklevel=2)
         return found[0] if one else found

@@ -104,6 +104,12 @@ def imports_only_from_below(source: Source) -> Complaints:
             )
 
 
+def floors_told(text: str) -> dict[str, int]:
+    """The rooms in the README's table of floors, with theirs."""
+    rows = re.findall(r"^\| (\d+) \| (`bertjax/[^|]*) \|", text, re.M)
+    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`bertjax/(\w+?)(?:/|\.py)`", rooms)}
+
+
 def no_jax_below(source: Source) -> Complaints:
     if FLOORS.get(source.room, 0) >= FIRST_FLOOR_WITH_JAX:
         return
@@ -281,6 +287,10 @@ def test_what_is_installed_says_that_it_has_types(monkeypatch):
     build.ensure_finalized()
     found = {f"{folder}/{name}" for _, folder, _, names in build.data_files for name in names}
     assert any(path.endswith("bertjax/py.typed") for path in found), found
+
+
+def test_the_readme_tells_every_floor():
+    assert floors_told((REPOSITORY / "README.md").read_text(encoding="utf-8")) == FLOORS
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--check")], ids=" ".join)

@@ -1,11 +1,11 @@
-"""The README's section "Use it": the commands of its first block and of the one on search, on a model that the
-quickstart's recipe trained."""
+"""The README's section "Use it": every block of its commands, on a model that the quickstart's recipe trained."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from bertjax.__main__ import main
 REPOSITORY = Path(__file__).resolve().parent.parent
 SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
 SEARCH = SECTION.partition("**Search.**")[2].split("```\n")[1].replace("\\\n", " ")
+FEATURES = SECTION.partition("feature-based variant reads")[2].split("```\n")[1].replace("\\\n", " ")
 COMMANDS = [shlex.split(line)[1:] for line in SECTION.split("```\n")[1].splitlines()]
 SNIPPET = re.findall(r"^```\n(import bertjax.*?)^```", SECTION, re.M | re.S)[0]
 
@@ -88,3 +89,29 @@ def test_every_command_on_search_runs(
     for printed in (said[0], said[-1]):
         assert "nDCG@10" in printed and "recall@100" in printed and "MRR@10" in printed
     assert "both, reranked" in said[-1]
+
+
+def test_the_feature_based_variant_is_trained_and_used(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(desk)
+    shutil.copytree("runs/quickstart/huggingface", "bert-base-cased")
+    Path("conll2003").mkdir()
+    lines = ["Ada B-PER", "opened O", "an O", "array O", "in O", "London B-LOC", ". O", ""]
+    for name, count in {"eng.train": 16, "eng.testa": 4}.items():
+        (Path("conll2003") / name).write_text("\n".join(lines * count))
+    (command,) = (shlex.split(line)[1:] for line in FEATURES.splitlines())
+    of_base, here = ["-4", "-3", "-2", "-1", "--model.lstm-size", "768"], ["-2", "-1", "--model.lstm-size", "8"]
+    place = command.index(of_base[0])
+    assert command[place - 1 :][: len(of_base) + 1] == ["--model.features", *of_base]
+    command[place : place + len(of_base)] = here  # of two layers
+    assert main([*command, "--epochs", "1", "--run-dir", "runs/features"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"best run +runs/features\n +predictions +runs/features/predictions\n", said)
+    assert "Hugging Face has no network" in said and "--to onnx" not in said
+    assert not Path("runs/features/huggingface").exists()
+    (following,) = re.findall(r"bertjax (predict runs/features 'A text.')", said)
+    assert main(shlex.split(following)) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["A", "text", "."]
+    assert main(["export", "runs/features"]) == 1
+    assert "transformers has no such network" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.cli.together import print_now, require_same_config, speaker
 from bertjax.config import FinetuneConfig, TaskConfig, override, render
 from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_names import has_class
 from bertjax.convert.sources import open_source, require_source
 from bertjax.finetune.content import TaskContent
 from bertjax.finetune.opening import open_content
@@ -71,6 +72,7 @@ def _finetune_all(arguments: argparse.Namespace, overrides: list[str], processes
     for base, _ in configured:
         require_same_config(base, processes)
     summaries = [_run_task(base, shown, start, arguments, processes, say) for base, shown in configured]
+    processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
     if processes.first:
         _last_words(summaries, [base for base, _ in configured], say)
 
@@ -80,7 +82,7 @@ def read_start(source: str) -> Start:
     model, drawn = open_source(source)
     params = jax.tree.map(np.asarray, jax.device_get(model.params))
     task = model.config.task if isinstance(model.config, FinetuneConfig) else None
-    return Start(source, model.config.model, model.tokenizer, params, drawn, task.labels if task else ())
+    return Start(source, model.config.model, model.tokenizer, params, drawn, task.labels if task else (), model.kind)
 
 
 def _glue_names(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -129,7 +131,8 @@ def _run_task(
         for config in setting.runs:
             if content is None or config.task.examples:  # which examples is drawn by the seed
                 content = open_content(config, start.tokenizer)
-                processes.require_same("data of the task", content.fingerprint, "give every host the same files")
+                same = f"{content.fingerprint} {content.measured_by}"
+                processes.require_same("data of the task", same, "give every host the same files")
             if not told:
                 told = True
                 say(described(base.name, start, content))
@@ -179,14 +182,21 @@ def _last_words(summaries: list[TaskSummary], bases: list[FinetuneConfig], say: 
         say("\n".join([f"\n{table.title} {table.note}", *text_lines(table)]))
         if published := summary.published_line():
             say(f"  published: {published}")
-        exported = export_huggingface(load_run(summary.best.directory), place_of(base.directory) / "huggingface")
         say(f"  best run     {summary.best.directory}")
         say(f"  predictions  {place_of(summary.best.directory) / PREDICTIONS}")
-        say(f"  Hugging Face {exported}")
+        say(f"  Hugging Face {_exported(summary.best.directory, base)}")
     if len(summaries) > 1:
         table = overall(summaries, (OTHERS_DEV, BASE_TEST))
         say("\n".join([f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]))
     best = summaries[0].best.directory
     say("\nwhat to try next:")
     say(f"  bertjax predict {best} 'A text.'        # in Python: bertjax.load({best!r}).predict(['A text.'])")
-    say(f"  bertjax export {best} --to onnx")
+    if has_class(bases[0].model):
+        say(f"  bertjax export {best} --to onnx")
+
+
+def _exported(best: str, base: FinetuneConfig) -> str:
+    """Where the best run of a task has been exported to; or that it cannot be."""
+    if not has_class(base.model):
+        return "has no network of layers' features or a BiLSTM: use the run itself, as below"
+    return str(export_huggingface(load_run(best), place_of(base.directory) / "huggingface"))

@@ -46,8 +46,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     model = load_run(arguments.run)
     if isinstance(model.config, FinetuneConfig):
         raise ValueError(
-            f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}, and those of other "
-            "data come from finetune with --init-from it"
+            f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. The command that "
+            "trained it, with --test FILE, measures its weights on that file as well, and trains nothing again"
         )
     content = open_training_data([stage.data for stage in stages_of(model.config)], ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step)
@@ -75,7 +75,8 @@ def predict(arguments: argparse.Namespace) -> int:
     model = open_model(arguments.run)
     start, *more = arguments.text
     is_choice = model.config.head == "choice"
-    found = model.predict((start, more) if is_choice else (start, *more) if more else start)
+    given = (start, more) if is_choice else (start, *more) if more else start
+    found = model.predict(given, null_threshold=arguments.null_threshold)
     for line in _told(found):
         print(line)
     return 0

@@ -42,6 +42,7 @@ class ForeignModel:
     notes: tuple[str, ...]
     kind: str = ""  # of the task it was fine-tuned for
     labels: tuple[str, ...] = ()  # of that task
+    null_threshold: float | None = None  # of questions that a text may not answer, as TaskConfig has it
 
 
 def read_json(path: Path) -> dict[str, Any]:

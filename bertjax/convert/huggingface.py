@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from bertjax.config import ModelConfig
+from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface_names import architecture, tensors_of, to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
@@ -35,6 +35,8 @@ PROBLEMS = {
     "regression": "regression",
     "relevance": "multi_label_classification",
 }
+# A key of ours in `config.json`, for transformers has none that says whether a question may be without an answer.
+NULL_THRESHOLD = "bertjax_null_threshold"
 _MODEL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 CONFIG_FIELDS = (
     "vocab_size",
@@ -89,7 +91,9 @@ def huggingface_config(
 
 def model_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a model as what it is."""
-    return huggingface_config(model.config.model, model.tokenizer.pad_id, model.kind, model.labels)
+    values = huggingface_config(model.config.model, model.tokenizer.pad_id, model.kind, model.labels)
+    task = model.config.task if isinstance(model.config, FinetuneConfig) else None
+    return values | ({NULL_THRESHOLD: task.null_threshold} if task and task.name == "squad2" else {})
 
 
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:

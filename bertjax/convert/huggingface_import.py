@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
-from bertjax.convert.huggingface import PROBLEMS
+from bertjax.convert.huggingface import NULL_THRESHOLD, PROBLEMS
 from bertjax.convert.huggingface_names import HEADS, architecture, tensors_of
 from bertjax.convert.safetensors_reader import read_safetensors
 from bertjax.convert.torch_reader import read_torch_tensors
@@ -54,7 +54,9 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     tensors, left_out = canonical_names(_read_weights(folder), config)
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
     found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes)
-    return replace(found, kind=kind, labels=labels if kind in ("sequence", "tokens") else ())
+    threshold = _null_threshold(values, where) if kind == "span" else None
+    named = labels if kind in ("sequence", "tokens") else ()
+    return replace(found, kind=kind, labels=named, null_threshold=threshold)
 
 
 def _head(kind: str, labels: tuple[str, ...]) -> dict[str, Any]:
@@ -82,6 +84,14 @@ def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]
     if kind in ("regression", "relevance") and len(labels) > 1:
         return "", ()
     return kind, labels
+
+
+def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
+    """Of a model that may find no answer, as our export tells; None where nothing tells."""
+    threshold = values.get(NULL_THRESHOLD)
+    if threshold is not None and type(threshold) not in (int, float):
+        raise ValueError(f"{where}: {NULL_THRESHOLD} is {threshold!r}, which is not a number")
+    return threshold
 
 
 def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:

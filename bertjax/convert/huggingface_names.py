@@ -97,9 +97,14 @@ def architecture(config: ModelConfig) -> str:
     return _BY_HEAD[config.head][0]
 
 
+def has_class(config: ModelConfig) -> bool:
+    """Whether transformers has a class for a model of this config."""
+    return not (config.features or config.lstm_size)
+
+
 def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
     """Every array of a model of this config. Raises ValueError for one that transformers has no class for."""
-    if config.features or config.lstm_size:
+    if not has_class(config):
         raise ValueError(
             f"model.features={config.features}, model.lstm_size={config.lstm_size}: transformers has no such network; "
             "bertjax alone can use the feature-based variant"

@@ -42,7 +42,9 @@ def read_source(source: str) -> ForeignModel:
     _require_ours(source)
     run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
-    return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels)
+    task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
+    threshold = task.null_threshold if task.name == "squad2" else None
+    return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels, threshold)
 
 
 def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
@@ -89,11 +91,18 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
     if model.kind:
         config = FinetuneConfig(
             **{field.name: getattr(config, field.name) for field in fields(config)},
-            task=TaskConfig(name=model.kind, labels=model.labels, max_query=min(TaskConfig.max_query, length // 2)),
+            task=_task(model, length),
         )
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.devices()[0])
     return TrainedModel(directory, 0, config, model.tokenizer, abstract_bert(model.config)[0], params)
+
+
+def _task(model: ForeignModel, length: int) -> TaskConfig:
+    task = TaskConfig(name=model.kind, labels=model.labels, max_query=min(TaskConfig.max_query, length // 2))
+    if model.null_threshold is None:
+        return task
+    return replace(task, name="squad2", null_threshold=model.null_threshold)
 
 
 def write_run(model: TrainedModel) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.squad_metrics import squad2_figures, squad_figures
 from bertjax.training.files import replace_text
 
+NO_SHARES = ("total", "thresh")  # ends of the figures' names that are counts and scores
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 
 _NO_SPAN = "empty"  # what the official code answers where no span may be one
@@ -29,6 +30,7 @@ class FoundAnswers:
     best: dict[str, str]  # the best span's text
     null_odds: dict[str, float]  # how much higher the score of no answer is than that of the best span
     n_best: dict[str, list[dict[str, Any]]]  # text, probability, start_logit, end_logit; best first
+    without_span: set[str] = field(default_factory=set)  # the text is a word of the official code, and not in theirs
 
     def predictions(self, null_threshold: float = 0.0) -> dict[str, str]:
         """The text that answers each question; "" where the null odds are over the threshold."""
@@ -110,7 +112,7 @@ def answer_figures(
     else:
         best = squad2_figures(answers, found.best, found.null_odds)
         figures = squad2_figures(answers, predictions) | {name: best[name] for name in best if name[:5] == "best_"}
-    return {name: value if name.endswith(("total", "thresh")) else value / 100 for name, value in figures.items()}
+    return {name: value if name.endswith(NO_SHARES) else value / 100 for name, value in figures.items()}
 
 
 def write_answers(found: FoundAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:
@@ -178,6 +180,7 @@ def _found(windows: QuestionWindows, spans: _Spans) -> FoundAnswers:
         texts = [question.context[max(a, 0) : max(b, 0)] for a, b in zip(ours.start, ours.end, strict=True)]
         starts, ends, scores = (part.tolist() for part in (ours.start_logit, ours.end_logit, ours.score))
         if not any(texts):
+            found.without_span.add(question.id)
             texts, starts, ends, scores = ([_NO_SPAN, *texts], *([0.0, *part] for part in (starts, ends, scores)))
         weights = np.exp(np.array(scores) - max(scores))
         found.n_best[question.id] = [

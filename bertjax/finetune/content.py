@@ -35,6 +35,7 @@ class TaskContent:
     metrics: tuple[str, ...]  # names of the figures, more is better; models are chosen by the first
     notes: tuple[str, ...] = ()  # what became of long examples, and whatever else is to be said
     baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
+    measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
 
     @property
     def fingerprint(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from bertjax.training.run_directory import TrainedModel
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_predict_step
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+_JOINERS = "\u200c\u200d"  # within words of Persian and of India
 _ROWS_AT_ONCE = 32  # on a device
 
 
@@ -58,7 +58,7 @@ class Tag(NamedTuple):
 class Answer(NamedTuple):
     """The words of a text that answer a question, as they stand there; "" if it does not answer it.
 
-    The probability is that among the twenty likeliest answers.
+    The probability is that among the likeliest answers, as many as `task.n_best`.
     """
 
     text: str
@@ -83,6 +83,8 @@ class TaskModel:
         self.counts = RowCounts()
         self._kind, self._task, self._tokenizer = model.kind, model.config.task, model.tokenizer
         self._max_length = model.max_length
+        # None: every text answers its question.
+        self._own_threshold = self._task.null_threshold if self._task.name == "squad2" else None
         outputs = max(1, model.config.model.num_labels)
         self._labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
@@ -92,11 +94,15 @@ class TaskModel:
         self._objective = objective_of(self._kind, self._task.temperature)
         self._step = make_predict_step(blueprint, (self._objective,), OUTPUTS[self._kind])
 
-    def predict(self, inputs: Sequence[Input]) -> list[Output]:
+    def predict(self, inputs: Sequence[Input], null_threshold: float | None = None) -> list[Output]:
         """What the model says of each input, as `bertjax.loaded.LoadedModel.predict` has it.
 
-        Raises ValueError, naming the number of the input from 1, for one that is not what the kind of task takes.
+        Raises ValueError, naming the number of the input from 1, for one that is not what the kind of task takes, and
+        for a `null_threshold` where nothing answers questions.
         """
+        if null_threshold is not None and self._kind != "span":
+            raise ValueError(f"null threshold {null_threshold:g}: the model answers no questions; leave it out")
+        self._null_threshold = self._own_threshold if null_threshold is None else null_threshold
         return list(_PREDICTS[self._kind](self, inputs)) if inputs else []
 
     def told(self) -> list[str]:
@@ -163,17 +169,20 @@ class TaskModel:
     def _answered(self, inputs: Sequence[Any]) -> list[Answer]:
         pairs = [_pair(x, n, "a question and a text") for n, x in enumerate(inputs, 1)]
         asked = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
-        if (empty := next((question for question in asked if not question.context.strip()), None)) is not None:
-            raise ValueError(f"{empty.where}: the text is empty, so that no answer is in it")
-        task = self._task
+        task, threshold = self._task, self._null_threshold
         sizes = WindowSizes(self._max_length, task.doc_stride, task.max_query)
         self.counts = counts = QuestionCounts()
         windows = question_windows(asked, self._tokenizer, sizes, counts)
+        row = np.repeat(windows.question, windows.rows.lengths)
+        hold = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(asked))  # tokens of each text
+        for question, tokens in zip(asked, hold, strict=True):
+            if not tokens or not question.context.strip():
+                raise ValueError(f"{question.where}: the text has no words, so that no answer is in it")
         logits = self._outputs(windows.rows)
-        found = find_answers(windows, *logits.T, unanswerable=task.name == "squad2", max_answer=task.max_answer)
-        texts = found.predictions(task.null_threshold)
+        found = find_answers(windows, *logits.T, threshold is not None, task.n_best, task.max_answer)
+        texts = found.predictions(threshold or 0.0) | dict.fromkeys(found.without_span, "")
         return [
-            Answer(texts[name], next(one["probability"] for one in best if one["text"] == texts[name]))
+            Answer(texts[name], next((one["probability"] for one in best if one["text"] == texts[name]), 1.0))
             for name, best in found.n_best.items()
         ]
 
@@ -217,10 +226,28 @@ def _start_and_ends(given: Any, number: int) -> tuple[str, ...]:
 
 def _words(given: Any, number: int) -> tuple[str, ...]:
     """The words of a sentence; of a text those between spaces, with signs apart."""
-    words = tuple(_WORD.findall(given)) if isinstance(given, str) else given
+    words = _words_in(given) if isinstance(given, str) else given
     if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
         return tuple(words)
     raise ValueError(f"input {number}: {_shown(given)} is neither a text nor a list of words")
+
+
+def _words_in(text: str) -> tuple[str, ...]:
+    """Runs of letters and digits, and every other sign alone; marks, as Hindi's vowels, go with what they stand on."""
+    words: list[str] = []
+    last = "space"
+    for character in text:
+        if character.isspace():
+            last = "space"
+            continue
+        mark = character in _JOINERS or unicodedata.category(character).startswith("M")
+        now = "letter" if character.isalnum() or character == "_" else "sign"
+        if last != "space" and (mark or now == last == "letter"):
+            words[-1] += character
+        else:
+            words.append(character)
+            last = now
+    return tuple(words)
 
 
 def _shown(given: Any) -> str:

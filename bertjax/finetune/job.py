@@ -108,6 +108,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     mesh = make_mesh(config.mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     _check_negatives(config, content)
+    _check_patience(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
     blueprint = draw_blueprint(config.model, optimizer, mesh)
     objective = objective_of(content.kind, config.task.temperature)
@@ -175,3 +176,14 @@ def _check_negatives(config: FinetuneConfig, content: TaskContent) -> None:
             f"training.grad_accum_steps={config.training.grad_accum_steps}: pairs are told apart within a batch, which "
             "microbatches would split; use 1 and a smaller training.global_batch_size"
         )
+
+
+def _check_patience(config: FinetuneConfig, content: TaskContent) -> None:
+    """The correlation with numbers that are all one is not defined, so that no evaluation would be better."""
+    if config.task.patience and content.kind == "regression":
+        numbers = next(iter(content.dev.values())).rows.rows["labels"]
+        if (numbers == numbers[0]).all():
+            raise ValueError(
+                f"task.patience={config.task.patience}: all {len(numbers):,} numbers of the development set are "
+                f"{float(numbers[0, 0]):g}, with which nothing correlates; name another (--dev), or leave it out"
+            )

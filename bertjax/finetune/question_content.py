@@ -24,6 +24,8 @@ _SQUAD2 = "squad2"
 def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
     """The content of a task of questions. Raises ValueError naming the question that is too long where that matters."""
     given, counts = config.task, QuestionCounts()
+    if given.n_best < 1 or given.max_answer < 1:
+        raise ValueError(f"task.n_best={given.n_best}, task.max_answer={given.max_answer}: give 1 or more for each")
     sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query)
     unanswerable = task.name == _SQUAD2
     label_weights(given, (), lambda: np.empty(0, np.int64))  # which are refused
@@ -33,7 +35,7 @@ def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, set
 
     def split(name: str, questions: Sequence[Question]) -> Split:
         made = windows(questions)
-        answers = partial(_answers, made, unanswerable, given.max_answer)
+        answers = partial(_answers, made, unanswerable, given.n_best, given.max_answer)
         labelled = all(question.answers or question.impossible for question in questions)
         return Split(
             made.rows,
@@ -48,8 +50,10 @@ def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, set
     return TaskContent(task.kind, (), rows, dev, test, task.metrics, notes)
 
 
-def _answers(windows: QuestionWindows, unanswerable: bool, max_answer: int, logits: np.ndarray) -> FoundAnswers:
-    return find_answers(windows, logits[:, 0], logits[:, 1], unanswerable, max_answer=max_answer)
+def _answers(
+    windows: QuestionWindows, unanswerable: bool, n_best: int, max_answer: int, logits: np.ndarray
+) -> FoundAnswers:
+    return find_answers(windows, logits[:, 0], logits[:, 1], unanswerable, n_best, max_answer)
 
 
 def _figures(

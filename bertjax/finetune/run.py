@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +25,12 @@ from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.files import replace_text
 from bertjax.training.job import Job
-from bertjax.training.trainer import Outcome, Say, train
+from bertjax.training.trainer import Say, train
 
 RESULTS_FILE = "results.json"
 PREDICTIONS = "predictions"
+
+_OF_A_HEAD = ("head", "num_labels", "features", "lstm_size")  # fields of ModelConfig
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Start:
     params: Params  # NumPy float32
     drawn: tuple[str, ...] = ()  # modules that it lacks and that are random
     labels: tuple[str, ...] = ()  # of its head, if it has one of a task
+    kind: str = ""  # of that task
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Result:
     seconds: float  # of this process's training
     predictions: tuple[str, ...]  # files, within the directory
     exit_code: int = 0  # not 0: a signal ended it early, and there are no figures
+    measured_by: str = ""  # `TaskContent.measured_by`
 
 
 def finetune(config: FinetuneConfig, start: Start, content: TaskContent, processes: Processes, say: Say) -> Result:
@@ -61,74 +68,107 @@ def finetune(config: FinetuneConfig, start: Start, content: TaskContent, process
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer)
     directory = place_of(config.directory)
-    if (done := finished(directory, job)) is not None:
+    seconds = 0.0
+    if (done := finished(directory, job, processes)) is None:
+        outcome = train(job, say, lambda: initial_params(config, start, say), processes)
+        if outcome.exit_code:
+            return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
+        seconds = outcome.seconds
+    elif done.measured_by == content.measured_by:
         say(f"{config.directory}: finished before")
         return done
-    outcome = train(job, say, lambda: initial_params(config, start), processes)
-    if outcome.exit_code:
-        return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
-    return _measured(job, content, directory, outcome, processes)
+    else:
+        say(f"{config.directory}: finished before, and measured by other data or settings; done anew with its weights")
+        seconds = done.seconds
+    return _measured(job, content, directory, seconds, processes)
 
 
-def initial_params(config: FinetuneConfig, start: Start) -> Params:
-    """Encoder and pooler of a model, and a head drawn by the seed; its own if it is one of the same task."""
+def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
+    """Encoder and pooler of a model, and a head drawn by the seed; its own if it is one of the same kind of task."""
     drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
     fresh = jax.device_get(drawn)
     taken = ["encoder", "pooler"]
-    if start.model.head == config.model.head and start.labels == config.task.labels:
+    if "head" in start.params and _has_its_head(config, start):
         taken.append("head")
+    elif "head" in start.params:
+        say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
     return {name: start.params[name] if name in taken and name in start.params else fresh[name] for name in fresh}
 
 
-def finished(directory: Place, job: Job) -> Result | None:
-    """The result of a run that was completed before, by the same settings and data; None if there is none.
+def _has_its_head(config: FinetuneConfig, start: Start) -> bool:
+    """Whether a head is of the same shape and means the same: a score is no logit, though both are one number."""
+    same = all(getattr(start.model, name) == getattr(config.model, name) for name in _OF_A_HEAD)
+    return same and (start.kind,) == config.training.objectives and start.labels == config.task.labels
 
-    Raises ValueError if it was of another run, as a checkpoint would be refused.
+
+def finished(directory: Place, job: Job, processes: Processes) -> Result | None:
+    """The result of a run that was completed before, by the same training; None if there is none.
+
+    All processes have it from the first. Raises ValueError if it was of another run, as a checkpoint would be refused.
     """
     path = directory / RESULTS_FILE
-    if not path.is_file():
+    text = processes.gather("results", path.read_text() if processes.first and path.is_file() else "")[0]
+    if not text:
         return None
-    saved = json.loads(path.read_text())
+    saved = json.loads(text)
     check_compatible(saved["metadata"], job.metadata)
     if saved["metadata"]["config"]["training"]["steps"] != job.config.training.steps:
         return None  # it goes on
-    return Result(
-        **{**saved["result"], "directory": job.config.directory, "predictions": tuple(saved["result"]["predictions"])}
-    )
+    result = saved["result"]
+    figures = {name: math.nan if value is None else value for name, value in result["figures"].items()}
+    own = {"directory": job.config.directory, "figures": figures, "predictions": tuple(result["predictions"])}
+    return Result(**(result | own))
 
 
-def _measured(job: Job, content: TaskContent, directory: Place, outcome: Outcome, processes: Processes) -> Result:
-    """Measure the weights that are kept, as they are on the disk, and write the results."""
+def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, processes: Processes) -> Result:
+    """Measure the weights that are kept, as they are on the disk, and write the results; `seconds` of training."""
     with jax.set_mesh(job.mesh):
-        params = restore_params(directory, job.blueprint.state.params)
-        figures, predicted = _predicted(dev_sets_of(job), params, content)
+        with processes.taking_time():
+            params = restore_params(directory, job.blueprint.state.params)
+        go_on = functools.partial(processes.go_on, doing="evaluation")
+        measured = _predicted(dev_sets_of(job), params, content, go_on)
+    step = read_metadata(directory)["step"]
+    if measured is None:
+        return Result(job.config.directory, step, {}, {}, seconds, (), processes.exit_code)
+    figures, predicted = measured
     files = [path for each in predicted for path in _write(*each, directory)] if processes.first else []
     result = Result(
         job.config.directory,
-        read_metadata(directory)["step"],
+        step,
         figures,
         dict(content.baselines),
-        outcome.seconds,
+        seconds,
         tuple(files),
+        measured_by=content.measured_by,
     )
     if processes.first:
-        metadata = {name: job.metadata[name] for name in ("config", "tokenizer_fingerprint", "data_fingerprint")}
-        document: dict[str, Any] = {"result": asdict(result), "metadata": metadata}
-        replace_text(directory / RESULTS_FILE, json.dumps(document, indent=1) + "\n")
+        replace_text(directory / RESULTS_FILE, _document(result, job))
     return result
 
 
+def _document(result: Result, job: Job) -> str:
+    """What results.json holds; a figure that is no number is null, for JSON has no word for it."""
+    figures = {name: value if math.isfinite(value) else None for name, value in result.figures.items()}
+    metadata = {name: job.metadata[name] for name in ("config", "tokenizer_fingerprint", "data_fingerprint")}
+    document: dict[str, Any] = {"result": asdict(result) | {"figures": figures}, "metadata": metadata}
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
 def _predicted(
-    dev_sets: DevSets, params: Params, content: TaskContent
-) -> tuple[dict[str, float], list[tuple[Split, np.ndarray]]]:
-    """(figures of the development sets, the outputs for each of them and each test set)."""
-    measured = dev_sets.measure(params)
-    assert measured is not None, "nobody said no"
+    dev_sets: DevSets, params: Params, content: TaskContent, go_on: Callable[[], bool]
+) -> tuple[dict[str, float], list[tuple[Split, np.ndarray]]] | None:
+    """(figures of the development sets and of test sets with answers, the outputs for each set); None after a no."""
+    measured = dev_sets.measure(params, go_on)
+    if measured is None:
+        return None
     figures, outputs = measured
     predicted = [(split, outputs[name]) for name, split in content.dev.items()]
-    for split in content.test.values():
-        found = dev_sets.predictor.predict(params, split.rows, dev_sets.objective)
-        assert found is not None, "nobody said no"
+    for name, split in content.test.items():
+        found = dev_sets.predictor.predict(params, split.rows, dev_sets.objective, go_on)
+        if found is None:
+            return None
+        if split.figures is not None:
+            figures |= {f"{name}/{figure}": value for figure, value in split.figures(found[0]).items()}
         predicted.append((split, found[0]))
     return figures, predicted
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bertjax.finetune.answers import NO_SHARES
 from bertjax.finetune.run import Result
 from bertjax.training.table import Table
 
@@ -23,13 +25,13 @@ class TaskSummary:
 
     @property
     def best(self) -> Result:
-        """The run that is best on the (first) development set; the first of equals."""
-        return max((r for some in self.results.values() for r in some), key=lambda r: r.figures[self._first])
+        """The run that is best on the (first) development set; the first of equals, one without a figure last."""
+        return max((r for some in self.results.values() for r in some), key=lambda r: _rank(r.figures[self._first]))
 
     @property
     def best_setting(self) -> str:
         """The setting whose mean is highest."""
-        return max(self.results, key=lambda name: statistics.fmean(self._values(name, self._first)))
+        return max(self.results, key=lambda name: _rank(statistics.fmean(self._values(name, self._first))))
 
     @property
     def _first(self) -> str:
@@ -39,9 +41,9 @@ class TaskSummary:
         return [result.figures[figure] for result in self.results[setting]]
 
     def _figures(self) -> list[str]:
-        """Names of the metrics' figures, those of further development sets behind those of the first."""
+        """Names of the shares among the figures, those of further sets behind those of the first."""
         names = next(iter(self.results.values()))[0].figures
-        return [name for name in names if not name.endswith("_loss")]
+        return [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
 
     def cells(self, setting: str) -> list[str]:
         """A setting's figures: the mean, with the deviation of several seeds."""
@@ -54,7 +56,7 @@ class TaskSummary:
         for name, results in self.results.items():
             minutes = statistics.fmean(result.seconds for result in results) / 60
             rows.append((name or "as it stands", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
-        note = "on the development set, in per cent: the mean, and the standard deviation over seeds"
+        note = "on the development set, or the one named, in per cent: the mean, and the standard deviation over seeds"
         return Table(self.task, note, tuple(columns), tuple(rows))
 
     def published_line(self) -> str:
@@ -73,8 +75,16 @@ def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
 
 
 def _spread(values: Sequence[float]) -> str:
-    mean = f"{_PER_CENT * statistics.fmean(values):.2f}"
-    return f"{mean} ± {_PER_CENT * statistics.stdev(values):.2f}" if len(values) > 1 else mean
+    mean = statistics.fmean(values)
+    shown = f"{_PER_CENT * mean:.2f}"
+    if len(values) == 1 or math.isnan(mean):  # of NaN there is no deviation
+        return shown
+    return f"{shown} ± {_PER_CENT * statistics.stdev(values):.2f}"
+
+
+def _rank(figure: float) -> float:
+    """By which to choose: what is not defined is worse than anything."""
+    return -math.inf if math.isnan(figure) else figure
 
 
 def _called(figure: str) -> str:

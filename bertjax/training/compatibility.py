@@ -141,6 +141,7 @@ MAY_CHANGE = frozenset(
         "task.doc_stride",
         "task.max_query",
         "task.max_answer",
+        "task.n_best",
         "task.null_threshold",
     }
 )

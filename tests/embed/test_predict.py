@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,8 @@ from exported_models import fine_tuned_model, trained_model
 
 import bertjax
 from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.sources import as_run, write_run
 from bertjax.finetune.inference import Answer, Choice, Prediction, Tag
 from bertjax.loaded import LoadedModel
 
@@ -128,6 +133,52 @@ def test_answers_stand_in_the_text(tmp_path: Path) -> None:
     assert of_long.text in LONG and of_long.text
 
 
+def test_a_question_may_have_no_answer(tmp_path: Path) -> None:
+    always = loaded(tmp_path, "span")
+    asked = ("the museum?", TEXT)
+    assert always.predict(asked).text in TEXT and always.predict(asked).text
+    assert always.predict(asked, null_threshold=-1e9).text == ""
+    assert always.predict(asked).text, "the threshold of one call is none of the next"
+    assert always.predict(asked, null_threshold=1e9).text == always.predict(asked).text
+    with pytest.raises(ValueError, match="null threshold 0: the model answers no questions"):
+        loaded(tmp_path, "sequence").predict("a", null_threshold=0.0)
+
+
+def test_that_a_question_may_have_no_answer_goes_out_and_comes_back(tmp_path: Path) -> None:
+    model = fine_tuned_model(tmp_path / "run", "span")
+    model = replace(model, config=replace(model.config, task=replace(model.config.task, null_threshold=-1e9)))
+    asked = ("the museum?", TEXT)
+    assert LoadedModel(model).predict(asked).text, "questions of squad have answers, whatever the threshold"
+    model = replace(model, config=replace(model.config, task=replace(model.config.task, name="squad2")))
+    folder = export_huggingface(model, tmp_path / "out")
+    run = write_run(as_run(read_huggingface(folder), tmp_path / "back"))
+    for source in (f"hf:{folder}", str(run)):
+        assert bertjax.load(source).predict(asked).text == ""
+    again = export_huggingface(bertjax.load(str(run))._model, tmp_path / "again")
+    assert (again / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"bertjax_null_threshold": "low"}))
+    with pytest.raises(ValueError, match=r"config\.json: bertjax_null_threshold is 'low'"):
+        read_huggingface(folder)
+
+
+def test_words_of_a_text_keep_their_marks(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "tokens")
+    for text, words in (
+        (
+            "\u0939\u093f\u0928\u094d\u0926\u0940 \u092e\u0947\u0902\u0964",
+            ["\u0939\u093f\u0928\u094d\u0926\u0940", "\u092e\u0947\u0902", "\u0964"],
+        ),
+        ("cafe\u0301s, 1877", ["cafe\u0301s", ",", "1877"]),
+        ("\u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 a_b", ["\u0e17\u0e35\u0e48\u0e19\u0e35\u0e48", "a_b"]),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", ["\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"]),
+        (" \u0301 !!x", ["\u0301", "!", "!", "x"]),
+    ):
+        assert [one.word for one in model.predict(text)] == words
+    plain = Path(__file__).read_text(encoding="utf-8")[:3000]
+    assert [one.word for one in model.predict(plain)] == re.findall(r"\w+|[^\w\s]", plain)
+
+
 def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
     model = loaded(tmp_path, "sequence")
     with pytest.warns(UserWarning, match="1 of 2 examples were longer than 64 tokens and were truncated: 88 of"):
@@ -146,7 +197,8 @@ def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
             r"input 2: \('a', \['b'\]\) is not a start and a list of two ends",
         ),
         ("tokens", [[]], r"input 1: \[\] is neither a text nor a list of words"),
-        ("span", ("a", " "), "input 1: the text is empty"),
+        ("span", ("a", " "), "input 1: the text has no words"),
+        ("span", [("a", "the"), ("a", "\u200b")], "input 2: the text has no words"),
     ],
 )
 def test_what_is_no_input_of_a_task_is_refused(tmp_path: Path, kind: str, given: object, message: str) -> None:

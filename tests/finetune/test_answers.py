@@ -182,6 +182,7 @@ def test_a_text_without_tokens(unanswerable: bool) -> None:
     windows = windows_of("\u00ad")
     start, end = np.full((2, len(windows.spans)), 2, np.float32)
     found = find_answers(windows, start, end, unanswerable)
+    assert found.without_span == {"one"}
     require_equal(found, by_run_qa(windows, start, end, unanswerable, False))
     assert found.best == {"one": "empty"} and found.predictions(5.0) == {"one": "empty"}
 

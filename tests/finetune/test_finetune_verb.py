@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from several_processes import Group, surroundings
-from small_tasks import sentences, small_start, write_classes
+from small_tasks import sentences, small_start, write_classes, write_questions
 from tiny_runs import digests, finish, stop_after
 
 from bertjax.__main__ import main
@@ -91,6 +91,18 @@ def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
     assert "best run" in group.logs[0] and "best run" not in group.logs[1]
 
 
+def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for count, folder in enumerate(folders, 1):
+        data = write_classes(folder / "data", train=48, dev=16)
+        (data / "test.tsv").write_text("text\n" + "the red cat .\n" * count)
+    command = [sys.executable, "-m", "bertjax", *tuned(encoder, Path("data"), tmp_path / "run")]
+    with Group(command, 2, tmp_path / "log", folders=folders) as group:
+        assert group.wait() == [1, 1]
+    assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.told()
+    assert not (tmp_path / "run").exists()
+
+
 def test_seeds_make_a_table_and_the_best_run_is_exported(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +120,39 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert main(arguments) == 0
     assert capsys.readouterr().out.count("finished before") == 2
     assert main(["evaluate", str(tmp_path / "runs" / "seed-0")]) == 1
-    assert "was fine-tuned; its figures are in" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "was fine-tuned; its figures are in" in said and "with --test FILE, measures its weights" in said
+
+
+def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_questions(tmp_path / "data", train=32, dev=16)
+    for name in ("train", "dev"):
+        document = json.loads((tmp_path / "data" / f"{name}-v1.1.json").read_text())
+        for paragraph in document["data"][0]["paragraphs"][::2]:
+            paragraph["qas"][0] |= {"is_impossible": True, "answers": []}
+        (tmp_path / "data" / f"{name}-v2.0.json").write_text(json.dumps(document))
+    more = ["--epochs", "1", "--batch-size", "16", "--task.max-query", "16"]
+    arguments = tuned(encoder, tmp_path / "data", tmp_path / "run", *more, task="squad2")
+    assert main(arguments) == 0
+    head, row = re.search(r"^( *setting .*)\n(.*)$", capsys.readouterr().out, re.M).groups()
+    assert "HasAns_f1" in head and "best_f1" in head and "total" not in head and "thresh" not in head
+    assert all(0 <= float(figure) <= 100 for figure in row.split()[4:])
+    logged, places = (tmp_path / "run" / "metrics.jsonl").read_bytes(), tmp_path / "run" / "predictions" / "dev"
+
+    def most_answers() -> int:
+        return max(map(len, json.loads((places / "nbest_predictions.json").read_text()).values()))
+
+    assert most_answers() > 3
+    assert main([*arguments, "--task.null-threshold", "-1000", "--task.n-best", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "finished before, and measured by other data or settings" in printed and "NoAns_exact 1.0000" in printed
+    assert set(json.loads((places / "predictions.json").read_text()).values()) == {""}
+    assert most_answers() <= 3  # with no answer, which is always among them
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == logged
+    asked = ["predict", str(tmp_path / "run"), "what colour is the cat ?", "the red cat saw a dog ."]
+    assert main([*asked, "--null-threshold", "1000"]) == main([*asked, "--null-threshold", "-1000"]) == 0
+    answered, not_answered = capsys.readouterr().out.splitlines()
+    assert "does not answer" in not_answered and "does not answer" not in answered
 
 
 def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

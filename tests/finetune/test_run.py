@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import content_of, sentences, small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.config import FinetuneConfig, MeshConfig
-from bertjax.finetune.job import resolved
+from bertjax.finetune.job import headed, resolved
 from bertjax.finetune.run import Result, Start, finetune, initial_params
 from bertjax.parallel.processes import alone
 from bertjax.text.remote import RemotePath
@@ -102,6 +104,57 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(start: Start, tm
         run(config, start)
 
 
+def test_a_finished_run_is_measured_by_other_data_without_training(start: Start, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data", train=48)
+    config = small_config("classification", start, data, tmp_path / "run", epochs=1)
+    first = run(config, start)
+    logged = (tmp_path / "run" / METRICS_FILE).read_bytes()
+    shutil.copy(data / "dev.tsv", data / "test.tsv")
+    said: list[str] = []
+    with alone() as processes:
+        again = finetune(config, start, content_of(config, start), processes, said.append)
+        assert processes._agreement.standing().units == 4, "each batch is one that all begin together, or none"
+    assert len(said) == 1 and said[0].startswith(f"{config.run_dir}: finished before, and measured by other data")
+    assert (tmp_path / "run" / METRICS_FILE).read_bytes() == logged
+    assert again.figures == first.figures | {"test/accuracy": first.figures["eval/accuracy"],
+                                             "test/macro_f1": first.figures["eval/macro_f1"]}  # fmt: skip
+    assert (again.step, again.seconds) == (first.step, first.seconds)
+    dev, test = ((tmp_path / "run" / name).read_bytes() for name in again.predictions)
+    assert again.predictions == ("predictions/dev.tsv", "predictions/test.tsv") and dev == test
+    assert run(config, start, said) == again and said[1:] == [f"{config.run_dir}: finished before"]
+
+
+def test_what_measures_is_known_wherever_it_lies(start: Start, tmp_path: Path) -> None:
+    places = [write_questions(tmp_path / name, train=4, dev=4) for name in "abc"]
+    (places[2] / "dev-v1.1.json").write_text((places[2] / "dev-v1.1.json").read_text().replace('"dev0"', '"other"'))
+    configs = [small_config("squad", start, place, tmp_path / "run") for place in places]
+    one, same, other = (content_of(config, start) for config in configs)
+    assert one.measured_by == same.measured_by != other.measured_by and one.fingerprint == other.fingerprint
+    for setting in ({"null_threshold": 1.0}, {"max_answer": 5}, {"n_best": 3}):
+        changed = replace(configs[0], task=replace(configs[0].task, **setting))
+        assert content_of(changed, start).measured_by != one.measured_by, setting
+    with pytest.raises(ValueError, match=r"task.n_best=0, task.max_answer=30: give 1 or more"):
+        content_of(replace(configs[0], task=replace(configs[0].task, n_best=0)), start)
+
+
+def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, count in (("train", 16), ("dev", 2)):
+        rows = [f"{text}\t{number % 3 if name == 'train' else 2.5}" for number, text in enumerate(sentences(count, 0))]
+        (tmp_path / "data" / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    config = small_config("regression", start, tmp_path / "data", tmp_path / "run", epochs=1)
+    result = run(config, start)
+    assert math.isnan(result.figures["eval/spearman"])
+    told = json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=pytest.fail)
+    assert told["result"]["figures"]["eval/spearman"] is None
+    said: list[str] = []
+    again = run(config, start, said)
+    assert said == [f"{config.run_dir}: finished before"] and math.isnan(again.figures["eval/spearman"])
+    patient = replace(config, run_dir=str(tmp_path / "other"), task=replace(config.task, patience=2))
+    with pytest.raises(ValueError, match=r"task.patience=2: all 2 numbers of the development set are 2.5"):
+        run(patient, start)
+
+
 def test_a_run_in_object_storage_leaves_what_one_on_the_disk_does(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     there = RemotePath("memory://finetuned/run")
@@ -118,17 +171,41 @@ def test_a_run_in_object_storage_leaves_what_one_on_the_disk_does(start: Start, 
 def test_a_head_is_drawn_by_the_seed_unless_it_is_of_the_same_task(start: Start, tmp_path: Path) -> None:
     config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run")
     config = resolved(config, content_of(config, start))
-    drawn = initial_params(config, start)
-    other = initial_params(replace(config, training=replace(config.training, seed=1)), start)
+    said: list[str] = []
+    drawn = initial_params(config, start, said.append)
+    other = initial_params(replace(config, training=replace(config.training, seed=1)), start, said.append)
     kernel = lambda params: np.asarray(params["head"]["dense"]["kernel"])  # noqa: E731
     assert not np.array_equal(kernel(drawn), kernel(other))
     for params in (drawn, other):
         jax.tree.map(np.testing.assert_array_equal, params["encoder"], jax.device_get(start.params["encoder"]))
-    tuned = Start("tuned", config.model, start.tokenizer, drawn, (), config.task.labels)
-    assert np.array_equal(kernel(initial_params(config, tuned)), kernel(drawn))
-    strange = replace(tuned, labels=("x", "y", "z"))
+    tuned = Start("tuned", config.model, start.tokenizer, drawn, (), config.task.labels, "sequence")
     second = replace(config, training=replace(config.training, seed=1))
-    assert not np.array_equal(kernel(initial_params(second, strange)), kernel(drawn))
+    assert np.array_equal(kernel(initial_params(second, tuned, said.append)), kernel(drawn)) and not said
+    strange = replace(tuned, labels=("x", "y", "z"))
+    assert not np.array_equal(kernel(initial_params(second, strange, said.append)), kernel(drawn))
+    assert said == ["tuned has a head for other outputs (sequence); one for these starts at random"]
+
+
+def test_a_head_of_scores_is_none_of_logits_and_one_of_another_shape_none_at_all(start: Start, tmp_path: Path) -> None:
+    def config(kind: str, **fields: int) -> FinetuneConfig:
+        found = small_config("classification", start, tmp_path, tmp_path / "run")
+        training = replace(found.training, objectives=(kind,), seed=fields.pop("seed", 0))
+        labels = ("A", "B") if kind == "tokens" else ()
+        model = headed(found.model, kind, len(labels), **fields)
+        return replace(found, model=model, training=training, task=replace(found.task, labels=labels))
+
+    for was, now, carried in (
+        (config("regression"), config("regression", seed=1), True),
+        (config("regression"), config("relevance", seed=1), False),
+        (config("tokens"), config("tokens", seed=1), True),
+        (config("tokens"), config("tokens", seed=1, lstm_size=4), False),
+    ):
+        old, said = initial_params(was, start, print), list[str]()
+        tuned = Start("tuned", was.model, start.tokenizer, old, (), was.task.labels, *was.training.objectives)
+        new = initial_params(now, tuned, said.append)
+        assert new["head"].keys() == initial_params(now, start, print)["head"].keys()
+        same = np.array_equal(new["head"]["dense"]["kernel"], old["head"]["dense"]["kernel"])
+        assert (same, len(said)) == (carried, not carried)
 
 
 def test_results_say_what_they_are_of(start: Start, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
@@ -51,6 +53,15 @@ def test_values_that_no_run_can_have(tried: dict, task: dict, message: str) -> N
 
 def result(directory: str, accuracy: float) -> Result:
     return Result(directory, 10, {"eval/sequence_loss": 0.5, "eval/accuracy": accuracy}, {}, 90.0, ())
+
+
+def test_what_is_not_defined_is_never_the_best_and_has_no_deviation() -> None:
+    results = {"lr1": [result("a", math.nan), result("b", 0.2)], "lr2": [result("c", 0.1), result("d", 0.1)]}
+    summary = TaskSummary("regression", ("accuracy",), results, {})
+    assert summary.best.directory == "b" and summary.best_setting == "lr2"
+    assert [row[2] for row in summary.table().rows] == ["nan", "10.00 ± 0.00"]
+    undefined = TaskSummary("regression", ("accuracy",), {"": [result("a", math.nan)]}, {})
+    assert undefined.best.directory == "a" and undefined.cells("") == ["nan"]
 
 
 def test_a_summary_has_means_deviations_and_the_best() -> None:
