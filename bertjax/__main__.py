@@ -311,7 +311,9 @@ def _add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], pool
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="tokens of a row; by default as it was trained")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the computation (float32)")
-    parser.add_argument("--batch-tokens", type=int, metavar="N", help="on a device at once (8192)")
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="on a device at once (2048 on a CPU, 8192 otherwise)"
+    )
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:

@@ -163,7 +163,7 @@ def _encoding(arguments: argparse.Namespace, index: SearchIndex | None) -> Encod
     told = told_encoding(arguments)
     if index is None:
         return Encoding(**{"normalize": True} | told)
-    encoding = replace(index.origin.encoding, batch_tokens=told.pop("batch_tokens", Encoding.batch_tokens))
+    encoding = replace(index.origin.encoding, batch_tokens=told.pop("batch_tokens", None))
     for name, value in told.items():
         if getattr(encoding, name) != value:
             raise ValueError(

@@ -18,6 +18,7 @@ from bertjax.config import MeshConfig
 from bertjax.embed.parts import LengthCounts, Long, joined_rows, rows_of
 from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
+from bertjax.parallel.batch_sizes import power_of_two_below, tokens_at_once
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
 from bertjax.parallel.sharding import batch_sharding
 from bertjax.training.run_directory import TrainedModel
@@ -25,7 +26,7 @@ from bertjax.training.run_directory import TrainedModel
 SHORTEST_PART = 8  # tokens, special ones included
 _BUCKETS = (16, 32, 64, 128, 192, 256, 384)  # lengths that rows are padded to, and the longest
 _TOKENIZED_AT_ONCE = 256  # texts
-_WINDOW_BATCHES = 16  # that are sorted by length together; more waste less padding, and hold more
+_WINDOW_BATCHES = 64  # that are sorted by length together; more waste less padding, and hold more
 _WINDOW_BYTES = 256 << 20  # of results that wait for their turn
 _TINY = 1e-12  # the shortest vector that is scaled to length 1, as torch's normalize has it
 
@@ -40,7 +41,7 @@ class Encoding:
     long: Long = "truncate"  # of a text longer than a row: its beginning, or all of it in parts
     max_length: int | None = None  # tokens of a row, special ones included; None: as long as it was trained on
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; bfloat16 is faster on accelerators
-    batch_tokens: int = 8192  # on a device at once, padding included
+    batch_tokens: int | None = None  # on a device at once, padding included; None: what suits the device
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -52,7 +53,7 @@ class EncodingOptions(TypedDict, total=False):
     long: Long
     max_length: int | None
     dtype: Literal["float32", "bfloat16"]
-    batch_tokens: int
+    batch_tokens: int | None
 
 
 class Embedding(NamedTuple):
@@ -73,6 +74,8 @@ class TextEncoder:
         if net.dtype != encoding.dtype:
             self._graphdef = abstract_bert(replace(net, dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
+        # A row alone may be longer than what suits the device.
+        self._batch_tokens = encoding.batch_tokens or max(tokens_at_once(self._mesh), self.max_length)
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
         self.width = vector_width(net, encoding.layer)
 
@@ -98,7 +101,7 @@ class TextEncoder:
 
     def _windows(self, texts: Iterable[str]) -> Iterator[list[list[np.ndarray]]]:
         """The rows of each text, as many texts at a time as are sorted by length together."""
-        budget = _WINDOW_BATCHES * self.encoding.batch_tokens * batch_shards(self._mesh)
+        budget = _WINDOW_BATCHES * self._batch_tokens * batch_shards(self._mesh)
         if self.encoding.pooling == "none":
             budget = min(budget, _WINDOW_BYTES // (4 * self.width))
         window: list[list[np.ndarray]] = []
@@ -143,7 +146,7 @@ class TextEncoder:
         shards, start = batch_shards(self._mesh), 0
         while start < len(order):
             length = min(bucket for bucket in (*_BUCKETS, self.max_length) if bucket >= lengths[order[start]])
-            height = shards * _power_of_two_below(self.encoding.batch_tokens // length)
+            height = shards * power_of_two_below(self._batch_tokens // length)
             numbers = order[start : start + height]
             start += len(numbers)
             while height >= 2 * shards and height // 2 >= len(numbers):
@@ -237,12 +240,8 @@ def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
             f"max_length={length}: the model was trained on rows of {longest} tokens; choose {SHORTEST_PART} to "
             f"{longest}"
         )
-    if encoding.batch_tokens < length:
+    if encoding.batch_tokens is not None and encoding.batch_tokens < length:
         raise ValueError(
             f"batch_tokens={encoding.batch_tokens}: a row alone may have {length} tokens; give at least that"
         )
     return length
-
-
-def _power_of_two_below(number: int) -> int:
-    return 1 << (number.bit_length() - 1)

@@ -21,13 +21,13 @@ from bertjax.finetune.predicting import Predictor
 from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, question_windows
 from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.tag_windows import TagCounts, tag_windows
+from bertjax.parallel.batch_sizes import power_of_two_below, tokens_at_once
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_predict_step
 
 _JOINERS = "\u200c\u200d"  # within words of Persian and of India
-_ROWS_AT_ONCE = 32  # on a device
 
 
 class Prediction(NamedTuple):
@@ -112,9 +112,9 @@ class TaskModel:
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
         """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
-        at_once = min(_ROWS_AT_ONCE, 1 << (len(rows) - 1).bit_length())
-        batch_size = at_once * batch_shards(self._mesh)
         longest, pad_id = int(rows.lengths.max()), self._tokenizer.pad_id
+        most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
+        batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
         predictor = Predictor(self._step, self._mesh, batch_size, pad_id, longest, self._kind in PER_TOKEN)
         # Accelerators multiply float32 in fewer bits unless told otherwise.
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):

@@ -124,13 +124,19 @@ def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedMod
 
 def test_windows_are_in_order_and_few_shapes_are_compiled(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(max_length=32, batch_tokens=32, pooling="none"), jax.devices()[:1])
-    texts = [" ".join(["the"] * (1 + number * 7 % 60)) for number in range(80)]
+    texts = [" ".join(["the"] * (1 + number * 7 % 60)) for number in range(200)]
     shapes = set()
     compute = encoder._compute
     encoder._compute = lambda rows, length, height: shapes.add((height, length)) or compute(rows, length, height)
     sizes = [len(embedding.vectors) for embedding in encoder.encode(texts)]
-    assert sizes == [2 + min(30, 1 + number * 7 % 60) for number in range(80)]
+    assert sizes == [2 + min(30, 1 + number * 7 % 60) for number in range(200)]
+    assert len(list(encoder._windows(texts))) > 1
     assert {length for _, length in shapes} == {16, 32} and len(shapes) <= 4
+
+
+def test_a_device_is_given_what_suits_it(tiny: tuple[TrainedModel, Path]) -> None:
+    encoder = TextEncoder(tiny[0], Encoding(), jax.devices()[:1])
+    assert {length * height for _, length, height in encoder._batches([64] * 64 + [10] * 128)} == {2048}
 
 
 def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -> None:

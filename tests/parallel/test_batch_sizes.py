@@ -1,0 +1,24 @@
+"""How many tokens a device is given at once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertjax.config import MeshConfig
+from bertjax.parallel.batch_sizes import power_of_two_below, tokens_at_once
+from bertjax.parallel.mesh import make_mesh
+
+
+def test_caches_of_a_cpu_hold_less_than_accelerators_need() -> None:
+    assert tokens_at_once(make_mesh(MeshConfig())) == 2048
+    for platform in ("gpu", "tpu"):
+        devices = np.array([[[SimpleNamespace(platform=platform)]]])
+        assert tokens_at_once(SimpleNamespace(devices=devices)) == 8192  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("number", "power"), [(1, 1), (2, 2), (3, 2), (31, 16), (32, 32), (33, 32)])
+def test_powers_of_two(number: int, power: int) -> None:
+    assert power_of_two_below(number) == power
