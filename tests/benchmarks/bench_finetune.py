@@ -37,7 +37,7 @@ WORK = {
     "sst2": Recipe("sst2", 16, 7e-5, 2.0, 4, "accuracy", 0.88),
     "mrpc": Recipe("mrpc", 16, 5e-5, 3.0, 4, "f1", 0.84),
     "pos": Recipe("pos", 16, 1e-4, 6.0, 0, "accuracy", 0.88),
-    "xquad": Recipe("squad", 8, 2e-4, 2.0, 0, "exact_match", 0.0),
+    "xquad": Recipe("squad", 8, 2e-4, 2.0, 0, "exact_match", 0.1),  # untrained: 0
 }
 _NEVER = 10**6  # evaluations without a better one, after which a run would stop early
 
