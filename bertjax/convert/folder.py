@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.text.remote import Place, RemotePath, place_of
@@ -47,6 +49,15 @@ def written_whole(target: Place, last: str) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def _lock(file: IO[str]) -> None:
+    """Lock an open file. Raises BlockingIOError where another process has; some filesystems know no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+            raise
+
+
 @contextlib.contextmanager
 def _alone_at(target: Path) -> Iterator[None]:
     """Hold a lock that ends with the process, however it ends; its file goes at the end."""
@@ -54,7 +65,7 @@ def _alone_at(target: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
             # Who held it may have taken its file away since that was opened.
             ours = os.path.samestat(os.fstat(lock.fileno()), path.stat())
         except (BlockingIOError, FileNotFoundError):

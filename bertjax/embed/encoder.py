@@ -26,7 +26,8 @@ from bertjax.training.run_directory import TrainedModel
 SHORTEST_PART = 8  # tokens, special ones included
 _BUCKETS = (16, 32, 64, 128, 192, 256, 384)  # lengths that rows are padded to, and the longest
 _TOKENIZED_AT_ONCE = 256  # texts
-_WINDOW_BATCHES = 64  # that are sorted by length together; more waste less padding, and hold more
+_WINDOW_TOKENS = 1 << 17  # on a device that are sorted by length together; more waste less padding, and hold more
+_WINDOW_BATCHES = 16  # at least
 _WINDOW_BYTES = 256 << 20  # of results that wait for their turn
 _TINY = 1e-12  # the shortest vector that is scaled to length 1, as torch's normalize has it
 
@@ -101,7 +102,7 @@ class TextEncoder:
 
     def _windows(self, texts: Iterable[str]) -> Iterator[list[list[np.ndarray]]]:
         """The rows of each text, as many texts at a time as are sorted by length together."""
-        budget = _WINDOW_BATCHES * self._batch_tokens * batch_shards(self._mesh)
+        budget = max(_WINDOW_TOKENS, _WINDOW_BATCHES * self._batch_tokens) * batch_shards(self._mesh)
         if self.encoding.pooling == "none":
             budget = min(budget, _WINDOW_BYTES // (4 * self.width))
         window: list[list[np.ndarray]] = []

@@ -55,7 +55,8 @@ def read_examples(task: Task, config: FinetuneConfig) -> Examples:
     train = named("train") if given.train else list(read_split(task, place, "train", notes.append) or ())
     test = {"test": named("test")} if given.test else {}
     if given.data and not given.test:
-        found = {split: read_split(task, place, split, notes.append) for split in (*task.submissions, "test")}
+        names = dict.fromkeys((*task.submissions, "test"))
+        found = {split: read_split(task, place, split, notes.append) for split in names}
         test = {split: list(examples) for split, examples in found.items() if examples}
     if given.dev:
         return Examples(train, {"dev": named("dev")}, test, tuple(notes))

@@ -63,7 +63,7 @@ class Result:
 def finetune(config: FinetuneConfig, start: Start, content: TaskContent, processes: Processes, say: Say) -> Result:
     """Train, measure, predict and write down, whatever of that is missing; every process of the run does this.
 
-    Raises ValueError as `assemble_task` and `train` do.
+    Raises ValueError as `assemble_task` and `train` do, and for results that are not those of the weights.
     """
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer)
@@ -78,6 +78,11 @@ def finetune(config: FinetuneConfig, start: Start, content: TaskContent, process
         say(f"{config.directory}: finished before")
         return done
     else:
+        if (there := read_metadata(directory)["step"]) != done.step:
+            raise ValueError(
+                f"run_dir={config.directory}: its results are of step {done.step:,} and its weights of step {there:,}; "
+                "finish what went on with it, or name another folder"
+            )
         say(f"{config.directory}: finished before, and measured by other data or settings; done anew with its weights")
         seconds = done.seconds
     return _measured(job, content, directory, seconds, processes)

@@ -13,7 +13,7 @@ from bertjax.finetune.chosen import Examples, drawn
 from bertjax.finetune.content import Figures, Split, TaskContent
 from bertjax.finetune.examples import TaggedSentence
 from bertjax.finetune.label_weights import label_weights
-from bertjax.finetune.tag_files import tag_layout, tags_in, write_tags, write_words
+from bertjax.finetune.tag_files import TagLayout, tag_layout, tagged_text, tags_in, write_tags, write_words
 from bertjax.finetune.tag_windows import (
     TagCounts,
     TagWindows,
@@ -42,7 +42,11 @@ def open_tags(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Ex
         tags = partial(tags_of, made, labels=labels, otherwise=otherwise)
         labelled = all(sentence.tags is not None for sentence in sentences)
         figures = partial(_figures, tags, sentences, task.metrics) if labelled else None
-        write = partial(_write_into_file, config.task.label) if name in sets.test else _write
+        write = _write
+        if name in sets.test and sentences[0].lines:
+            file = sentences[0].file
+            # The text too: by the time that it is predicted the file may be another.
+            write = partial(_write_into, file, tagged_text(file), tag_layout(file, config.task.label))
         return Split(made.rows, partial(write, tags, sentences, name), figures)
 
     rows = windows(train, label_weights(config.task, labels, lambda: tag_numbers(train, labels))).rows
@@ -73,19 +77,17 @@ def _write(
     return [path]
 
 
-def _write_into_file(
-    column: str,
+def _write_into(
+    source: Path,
+    text: str,
+    layout: TagLayout,
     tags: partial[list[list[str]]],
     sentences: Sequence[TaggedSentence],
     name: str,
     folder: Path,
     logits: np.ndarray,
 ) -> list[Path]:
-    """The file of the sentences with these tags instead; of records, which have no lines, a word and its tag a line."""
-    if not sentences[0].lines:
-        return _write(tags, sentences, name, folder, logits)
-    source = sentences[0].file
-    layout = tag_layout(source, column)
+    """The file of the sentences, with these tags instead."""
     path = folder / f"{name}.{'conllu' if layout.conllu else 'conll'}"
-    write_tags(source, path, layout, tags(logits=logits))
+    write_tags(source, text, path, layout, tags(logits=logits))
     return [path]

@@ -71,7 +71,7 @@ def read_tagged(path: Path, layout: TagLayout, *, labelled: bool = True) -> list
     another number of columns than the others, or without word or tag; and naming the file if it has no word.
     """
     sentences = []
-    for lines in _sentences(path, layout):
+    for lines in _sentences(path, tagged_text(path), layout):
         words = [line for line in lines if line.columns]
         for line in words:
             if labelled:
@@ -95,23 +95,23 @@ def tags_in(sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
     return tuple(sorted({tag for sentence in sentences for tag in sentence.tags or ()}))
 
 
-def write_tags(source: Path, target: Path, layout: TagLayout, tags: Sequence[Sequence[str]]) -> None:
-    """Write a file like `source`, but with these tags of each sentence in the column of tags, decompressed.
+def tagged_text(path: Path) -> str:
+    """A file of tags, decompressed, its lines parted by line feeds alone."""
+    return whole_text(path).replace("\r\n", "\n")
 
-    Where words stand alone, or the column is the one behind the last, it is added. Raises ValueError as `read_tagged`
-    does, and if the tags are not one for each word.
+
+def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: Sequence[Sequence[str]]) -> None:
+    """Write the text of `source`, as `tagged_text` gave it, but with these tags of each sentence in the column of tags.
+
+    Where words stand alone, or the column is the one behind the last, it is added.
     """
-    words = [[line for line in lines if line.columns] for lines in _sentences(source, layout)]
-    if [*map(len, words)] != [*map(len, tags)]:
-        raise ValueError(
-            f"{source}: {sum(map(len, words))} words in {len(words)} sentences, and {sum(map(len, tags))} tags in "
-            f"{len(tags)}; is it the file that was read?"
-        )
-    text = _text(source).split("\n")
+    words = [[line for line in lines if line.columns] for lines in _sentences(source, text, layout)]
+    assert [*map(len, words)] == [*map(len, tags)], "a tag for each word"
+    changed = text.split("\n")
     for lines, new in zip(words, tags, strict=True):
         for line, tag in zip(lines, new, strict=True):
-            text[line.number - 1] = _tagged(line, layout, tag)
-    replace_text(target, "\n".join(text))
+            changed[line.number - 1] = _tagged(line, layout, tag)
+    replace_text(target, "\n".join(changed))
 
 
 def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
@@ -149,10 +149,10 @@ def _id(lines: Sequence[_Line], layout: TagLayout) -> str:
     return next((match[1].strip() for match in found if match), "")
 
 
-def _sentences(path: Path, layout: TagLayout) -> Iterator[list[_Line]]:
+def _sentences(path: Path, text: str, layout: TagLayout) -> Iterator[list[_Line]]:
     """The lines of each sentence that has a word, comments and what is no word among them."""
     lines: list[_Line] = []
-    for line in itertools.chain(_lines(path, layout), [None]):
+    for line in itertools.chain(_lines(path, text, layout), [None]):
         if line is not None:
             lines.append(line)
             continue
@@ -161,9 +161,8 @@ def _sentences(path: Path, layout: TagLayout) -> Iterator[list[_Line]]:
         lines = []
 
 
-def _lines(path: Path, layout: TagLayout) -> Iterator[_Line | None]:
-    """The lines of a file; None between sentences."""
-    text = _text(path)
+def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
+    """The lines of a text; None between sentences."""
     parted = re.compile("\t" if layout.conllu or "\t" in text else " +")
     width = len(CONLLU_COLUMNS) if layout.conllu else 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -181,7 +180,3 @@ def _lines(path: Path, layout: TagLayout) -> Iterator[_Line | None]:
                 raise ValueError(f"{path}:{number}: no word in column {layout.word + 1}; mend the line")
             is_word = not (layout.conllu and _NO_WORD.fullmatch(columns[0]))
             yield _Line(number, line, columns if is_word else [])
-
-
-def _text(path: Path) -> str:
-    return whole_text(path).replace("\r\n", "\n")

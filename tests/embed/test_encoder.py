@@ -14,6 +14,7 @@ from exported_models import trained_model
 from bertjax.convert.compare import PAIRS
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.sources import open_source
+from bertjax.embed import encoder as encoder_module
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.training.run_directory import TrainedModel
 
@@ -122,7 +123,10 @@ def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedMod
     assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
 
 
-def test_windows_are_in_order_and_few_shapes_are_compiled(tiny: tuple[TrainedModel, Path]) -> None:
+def test_windows_are_in_order_and_few_shapes_are_compiled(
+    tiny: tuple[TrainedModel, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "_WINDOW_TOKENS", 512)
     encoder = TextEncoder(tiny[0], Encoding(max_length=32, batch_tokens=32, pooling="none"), jax.devices()[:1])
     texts = [" ".join(["the"] * (1 + number * 7 % 60)) for number in range(200)]
     shapes = set()

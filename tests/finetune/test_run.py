@@ -122,6 +122,11 @@ def test_a_finished_run_is_measured_by_other_data_without_training(start: Start,
     dev, test = ((tmp_path / "run" / name).read_bytes() for name in again.predictions)
     assert again.predictions == ("predictions/dev.tsv", "predictions/test.tsv") and dev == test
     assert run(config, start, said) == again and said[1:] == [f"{config.run_dir}: finished before"]
+    results = tmp_path / "run" / "results.json"
+    results.write_text(results.read_text().replace(f'"step": {first.step}', '"step": 2'))
+    shutil.copy(data / "train.tsv", data / "test.tsv")
+    with pytest.raises(ValueError, match=rf"its results are of step 2 and its weights of step {first.step}; finish"):
+        run(config, start)
 
 
 def test_what_measures_is_known_wherever_it_lies(start: Start, tmp_path: Path) -> None:

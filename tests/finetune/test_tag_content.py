@@ -74,6 +74,7 @@ def test_predictions_of_a_test_set_are_its_file_with_other_tags(start: Start, tm
     split = content.test["test"]
     logits = np.zeros((len(split.rows.tokens["input_ids"]), len(content.labels)), np.float32)
     logits[:, content.labels.index("NOUN")] = 1
+    (data / "test.txt").write_text("another by now\n")
     (path,) = split.write(tmp_path, logits)
     assert (path.name, path.read_text()) == (
         "test.conll",
