@@ -242,6 +242,11 @@ class TaskConfig:
     null_threshold: float = 0.0  # how much better no answer has to score than the best one
     temperature: float = 0.05  # of the contrastive loss
 
+    @property
+    def no_answer_threshold(self) -> float | None:
+        """The null threshold of a task whose questions may have no answer; None where every text has one."""
+        return self.null_threshold if self.name == "squad2" else None
+
 
 @dataclass(frozen=True)
 class FinetuneConfig(Config):

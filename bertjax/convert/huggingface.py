@@ -92,8 +92,8 @@ def huggingface_config(
 def model_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a model as what it is."""
     values = huggingface_config(model.config.model, model.tokenizer.pad_id, model.kind, model.labels)
-    task = model.config.task if isinstance(model.config, FinetuneConfig) else None
-    return values | ({NULL_THRESHOLD: task.null_threshold} if task and task.name == "squad2" else {})
+    threshold = model.config.task.no_answer_threshold if isinstance(model.config, FinetuneConfig) else None
+    return values if threshold is None else values | {NULL_THRESHOLD: threshold}
 
 
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def read_source(source: str) -> ForeignModel:
     run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
     task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
-    threshold = task.null_threshold if task.name == "squad2" else None
+    threshold = task.no_answer_threshold
     return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels, threshold)
 
 

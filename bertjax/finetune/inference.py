@@ -83,8 +83,6 @@ class TaskModel:
         self.counts = RowCounts()
         self._kind, self._task, self._tokenizer = model.kind, model.config.task, model.tokenizer
         self._max_length = model.max_length
-        # None: every text answers its question.
-        self._own_threshold = self._task.null_threshold if self._task.name == "squad2" else None
         outputs = max(1, model.config.model.num_labels)
         self._labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
@@ -102,7 +100,7 @@ class TaskModel:
         """
         if null_threshold is not None and self._kind != "span":
             raise ValueError(f"null threshold {null_threshold:g}: the model answers no questions; leave it out")
-        self._null_threshold = self._own_threshold if null_threshold is None else null_threshold
+        self._null_threshold = self._task.no_answer_threshold if null_threshold is None else null_threshold
         return list(_PREDICTS[self._kind](self, inputs)) if inputs else []
 
     def told(self) -> list[str]:

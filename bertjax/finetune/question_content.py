@@ -18,8 +18,6 @@ from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, W
 from bertjax.finetune.tasks import Task
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_SQUAD2 = "squad2"
-
 
 def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
     """The content of a task of questions. Raises ValueError naming the question that is too long where that matters."""
@@ -27,7 +25,7 @@ def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, set
     if given.n_best < 1 or given.max_answer < 1:
         raise ValueError(f"task.n_best={given.n_best}, task.max_answer={given.max_answer}: give 1 or more for each")
     sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query)
-    unanswerable = task.name == _SQUAD2
+    unanswerable = given.no_answer_threshold is not None
     label_weights(given, (), lambda: np.empty(0, np.int64))  # which are refused
 
     def windows(questions: Sequence[Question]) -> QuestionWindows:
