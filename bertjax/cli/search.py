@@ -11,7 +11,7 @@ from pathlib import Path
 from bertjax.cli.encoding import told_encoding
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
-from bertjax.search.evaluation import RANKED, RECALLED, evaluate
+from bertjax.search.evaluation import evaluate
 from bertjax.search.fingerprint import model_fingerprint
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, open_index
 from bertjax.search.rankings import Hits, fuse
@@ -203,13 +203,14 @@ def _named(queries: Sequence[Record], found: Sequence[Hits], documents: StoredDo
 def _print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgements, depth: int) -> None:
     figures = {way: evaluate(ranked, judgements, depth) for way, ranked in rankings.items()}
     queries = len(next(iter(rankings.values())))
-    print(f"{next(iter(figures.values())).queries:,} of {queries:,} queries have relevant documents")
+    measured = next(iter(figures.values()))
+    print(f"{measured.queries:,} of {queries:,} queries have relevant documents")
     rows = tuple(
         (way, *(f"{figure:.4f}" for figure in (of.ndcg, of.recall, of.reciprocal_rank, of.judged)))
         for way, of in figures.items()
     )
-    ranked, recalled = min(RANKED, depth), min(RECALLED, depth)
-    columns = ("by", f"nDCG@{ranked}", f"recall@{recalled}", f"MRR@{ranked}", f"judged@{ranked}")
+    ranked = measured.ranked
+    columns = ("by", f"nDCG@{ranked}", f"recall@{measured.recalled}", f"MRR@{ranked}", f"judged@{ranked}")
     for line in text_lines(Table("", "", columns, rows)):
         print(line)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 import tempfile
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
+from bertjax.text.locks import is_ours
 from bertjax.text.remote import Place, RemotePath, place_of
 from bertjax.text.store_writer import sync
 
@@ -49,33 +48,26 @@ def written_whole(target: Place, last: str) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _lock(file: IO[str]) -> None:
-    """Lock an open file. Raises BlockingIOError where another process has; some filesystems know no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-            raise
-
-
 @contextlib.contextmanager
 def _alone_at(target: Path) -> Iterator[None]:
     """Hold a lock that ends with the process, however it ends; its file goes at the end."""
     path = target.with_name(f".{target.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
-        try:
-            _lock(lock)
-            # Who held it may have taken its file away since that was opened.
-            ours = os.path.samestat(os.fstat(lock.fileno()), path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            ours = False
-        if not ours:
+        if not (is_ours(lock) and _is_there(path, lock)):
             raise ValueError(f"{target}: another process is writing it; wait for it, or name another folder")
         try:
             yield
         finally:
             path.unlink()
+
+
+def _is_there(path: Path, lock: IO[str]) -> bool:
+    """Whether a file is still the one at `path`: who held it may have taken it away since it was opened."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:

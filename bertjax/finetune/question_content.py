@@ -22,8 +22,6 @@ from bertjax.tokenization.tokenizer import Tokenizer
 def open_questions(task: Task, config: FinetuneConfig, tokenizer: Tokenizer, sets: Examples) -> TaskContent:
     """The content of a task of questions. Raises ValueError naming the question that is too long where that matters."""
     given, counts = config.task, QuestionCounts()
-    if given.n_best < 1 or given.max_answer < 1:
-        raise ValueError(f"task.n_best={given.n_best}, task.max_answer={given.max_answer}: give 1 or more for each")
     sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query)
     unanswerable = given.no_answer_threshold is not None
     label_weights(given, (), lambda: np.empty(0, np.int64))  # which are refused

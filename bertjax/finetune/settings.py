@@ -69,6 +69,7 @@ def _require_possible(config: FinetuneConfig) -> None:
         ("task.layer_decay (--layer-decay)", task.layer_decay, 0 < task.layer_decay <= 1, "a number above 0, up to 1"),
         ("task.examples", task.examples, task.examples >= 0, "1 or more, or 0 for all"),
         ("task.max_answer", task.max_answer, task.max_answer >= 1, "1 or more"),
+        ("task.n_best", task.n_best, task.n_best >= 1, "1 or more"),
         ("task.temperature", task.temperature, task.temperature > 0, "a number above 0"),
     ):
         if not possible:

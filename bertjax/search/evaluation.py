@@ -27,6 +27,8 @@ class Figures:
     reciprocal_rank: float  # within the first `RANKED`
     judged: float  # share of the first `RANKED` that somebody judged; where it is low, the others are too low
     queries: int
+    ranked: int  # documents whose order was measured: `RANKED`, or as many as were to be found
+    recalled: int  # and among which relevant ones were to be
 
 
 def ndcg(ranked: Sequence[str], grades: Grades, first: int) -> float:
@@ -85,4 +87,6 @@ def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements, dept
         reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, first) for ranked, grades in judged])),
         judged=float(np.mean([_share_judged(ranked[:first], grades) for ranked, grades in judged])),
         queries=len(judged),
+        ranked=first,
+        recalled=recalled,
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.text.locks import wait_for
 from bertjax.text.publish import remove_tree
 from bertjax.text.remote import Place, is_remote
 
@@ -49,21 +49,20 @@ def nothing_left_of(folder: Place, bytes_needed: Callable[[], int]) -> Iterator[
 
 def alone_in(root: Place) -> contextlib.AbstractContextManager[None]:
     """Wait until no other process makes something below `root`; where it is remote, that is up to the user."""
-    return _locked(root, fcntl.LOCK_EX)
+    return _locked(root, shared=False)
 
 
 def beside_others_in(root: Place) -> contextlib.AbstractContextManager[None]:
     """Wait until no other process makes something below `root` alone; those that do a share of it may go on."""
-    return _locked(root, fcntl.LOCK_SH)
+    return _locked(root, shared=True)
 
 
 @contextlib.contextmanager
-def _locked(root: Place, how: int) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends."""
+def _locked(root: Place, shared: bool) -> Iterator[None]:
     if not isinstance(root, Path):
         yield
         return
     root.mkdir(parents=True, exist_ok=True)
     with open(root / ".lock", "w") as lock:
-        fcntl.flock(lock, how)
+        wait_for(lock, shared)
         yield

@@ -8,7 +8,6 @@ nobody's lease to run out.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -19,9 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from bertjax.text.local_copy import DEFAULT_CACHE
-from bertjax.text.remote import RemotePath
+from bertjax.text.locks import is_ours
+from bertjax.text.remote import Place, RemotePath
 
 OWNER_FILE = "owner.json"  # within the run's directory
 
@@ -86,6 +87,12 @@ class Claim:
         self._file.write_bytes(json.dumps(self._owner | {"ended": ended}).encode())
 
 
+def refuse_a_second(lock: IO[str], run: Place) -> None:
+    """Lock an open file until this process ends. Raises ValueError while another of this machine trains in `run`."""
+    if not is_ours(lock):
+        raise ValueError(f"run_dir={run}: another process is training there; wait for it, or use another --run-dir")
+
+
 @dataclass(frozen=True)
 class Desk:
     """A process's folder on its own machine, empty when it starts, where nothing must last; and process 0's claim."""
@@ -104,12 +111,7 @@ def desk_for(run: RemotePath, cache_dir: str, process: int) -> Iterator[Desk]:
     folder = cache / f"run-{hashlib.sha256(run.url.rstrip('/').encode()).hexdigest()[:12]}-{process}"
     cache.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"run_dir={run}: another process is training there; wait for it, or use another --run-dir"
-            ) from None
+        refuse_a_second(lock, run)
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         folder.mkdir()
         claim = Claim(run) if process == 0 else None

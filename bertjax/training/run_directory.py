@@ -10,7 +10,6 @@ best/<step>/  the weights to use, where training stops early
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 import tempfile
@@ -31,7 +30,7 @@ from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.files import replace_bytes, replace_text
-from bertjax.training.remote_run import Desk, desk_for
+from bertjax.training.remote_run import Desk, desk_for, refuse_a_second
 from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"
@@ -83,12 +82,7 @@ def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> It
         return
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK_FILE).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"run_dir={directory}: another process is training there; wait for it, or use another --run-dir"
-            ) from None
+        refuse_a_second(lock, directory)
         yield None
 
 

@@ -41,6 +41,8 @@ def test_one_run_lies_where_the_task_does() -> None:
         ({"learning_rate": (-1e-5,)}, {}, r"learning_rate \(--learning-rate\) is -1e-05; give a number above 0"),
         ({"learning_rate": (2e-5, 0.00002)}, {}, "--learning-rate 2e-05 2e-05: one is there twice; give each once"),
         ({}, {"epochs": -1.0}, r"task.epochs \(--epochs\) is -1.0"),
+        ({}, {"n_best": 0}, r"task.n_best is 0; give 1 or more"),
+        ({}, {"max_answer": 0}, r"task.max_answer is 0; give 1 or more"),
         ({}, {"patience": -1}, r"task.patience \(--patience\) is -1; give 1 or more, or 0"),
         ({}, {"layer_decay": 0.0}, r"task.layer_decay \(--layer-decay\) is 0.0; give a number above 0, up to 1"),
         ({}, {"examples": -5}, "task.examples is -5"),
