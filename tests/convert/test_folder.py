@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,3 +69,18 @@ def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
         (partial / "last").write_text("after")
         raise OSError("full")
     assert files(tmp_path) == {"export/last": "before"} and [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_a_filesystem_may_know_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(code: int) -> Callable[..., None]:
+        def flock(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        return flock
+
+    monkeypatch.setattr(fcntl, "flock", fails(errno.EOPNOTSUPP))
+    write(tmp_path / "export", "whole")
+    assert files(tmp_path) == {"export/last": "whole"}
+    monkeypatch.setattr(fcntl, "flock", fails(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        write(tmp_path / "export", "after")
