@@ -14,10 +14,10 @@ Cost: 2.45e18 FLOP. Estimate: 22.7 hours at 30 TFLOP/s, which is 55,000 tokens/s
     (71 TFLOP/s), 24 % of an A10's (125); at 30 % an RTX 4090 (165) takes 14. The rest of the day is for evaluation,
     checkpoints and compilation. `bertjax bench` measures yours; a slower card takes fewer --training.steps, and
     --stages.0.start at nine tenths of them.
-Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets of gradients 0.9 GB, activations 0.9 MB a
-    token of a microbatch (64 x 128 tokens: 7.8 GB), 1.3 MB at length 512 (16 x 512: 10.7 GB). XLA compiled for an RTX
-    3090 counts 9.9 and 12.9 GB; jax takes 19 of such a card's 25 GB. With half of --training.grad-accum-steps it counts
-    17.7 GB, at 512 23.4. A card of 16 GB takes it with --stages.0.grad-accum-steps 64.
+Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets of gradients 0.9 GB, activations 0.36 MB
+    a token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). XLA compiled for an RTX
+    3090 counts 5.2 and 7.3 GB; jax takes 19 of such a card's 25 GB, and 9 of a card's 12. With half of
+    --training.grad-accum-steps and --stages.0.grad-accum-steps it counts 8.2 and 12.3 GB.
 Command: bertjax pretrain configs/bert_one_gpu.py --data.vocab vocab.txt
          bertjax pretrain configs/bert_one_gpu.py --data.sources 'text:corpus/**/*.txt.zst'
 """

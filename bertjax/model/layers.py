@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -71,7 +72,13 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
         h = constrain(self.intermediate(x_BLD), "act_batch", "act_length", "act_mlp")
-        return self.output(ACTIVATIONS[self.activation](h))
+        return _activated(h, self.output, ACTIVATIONS[self.activation])
+
+
+@partial(recomputed, static=(2,))
+def _activated(h_BLF: jax.Array, output: Dense, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    # With the product in it, of the two that are F wide only h is kept.
+    return output(activation(h_BLF))
 
 
 class Layer(nnx.Module):

@@ -11,7 +11,7 @@ import pytest
 from real_batches import small_wordpiece, whole_epoch
 
 from bertjax.config import DataConfig, ModelConfig
-from bertjax.model.attention_backends import attend, cudnn_attention
+from bertjax.model.attention_backends import attend, cudnn_attention, visible, xla_attention
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.training.objectives import choose
 from bertjax.training.step import averages, batch_weights, objective_sums
@@ -61,6 +61,26 @@ def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> Non
     sequence_ids = ids(length, packed)
     found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal)
     assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal), 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_references_gradients_are_those_derived_from_the_formula(dtype) -> None:
+    q, k, v, read = jax.random.normal(jax.random.key(1), (4, ROWS, 24, HEADS, HEAD_DIM), dtype)
+    seen = visible(jnp.asarray(ids(24 + 27, packed=True)[:, :24]), causal=False)
+
+    def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        scores = jnp.einsum("blhk,bmhk->bhlm", q * HEAD_DIM**-0.5, k, preferred_element_type=jnp.float32)
+        probs = jax.nn.softmax(jnp.where(seen[:, None], scores, -jnp.inf), axis=-1).astype(dtype)
+        return jnp.sum(jnp.einsum("bhlm,bmhk->blhk", probs, v) * read, dtype=jnp.float32)
+
+    def reference(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(xla_attention(q, k, v, seen, None, 0.0) * read, dtype=jnp.float32)
+
+    derived, found = (jax.jit(jax.grad(function, argnums=(0, 1, 2)))(q, k, v) for function in (formula, reference))
+    for name, ours, theirs in zip("qkv", found, derived, strict=True):
+        assert ours.dtype == dtype
+        ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        assert np.linalg.norm(ours - theirs) <= 1e-6 * np.linalg.norm(theirs), name
 
 
 def test_the_comparison_sees_a_wrong_mask() -> None:
