@@ -100,6 +100,8 @@ class Job:
                 self._look_after_the_rest()
             for key in list(selector.get_map().values()):
                 key.data.pass_on(key.fileobj, last=True)
+        if len(self.processes) > 1 and (failed := self._failed()) and not self.ended_by_us:
+            self._tell_of(failed[0], "by then the others had ended too")
         for process in self.processes:
             process.stdout.close()
             self._kill(process)  # what it may have started itself
@@ -117,7 +119,7 @@ class Job:
         elif self.told.number is not None and not self.ended_by_us:
             self._leave(running, FOR_A_SAVE)
         elif running and failed and not self.ended_by_us:
-            say(f"process {failed[0]} ended with exit code {self._codes()[failed[0]]}; ending the others")
+            self._tell_of(failed[0], "ending the others")
             for number in running:
                 self.processes[number].send_signal(signal.SIGTERM)
             self._leave(running, FOR_THE_REST)
@@ -127,6 +129,9 @@ class Job:
     def _leave(self, running: list[int], seconds: float) -> None:
         self.ended_by_us.update(running)
         self.deadline = time.monotonic() + seconds
+
+    def _tell_of(self, failed: int, others: str) -> None:
+        say(f"process {failed} ended with exit code {self._codes()[failed]}; {others}")
 
     def _kill(self, process: subprocess.Popen) -> None:
         with contextlib.suppress(ProcessLookupError):

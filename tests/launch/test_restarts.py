@@ -98,6 +98,24 @@ def test_a_killed_process_has_all_of_them_start_again(with_stand_in: dict[str, s
     assert [line.split()[-1] for line in begun[:2]] == ["0", "0"] and "0" not in [x.split()[-1] for x in begun[2:]]
 
 
+def test_the_one_that_failed_is_named_when_all_have_ended(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    environment = with_stand_in | {"STAND_IN": "0:7:75 1:7:kill"}
+    process = subprocess.Popen(
+        command("local.py", tmp_path / "run", *TWO), env=environment, stdout=subprocess.PIPE, text=True
+    )
+    process.stdout.readline(), process.stdout.readline()
+    process.send_signal(signal.SIGSTOP)  # it looks only when both have ended
+    children = ["ps", "-o", "stat=", "--ppid", str(process.pid)]
+    end = time.monotonic() + 30
+    while [state[0] for state in subprocess.check_output(children, text=True).split()] != ["Z", "Z"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGCONT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "process 1 ended with exit code 137; by then the others had ended too" in said
+
+
 def test_an_error_that_comes_every_time_ends_the_job(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     environment = with_stand_in | {"STAND_IN": "1:always:1"}
     ended, said = launched("local.py", tmp_path / "run", environment, *TWO, steps=4000, every=10_000)
