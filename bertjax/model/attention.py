@@ -9,6 +9,7 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.model.attention_backends import Backend, attend, attention_probabilities, visible
 from bertjax.model.parameters import weight, zeros
+from bertjax.model.product import product
 from bertjax.parallel.sharding import constrain
 
 
@@ -26,7 +27,7 @@ def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]
     """[B, L, D] -> [B, L, H, K] for each projection, all in one product: a wide matmul runs nearer to the peak."""
     kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
     bias_THK = jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
-    y_BLTHK = jnp.tensordot(x_BLD, kernel_DTHK, axes=1) + bias_THK
+    y_BLTHK = product(x_BLD, kernel_DTHK) + bias_THK
     parts = [y_BLTHK[:, :, i] for i in range(len(projections))]
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
@@ -41,7 +42,8 @@ class OutputProjection(nnx.Module):
 
     def __call__(self, x_BLHK: jax.Array) -> jax.Array:
         H, K, D = self.kernel.shape
-        y = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K) @ self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype)
+        joined = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K)
+        y = product(joined, self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype))
         return constrain(y + self.bias[...].astype(y.dtype), "act_batch", "act_length", "act_embed")
 
 

@@ -13,10 +13,11 @@ from bertjax.model.attention_backends import Backend
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Layer, LayerNorm
 from bertjax.model.parameters import weight
+from bertjax.model.product import PRODUCT
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

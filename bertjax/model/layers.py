@@ -15,6 +15,7 @@ from bertjax.model.attention import SelfAttention
 from bertjax.model.attention_backends import Backend
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.parameters import ones, weight, zeros
+from bertjax.model.product import product
 from bertjax.model.recomputed import recomputed
 from bertjax.parallel.sharding import constrain
 
@@ -38,7 +39,7 @@ class Dense(nnx.Module):
         self.bias = zeros(sizes[1:], (bias_name,))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return x @ self.kernel[...].astype(x.dtype) + self.bias[...].astype(x.dtype)
+        return product(x, self.kernel[...].astype(x.dtype)) + self.bias[...].astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):

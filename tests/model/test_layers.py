@@ -1,4 +1,4 @@
-"""What a layer keeps for its backward pass."""
+"""What a layer keeps for its backward pass, and what it computes again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.layers import ACTIVATIONS, FeedForward
+from bertjax.model.encoder import REMAT_POLICIES
+from bertjax.model.layers import ACTIVATIONS, FeedForward, Layer
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -22,3 +23,22 @@ def test_of_the_wide_arrays_only_what_is_activated_is_kept(activation: str) -> N
     kept = [x for x in jax.tree.leaves(gradient) if jnp.shape(x) == (3, 5, 64)]
     assert len(kept) == 1
     assert jnp.allclose(kept[0], x_BLD @ weights["intermediate"]["kernel"][...], atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", REMAT_POLICIES)
+def test_dots_keeps_what_each_product_makes_and_full_nothing(policy: str) -> None:
+    config = ModelConfig(vocab_size=32, hidden_size=16, num_attention_heads=2, intermediate_size=64)
+    graphdef, weights = nnx.split(Layer(config, rngs=nnx.Rngs(0)))
+    x_BLD, ids_BL = jnp.ones((3, 5, 16)), jnp.ones((3, 5), jnp.int32)
+
+    def layer(weights: nnx.State, x_BLD: jax.Array) -> jax.Array:
+        return nnx.merge(graphdef, weights)(x_BLD, ids_BL, None, False, "xla")
+
+    _, gradient = jax.vjp(jax.checkpoint(layer, policy=REMAT_POLICIES[policy]), weights, x_BLD)
+    given = [jnp.shape(x) for x in jax.tree.leaves((weights, x_BLD, ids_BL))]
+    kept = [jnp.shape(x) for x in jax.tree.leaves(gradient)]
+    for shape in given:
+        if shape in kept:
+            kept.remove(shape)
+    made = {"dots": [(3, 5, 3, 2, 8), (3, 5, 16), (3, 5, 16), (3, 5, 64)], "full": []}  # q k v, output, output, h
+    assert sorted(kept) == sorted(made[policy])
