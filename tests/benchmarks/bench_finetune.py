@@ -1,10 +1,12 @@
 """Fine-tuning beside transformers' own Trainer, on the same rows, batch size, schedule and weights.
 
     python tests/benchmarks/bench_finetune.py sst2 --model DIR --data DATA [--seeds 3] [--limit 0] [--results FILE]
+    python tests/benchmarks/bench_finetune.py sst2 --model DIR --data DATA --turns 14
 
 DIR is a folder in Hugging Face's layout, DATA a folder with GLUE's `glue/`, `pos/` and `qa/`. For each seed both sides
 train in turn, each in a process of its own on all cores; a line of JSON is printed for each, and at the end the means.
-With FILE every result is kept there, and what it has is not run again.
+With FILE every result is kept there, and what it has is not run again. With --turns only the seconds of a step are
+compared, those of two runs that have the machine in turns of some seconds, without evaluations.
 `accelerate`, which the Trainer needs, has to be installed.
 """
 
@@ -19,6 +21,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from turns import STEP_SECONDS, Run, in_turns
 
 
 class Recipe(NamedTuple):
@@ -40,6 +44,7 @@ WORK = {
     "xquad": Recipe("squad", 8, 2e-4, 2.0, 0, "exact_match", 0.1),  # untrained: 0
 }
 _NEVER = 10**6  # evaluations without a better one, after which a run would stop early
+_ENDLESS = 10**5  # steps of runs in turns, which are ended by then
 
 
 def main() -> None:
@@ -51,11 +56,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=0, help="stop after so many steps, for a first look")
     parser.add_argument("--results", type=Path, help="keep what was measured in this file, and go on from it")
+    parser.add_argument("--turns", type=int, default=0, help="of each side; compare only the seconds of a step")
+    parser.add_argument("--folder", type=Path, help="where a side's run is; a temporary folder if not given")
     parser.add_argument("--side", choices=("bertjax", "transformers"), help="run only one seed of one side")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.side:
         print(json.dumps(one(arguments)), flush=True)
+        return
+    if arguments.turns:
+        compare_in_turns(arguments)
         return
     results: dict[str, list[dict[str, Any]]] = {"bertjax": [], "transformers": []}
     for seed in range(arguments.seeds):
@@ -75,6 +85,30 @@ def main() -> None:
     ratios = [theirs["step"] / ours["step"] for ours, theirs in pairs]  # of a seed, one right after the other
     told = " ".join(f"{ratio:.2f}" for ratio in ratios)
     print(f"ratio transformers / bertjax in seconds a step: {told}, median {statistics.median(ratios):.2f}")
+
+
+def compare_in_turns(arguments: argparse.Namespace) -> None:
+    """Print the seconds of a step of both sides, and their ratios."""
+    from bertjax.training.telemetry import METRICS_FILE
+
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {}
+        for side in ("bertjax", "transformers"):
+            place = Path(folder) / side
+            command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", str(place)]
+            runs[side] = Run([*command, "--limit", str(_ENDLESS)], place / "run" / METRICS_FILE)
+        found = in_turns(runs, arguments.turns)
+    of_turns = {side: [statistics.fmean(steps) for steps in turns] for side, turns in found.items()}
+    for side, turns in found.items():
+        steps = [seconds for steps in turns for seconds in steps]
+        print(
+            f"{side:12} seconds a step: median {statistics.median(steps):.3f}, mean {statistics.fmean(steps):.3f} "
+            f"of {len(steps)} steps in {len(turns)} turns"
+        )
+    ratios = [theirs / ours for ours, theirs in zip(*of_turns.values(), strict=True)]
+    means = [statistics.fmean(turns) for turns in of_turns.values()]
+    print(f"ratio transformers / bertjax: of the means {means[1] / means[0]:.2f}; turn by turn", end=" ")
+    print(" ".join(f"{ratio:.2f}" for ratio in ratios), f"median {statistics.median(ratios):.2f}")
 
 
 def kept(arguments: argparse.Namespace, side: str, seed: int) -> dict[str, Any] | None:
@@ -112,8 +146,9 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
 
     recipe = WORK[arguments.work]
     # Entered before the model is read, as `bertjax finetune` does: what it tells the C library helps both sides.
-    with alone() as processes, tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+    with alone() as processes, tempfile.TemporaryDirectory() as temporary:
+        work = arguments.folder or Path(temporary)
+        work.mkdir(exist_ok=True)
         start = read_start(f"hf:{arguments.model}")
         task = {"name": recipe.task, "epochs": recipe.epochs, **_files(arguments.work, arguments.data, work)}
         config = config_for(recipe.task, task_for(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
@@ -127,14 +162,17 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
             ),
         )
         content = open_content(config, start.tokenizer)
-        if recipe.evaluations:
+        if arguments.turns:
+            never = {"eval_every": _ENDLESS, "checkpoint_every": _ENDLESS}
+            config = replace(config, training=replace(config.training, **never))
+        elif recipe.evaluations:
             an_epoch = resolved(config, content).training.eval_every
             often = {"eval_every": an_epoch // recipe.evaluations, "checkpoint_every": an_epoch}
             config = replace(config, training=replace(config.training, **often))
         if arguments.side == "transformers":
             from their_finetuning import theirs
 
-            return theirs(resolved(config, content), content, arguments.model, work / "theirs")
+            return theirs(resolved(config, content), content, arguments.model, work / "run")
         return _ours(config, start, content, processes)
 
 
@@ -161,7 +199,7 @@ def _ours(config: Any, start: Any, content: Any, processes: Any) -> dict[str, An
 
     result = finetune(config, start, content, processes, lambda line: print(line, file=sys.stderr))
     records = read_metrics(Path(result.directory) / METRICS_FILE)
-    steps = [record["perf/step_seconds"] for record in records if "perf/step_seconds" in record]
+    steps = [record[STEP_SECONDS] for record in records if STEP_SECONDS in record]
     figures = {name.removeprefix("eval/"): value for name, value in result.figures.items()}
     return {"figures": figures, "step": statistics.median(steps), "seconds": result.seconds}
 

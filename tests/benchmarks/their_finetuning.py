@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from functools import partial
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from turns import STEP_SECONDS
 
 from bertjax.config import FinetuneConfig
 from bertjax.finetune.content import TaskContent
 from bertjax.finetune.rows import TaskRows
+from bertjax.training.telemetry import METRICS_FILE
 
 _IGNORED = -100  # a label without weight, to torch
 
@@ -52,19 +55,25 @@ class Rows(torch.utils.data.Dataset):
 
 
 class StepTimes(transformers.TrainerCallback):
-    """Seconds from each step's end to the next one's: with the rows' fetching, as ours are measured."""
+    """Seconds from each step's end to the next one's: with the rows' fetching, as ours are measured and written."""
 
-    def __init__(self) -> None:
-        self._ends: list[float] = []
+    def __init__(self, file: Path) -> None:
+        self.seconds: list[float] = []  # of all but the first
+        self._end, self._file = 0.0, file
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Begin a new file."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("")
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Look at the clock."""
-        self._ends.append(time.perf_counter())
-
-    @property
-    def seconds(self) -> list[float]:
-        """All but the first."""
-        return np.diff(self._ends).tolist()
+        end = time.perf_counter()
+        if self._end:
+            self.seconds.append(end - self._end)
+            with self._file.open("a") as file:
+                file.write(json.dumps({STEP_SECONDS: self.seconds[-1]}) + "\n")
+        self._end = end
 
 
 class Evaluations(transformers.TrainerCallback):
@@ -98,7 +107,7 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
         if kind == "tokens"
         else transformers.DataCollatorWithPadding(tokenizer)
     )
-    times = StepTimes()
+    times = StepTimes(work / METRICS_FILE)
     evaluations = Evaluations(content, collate, training.global_batch_size, training.eval_every)
     trainer = transformers.Trainer(
         model=model,
