@@ -98,15 +98,18 @@ def compare_in_turns(arguments: argparse.Namespace) -> None:
             command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", str(place)]
             runs[side] = Run([*command, "--limit", str(_ENDLESS)], place / "run" / METRICS_FILE)
         found = in_turns(runs, arguments.turns)
-    of_turns = {side: [statistics.fmean(steps) for steps in turns] for side, turns in found.items()}
+    of_turns = {side: [statistics.median(steps) for steps in turns] for side, turns in found.items()}
+    means = []
     for side, turns in found.items():
-        steps = [seconds for steps in turns for seconds in steps]
+        every = [seconds for steps in turns for seconds in steps]
+        # In a step of three times the median a program was compiled.
+        steps = [seconds for seconds in every if seconds < 3 * statistics.median(every)]
+        means.append(statistics.fmean(steps))
         print(
             f"{side:12} seconds a step: median {statistics.median(steps):.3f}, mean {statistics.fmean(steps):.3f} "
             f"of {len(steps)} steps in {len(turns)} turns"
         )
     ratios = [theirs / ours for ours, theirs in zip(*of_turns.values(), strict=True)]
-    means = [statistics.fmean(turns) for turns in of_turns.values()]
     print(f"ratio transformers / bertjax: of the means {means[1] / means[0]:.2f}; turn by turn", end=" ")
     print(" ".join(f"{ratio:.2f}" for ratio in ratios), f"median {statistics.median(ratios):.2f}")
 

@@ -42,10 +42,14 @@ class _Stepping:
         self._process.wait()
 
     def turn(self) -> list[float]:
-        """The seconds of each step of a turn, without the one that the last turn's end interrupted."""
-        before = len(self._seconds())
+        """The seconds of each step of a turn, without the one that the last turn's end interrupted.
+
+        A turn has at least one step: it is longer where a program is compiled in it.
+        """
+        before, end = len(self._seconds()), time.monotonic() + _SECONDS
         self._process.send_signal(signal.SIGCONT)
-        time.sleep(_SECONDS)
+        while time.monotonic() < end or len(self._seconds()) < before + 2:
+            time.sleep(0.5)
         self._process.send_signal(signal.SIGSTOP)
         return self._seconds()[before + 1 :]
 
