@@ -101,7 +101,7 @@ class Job:
             for key in list(selector.get_map().values()):
                 key.data.pass_on(key.fileobj, last=True)
         if len(self.processes) > 1 and (failed := self._failed()) and not self.ended_by_us:
-            self._tell_of(failed[0], "by then the others had ended too")
+            self._tell_of(failed[0])  # all have ended since the last look, but for what they may have started
         for process in self.processes:
             process.stdout.close()
             self._kill(process)  # what it may have started itself
@@ -119,7 +119,7 @@ class Job:
         elif self.told.number is not None and not self.ended_by_us:
             self._leave(running, FOR_A_SAVE)
         elif running and failed and not self.ended_by_us:
-            self._tell_of(failed[0], "ending the others")
+            self._tell_of(failed[0])
             for number in running:
                 self.processes[number].send_signal(signal.SIGTERM)
             self._leave(running, FOR_THE_REST)
@@ -130,8 +130,8 @@ class Job:
         self.ended_by_us.update(running)
         self.deadline = time.monotonic() + seconds
 
-    def _tell_of(self, failed: int, others: str) -> None:
-        say(f"process {failed} ended with exit code {self._codes()[failed]}; {others}")
+    def _tell_of(self, failed: int) -> None:
+        say(f"process {failed} ended with exit code {self._codes()[failed]}; ending the others")
 
     def _kill(self, process: subprocess.Popen) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -72,7 +72,7 @@ def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.
 
 @jax.custom_vjp
 def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
-    return _product("BLHK,BMHK->BHLM", _scaled(q), k)
+    return _einsum("BLHK,BMHK->BHLM", _scaled(q), k)
 
 
 def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -81,14 +81,14 @@ def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tupl
     XLA has no fast path on a CPU for the other, and took twice the time.
     """
     q, k = factors
-    to_scaled_q = _product("BHLM,BMHK->BHLK", g, k).swapaxes(1, 2).astype(q.dtype)
-    to_k = _product("BLHK,BHLM->BHKM", _scaled(q), g).transpose(0, 3, 1, 2).astype(k.dtype)
+    to_scaled_q = _einsum("BHLM,BMHK->BHLK", g, k).swapaxes(1, 2).astype(q.dtype)
+    to_k = _einsum("BLHK,BHLM->BHKM", _scaled(q), g).transpose(0, 3, 1, 2).astype(k.dtype)
     return _scaled(to_scaled_q), to_k
 
 
 _scores.defvjp(lambda q, k: (_scores(q, k), (q, k)), _scores_backward)
 
-_product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+_einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def _scaled(q: jax.Array) -> jax.Array:
