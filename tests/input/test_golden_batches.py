@@ -1,0 +1,55 @@
+"""The stream of batches on record: SHA-256 of what a split, a config and a seed give, whatever the code looks like.
+
+`python tests/input/test_golden_batches.py` writes the record anew; a change of it makes other runs of every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pair_corpora import MemorySplit, Specials, random_documents
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+
+RECORD = Path(__file__).with_name("batches.golden.json")
+BATCH_SIZE, STEPS, SEED = 16, 12, 7
+PAIRS = DataConfig(sequence_length=64, max_predictions=10)
+MASKS = replace(PAIRS, sequence_length=128, max_predictions=20, keep_share=0.2, random_share=0.3, mask_probability=0.2)
+STREAMS = {
+    "pairs": PAIRS,
+    "pairs_packed": replace(PAIRS, sequence_length=256, packing="pairs", pairs_per_row=5),
+    "pairs_of_whole_words": replace(PAIRS, whole_word_masking=True),
+    "pairs_of_whole_words_packed": replace(PAIRS, packing="pairs", pairs_per_row=3, whole_word_masking=True),
+    "other_shares": MASKS,
+    "full_sentences": replace(PAIRS, rows="full_sentences"),
+    "doc_sentences": replace(PAIRS, rows="doc_sentences"),
+    "doc_sentences_packed": replace(PAIRS, rows="doc_sentences", packing="pairs", pairs_per_row=4),
+    "next_tokens": replace(PAIRS, rows="doc_sentences", predict="next"),
+}
+
+
+def digest_of_stream(data: DataConfig) -> str:
+    """SHA-256 over keys, dtypes, shapes and bytes of batches in four epochs of a split."""
+    batches = PairBatches(MemorySplit(random_documents(60, seed=3, sentences=9, tokens=14)), Specials(), data, SEED)
+    an_epoch = -(-batches.rows_per_epoch // BATCH_SIZE)
+    sha = hashlib.sha256()
+    for epoch in range(4):
+        for step in range(epoch * an_epoch, epoch * an_epoch + STEPS):
+            for key, values in sorted(batches.batch(step, BATCH_SIZE).items()):
+                sha.update(f"{key} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return sha.hexdigest()
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_batches_are_those_on_record(name):
+    assert digest_of_stream(STREAMS[name]) == json.loads(RECORD.read_text())[name]
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps({name: digest_of_stream(data) for name, data in STREAMS.items()}, indent=2) + "\n")
