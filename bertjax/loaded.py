@@ -8,13 +8,13 @@ from typing import Unpack, overload
 
 import numpy as np
 
-from bertjax.analyze import fill_mask as masks
-from bertjax.analyze.fill_mask import Guess, Text
 from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
 from bertjax.embed.parts import LengthCounts
 from bertjax.finetune.inference import Input, Output, TaskModel
+from bertjax.interpret import fill_mask as masks
+from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 

@@ -22,24 +22,28 @@ PACKAGE = "bertjax"
 
 FLOORS = {
     "config": 0,
-    "tokenization": 1,
-    "text": 2,
-    "input": 3,
-    "parallel": 4,
-    "model": 5,
-    "training": 6,
-    "finetune": 7,
-    "convert": 7,
-    "embed": 7,
-    "plan": 7,
-    "analyze": 7,
-    "search": 8,
-    "cli": 10,
-    "loaded": 9,
-    "__init__": 11,  # what `import bertjax` gives; it imports what it names only when that is used
-    "__main__": 11,
+    "storage": 1,
+    "tokenization": 2,
+    "text": 3,
+    "input": 4,
+    "parallel": 5,
+    "runtime": 5,
+    "model": 6,
+    "training": 7,
+    "report": 8,
+    "finetune": 9,
+    "convert": 9,
+    "inspect": 9,
+    "interpret": 9,
+    "embed": 9,
+    "plan": 9,
+    "search": 10,
+    "loaded": 11,
+    "cli": 12,
+    "__init__": 13,  # what `import bertjax` gives; it imports what it names only when that is used
+    "__main__": 13,
 }
-FIRST_FLOOR_WITH_JAX = 4
+FIRST_FLOOR_WITH_JAX = 5
 POSSESSIVE_GROUP = re.compile(r"""\)(?:[+*?]|\{[\d,]+\})\+(?=["'()\[\\]|\||\$)|\(\?>""")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 TENSORFLOW = {"tensorflow", "tensorflow_datasets"}
@@ -312,7 +316,7 @@ SNIPPETS = [
     (imports_only_from_below, "bertjax/text/store.py", "from .. import model  # BAD"),
     (imports_only_from_below, "bertjax/text/store.py", "def f():\n    import bertjax.model  # BAD"),
     (imports_only_from_below, "bertjax/config.py", "from bertjax.text import store  # BAD"),
-    (imports_only_from_below, "bertjax/convert/tf1.py", "from bertjax.analyze import norms  # BAD"),
+    (imports_only_from_below, "bertjax/convert/tf1.py", "from bertjax.interpret import norms  # BAD"),
     (imports_only_from_below, "bertjax/model/bert.py", "from bertjax.__main__ import main  # BAD"),
     (imports_only_from_below, "bertjax/attic/old.py", "x = 1  # BAD"),
     (imports_only_from_below, "bertjax/input/plan.py", "import bertjax\nfrom bertjax import __version__, text, config"),

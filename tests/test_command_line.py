@@ -16,8 +16,8 @@ from generated_corpus import write_corpus
 from tiny_runs import command, finish, write_recipe
 
 from bertjax.__main__ import VERBS
-from bertjax.analyze.along_checkpoints import along_checkpoints
-from bertjax.analyze.fill_mask import fill_mask
+from bertjax.interpret.along_checkpoints import along_checkpoints
+from bertjax.interpret.fill_mask import fill_mask
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
 

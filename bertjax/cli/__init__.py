@@ -1,1 +1,1 @@
-"""Floor 7: what each verb of the command line does. The verbs themselves stand in `bertjax/__main__.py`."""
+"""The command line: one verb per job."""

@@ -12,13 +12,13 @@ from bertjax.cli.recipe import configured
 from bertjax.config import Config, to_dict
 from bertjax.input.made_up_text import ABOUT, made_up_batches
 from bertjax.input.training_data import open_training_data
-from bertjax.parallel.host_memory import keep_freed_memory
-from bertjax.text.progress import ProgressLine
-from bertjax.text.sources import parse_source, source_files
-from bertjax.text.vocabulary_size import vocabulary_size
+from bertjax.runtime.compilation_cache import environment
+from bertjax.runtime.host_memory import keep_freed_memory
+from bertjax.storage.files import replace_text
+from bertjax.storage.progress import ProgressLine
+from bertjax.text.sources.registry import parse_source, source_files
+from bertjax.text.trained_vocabulary import vocabulary_size
 from bertjax.training.bench import Input, Machine, MakeRows, StageFigures, bench, slots
-from bertjax.training.environment import environment
-from bertjax.training.files import replace_text
 from bertjax.training.job import preflight
 from bertjax.training.progress import duration
 from bertjax.training.stages import stages_of

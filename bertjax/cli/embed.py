@@ -11,7 +11,7 @@ from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.embed.outputs import open_output, require_output
 from bertjax.embed.texts import count_texts, read_texts
-from bertjax.text.documents import ReadCounts
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.training.progress import Progress, duration
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from bertjax.cli.together import print_now, require_same_config, speaker
 from bertjax.config import FinetuneConfig, TaskConfig, override, render
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_names import has_class
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
 from bertjax.finetune.content import TaskContent
 from bertjax.finetune.opening import open_content
@@ -24,11 +24,11 @@ from bertjax.finetune.run import PREDICTIONS, Result, Start, finetune
 from bertjax.finetune.settings import TRIED, settings_of
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import Task, glue_tasks_in
-from bertjax.parallel.compilation_cache import keep_compiled_programs
-from bertjax.parallel.processes import Processes, Stopped, join
-from bertjax.text.remote import place_of
+from bertjax.report.table import text_lines
+from bertjax.runtime.compilation_cache import keep_compiled_programs
+from bertjax.runtime.processes import Processes, Stopped, join
+from bertjax.storage.remote import place_of
 from bertjax.training.run_directory import load_run
-from bertjax.training.table import text_lines
 from bertjax.training.trainer import Say
 
 GLUE = "glue"

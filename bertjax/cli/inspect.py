@@ -7,19 +7,19 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.analyze.evaluation_texts import file_texts
-from bertjax.analyze.inspect_page import render_inspection
-from bertjax.analyze.inspect_text import render_text
-from bertjax.analyze.inspection import inspect_store
-from bertjax.analyze.row_figures import RowKind
 from bertjax.cli.page_path import page_path
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, DataConfig, validate
-from bertjax.text.local_copy import open_near, open_store
-from bertjax.text.progress import ProgressLine
-from bertjax.text.remote import is_remote, place_of
-from bertjax.text.store import TokenStore
-from bertjax.training.files import replace_text
+from bertjax.inspect.evaluation_texts import file_texts
+from bertjax.inspect.inspection import inspect_store
+from bertjax.inspect.page import render_inspection
+from bertjax.inspect.row_figures import RowKind
+from bertjax.inspect.text import render_text
+from bertjax.storage.files import replace_text
+from bertjax.storage.progress import ProgressLine
+from bertjax.storage.remote import is_remote, place_of
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.local_copy import open_near, open_store
 
 DEFAULT_LENGTHS = (128, 512)
 SHORTEST, LONGEST = 8, 1 << 16

@@ -6,16 +6,16 @@ import argparse
 
 import numpy as np
 
-from bertjax.analyze.along_checkpoints import AtStep, along_checkpoints
-from bertjax.analyze.attention_page import render_attention
-from bertjax.analyze.attention_patterns import PATTERNS, SHOWN_FROM
-from bertjax.analyze.attention_view import EXAMPLE, AttentionView, view_attention
-from bertjax.analyze.neighbors import Neighbors, find_neighbors
-from bertjax.analyze.sample_text import sample_text
 from bertjax.cli.page_path import page_path
 from bertjax.convert.sources import open_source
-from bertjax.text.progress import ProgressLine
-from bertjax.training.files import replace_text
+from bertjax.interpret.along_checkpoints import AtStep, along_checkpoints
+from bertjax.interpret.attention_page import render_attention
+from bertjax.interpret.attention_patterns import PATTERNS, SHOWN_FROM
+from bertjax.interpret.attention_view import EXAMPLE, AttentionView, view_attention
+from bertjax.interpret.neighbors import Neighbors, find_neighbors
+from bertjax.interpret.sample_text import sample_text
+from bertjax.storage.files import replace_text
+from bertjax.storage.progress import ProgressLine
 
 _NEAREST = 3  # contexts shown for each context
 

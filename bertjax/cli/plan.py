@@ -27,7 +27,7 @@ def plan(arguments: argparse.Namespace, overrides: list[str]) -> int:
     print(told.text)
     if page is not None:
         from bertjax.plan.page import render_plan
-        from bertjax.training.files import replace_text
+        from bertjax.storage.files import replace_text
 
         replace_text(page, render_plan(told))
         print(f"\npage: {page}")

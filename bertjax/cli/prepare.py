@@ -9,15 +9,14 @@ from functools import partial
 
 from bertjax.cli.recipe import configured
 from bertjax.config import Config, validate
+from bertjax.storage.progress import ProgressLine
+from bertjax.storage.remote import place_of
 from bertjax.text import beam
 from bertjax.text.extended_vocabulary import extend_vocabulary
-from bertjax.text.pool import processes
+from bertjax.text.pool import Runner, processes
 from bertjax.text.prepare import prepare as prepare_store
 from bertjax.text.prepare import prepare_share
-from bertjax.text.progress import ProgressLine
-from bertjax.text.remote import place_of
-from bertjax.text.runner import Runner
-from bertjax.text.store import SPLITS, read_manifest, size_of
+from bertjax.text.store.format import SPLITS, read_manifest, size_of
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.analyze.fill_mask import held_out_completions
 from bertjax.cli.recipe import configured_unseen
 from bertjax.cli.together import print_now, require_same_config, speaker
 from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source, require_source
 from bertjax.input.training_data import TrainingData, open_training_data, sizes
+from bertjax.interpret.fill_mask import held_out_completions
 from bertjax.model.bert import Params
-from bertjax.parallel.compilation_cache import keep_compiled_programs
-from bertjax.parallel.processes import Processes, Stopped, join
-from bertjax.text.progress import ProgressLine, no_progress
-from bertjax.text.remote import Place, place_of
-from bertjax.training.environment import environment
+from bertjax.report.run_report import Completion, Summary, write_report
+from bertjax.runtime.compilation_cache import environment, keep_compiled_programs
+from bertjax.runtime.processes import Processes, Stopped, join
+from bertjax.storage.progress import ProgressLine, no_progress
+from bertjax.storage.remote import Place, place_of
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
-from bertjax.training.report import Completion, Summary, write_report
 from bertjax.training.run_directory import load_run
 from bertjax.training.stages import stages_of
 from bertjax.training.trainer import Outcome, Say, train

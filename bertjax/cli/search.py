@@ -11,6 +11,7 @@ from pathlib import Path
 from bertjax.cli.encoding import told_encoding
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
+from bertjax.report.table import Table, text_lines
 from bertjax.search.evaluation import evaluate
 from bertjax.search.fingerprint import model_fingerprint
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, open_index
@@ -28,12 +29,11 @@ from bertjax.search.results import require_output, write_results
 from bertjax.search.retrieval import retrieve
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.search.training_pairs import PAIRS, RELEVANCE, write_training_pairs
-from bertjax.text.documents import ReadCounts
-from bertjax.text.remote import is_remote
+from bertjax.storage.remote import is_remote
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.progress import Progress
 from bertjax.training.run_directory import TrainedModel
-from bertjax.training.table import Table, text_lines
 
 
 def search(arguments: argparse.Namespace) -> int:

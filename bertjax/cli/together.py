@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from bertjax.config import Config, flatten, to_dict
-from bertjax.parallel.processes import Processes
+from bertjax.runtime.processes import Processes
 from bertjax.training.trainer import Say
 
 # Where things lie on a host, and which one it is.

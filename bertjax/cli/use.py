@@ -7,23 +7,23 @@ from pathlib import Path
 
 import jax
 
-from bertjax.analyze import fill_mask as masks
 from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import Difference, compare_with_tensorflow, compare_with_transformers
 from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
 from bertjax.convert.folder import near
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_names import architecture
-from bertjax.convert.onnx_export import export_onnx, gives_logits
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.onnx.exporter import export_onnx, gives_logits
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
-from bertjax.convert.tensorflow_checkpoint import export_tensorflow
+from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.finetune.inference import Answer, Choice, Output, Prediction
 from bertjax.finetune.run import RESULTS_FILE
 from bertjax.input.training_data import open_training_data
+from bertjax.interpret import fill_mask as masks
 from bertjax.loaded import open_model
-from bertjax.text.progress import ProgressLine
-from bertjax.text.remote import Place, is_remote
+from bertjax.storage.progress import ProgressLine
+from bertjax.storage.remote import Place, is_remote
 from bertjax.training.run_directory import TrainedModel, load_run
 from bertjax.training.stages import stages_of
 from bertjax.training.trainer import evaluate_params

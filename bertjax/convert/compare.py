@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.convert.huggingface_names import architecture
-from bertjax.convert.tensorflow_checkpoint import read_arrays
-from bertjax.convert.tensorflow_forward import TensorflowBert
+from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.tf1.checkpoint import read_arrays
+from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.model.bert import Network, Params, abstract_bert, bind
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
-from bertjax.convert.onnx_card import HEAD_OUTPUTS, HIDDEN, VECTOR
-from bertjax.convert.onnx_export import MODEL_FILE, gives_logits
+from bertjax.convert.onnx.card import HEAD_OUTPUTS, HIDDEN, VECTOR
+from bertjax.convert.onnx.exporter import MODEL_FILE, gives_logits
 from bertjax.convert.sentence_transformers import MODULES_FILE
 from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.pooling import Pooling, pool, token_vectors

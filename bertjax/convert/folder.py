@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
-from bertjax.text.locks import is_ours
-from bertjax.text.remote import Place, RemotePath, place_of
-from bertjax.text.store_writer import sync
+from bertjax.storage.files import sync
+from bertjax.storage.locks import is_ours
+from bertjax.storage.remote import Place, RemotePath, place_of
 
 
 def folder_of(directory: str | Place) -> Place:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.huggingface import CONFIG_FIELDS
-from bertjax.convert.huggingface_names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.huggingface.exporter import CONFIG_FIELDS
+from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.model.bert import Params, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 

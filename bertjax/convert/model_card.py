@@ -11,7 +11,7 @@ from typing import Any
 import bertjax
 from bertjax.config import Config, to_dict
 from bertjax.convert.task_card import PIPELINES, task_about, task_figures, task_use
-from bertjax.text.remote import Place, open_bytes
+from bertjax.storage.remote import Place, open_bytes
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics

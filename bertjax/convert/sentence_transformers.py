@@ -18,11 +18,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
-from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
+from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.pooling import Pooling, check_vectors
-from bertjax.text.remote import Place, place_of
+from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.training.run_directory import TrainedModel

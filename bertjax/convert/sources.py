@@ -12,11 +12,11 @@ import numpy as np
 from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, to_dict
 from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import MODULES, ForeignModel
-from bertjax.convert.huggingface_import import read_huggingface
-from bertjax.convert.tensorflow_checkpoint import read_tensorflow
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.tf1.checkpoint import read_tensorflow
 from bertjax.model.bert import abstract_bert
 from bertjax.parallel.mesh import make_mesh
-from bertjax.text.remote import Place, place_of
+from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bertjax.config import FinetuneConfig
-from bertjax.convert.huggingface_names import architecture
+from bertjax.convert.huggingface.names import architecture
 from bertjax.training.run_directory import TrainedModel
 
 # The Hub's names of tasks, by kind.

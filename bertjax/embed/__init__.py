@@ -1,1 +1,1 @@
-"""Floor 7: text to numbers: vectors of texts and of their tokens, from files to files."""
+"""Texts to vectors."""

@@ -18,9 +18,8 @@ from bertjax.config import MeshConfig
 from bertjax.embed.parts import LengthCounts, Long, joined_rows, rows_of
 from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
-from bertjax.parallel.batch_sizes import power_of_two_below, tokens_at_once
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
-from bertjax.parallel.sharding import batch_sharding
+from bertjax.parallel.sharding import batch_sharding, power_of_two_below, tokens_at_once
 from bertjax.training.run_directory import TrainedModel
 
 SHORTEST_PART = 8  # tokens, special ones included

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from bertjax.embed.encoder import Embedding
-from bertjax.text.remote import is_remote
-from bertjax.training.files import replacing
+from bertjax.storage.files import replacing
+from bertjax.storage.remote import is_remote
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bertjax.text import parquet
-from bertjax.text.documents import ReadCounts
-from bertjax.text.formats import DEFAULT_FIELD, RECORD_CAP, json_texts
-from bertjax.text.lines import COMPRESSED, read_lines
-from bertjax.text.remote import is_remote
+from bertjax.storage.lines import COMPRESSED, read_lines
+from bertjax.storage.remote import is_remote
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources import parquet
+from bertjax.text.sources.formats import DEFAULT_FIELD, RECORD_CAP, json_texts
 
 STANDARD_INPUT = "-"
 

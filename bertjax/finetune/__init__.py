@@ -1,1 +1,1 @@
-"""Floor 7: the paper's tasks, and what they are measured by."""
+"""Tasks: their data, their training, their predictions and metrics."""

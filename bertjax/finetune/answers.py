@@ -14,7 +14,7 @@ from bertjax.finetune.examples import Question
 from bertjax.finetune.question_windows import QuestionWindows
 from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.squad_metrics import squad2_figures, squad_figures
-from bertjax.training.files import replace_text
+from bertjax.storage.files import replace_text
 
 NO_SHARES = ("total", "thresh")  # ends of the figures' names that are counts and scores
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"

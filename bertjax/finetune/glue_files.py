@@ -16,7 +16,7 @@ from bertjax.finetune.examples import TextExample
 from bertjax.finetune.split_files import missing, split_file
 from bertjax.finetune.table_files import Columns, examples_of
 from bertjax.finetune.table_rows import ROW_KEY, Row, Tell, Wanted, read_rows, table_suffix
-from bertjax.text import tfds
+from bertjax.text.sources import tfds
 
 TFDS = "tfds:"
 

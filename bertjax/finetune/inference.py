@@ -21,8 +21,8 @@ from bertjax.finetune.predicting import Predictor
 from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, question_windows
 from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.tag_windows import TagCounts, tag_windows
-from bertjax.parallel.batch_sizes import power_of_two_below, tokens_at_once
 from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.sharding import power_of_two_below, tokens_at_once
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_predict_step

@@ -18,12 +18,12 @@ from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.content import Split, TaskContent
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.model.bert import Params, init_params
-from bertjax.parallel.processes import Processes
-from bertjax.text.remote import Place, place_of
+from bertjax.runtime.processes import Processes
+from bertjax.storage.files import replace_text
+from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.compatibility import check_compatible
-from bertjax.training.files import replace_text
 from bertjax.training.job import Job
 from bertjax.training.trainer import Say, train
 

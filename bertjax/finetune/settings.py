@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bertjax.config import FinetuneConfig
-from bertjax.text.remote import place_of
+from bertjax.storage.remote import place_of
 
 # What may have several values: the key, and how a setting is called in the names of runs.
 TRIED = {"learning_rate": "lr", "batch_size": "batch", "epochs": "epochs"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertjax.text.lines import COMPRESSED
+from bertjax.storage.lines import COMPRESSED
 
 
 class MissingSplitError(ValueError):

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.finetune.scores import predictions_of, probabilities_of
 from bertjax.finetune.tasks import Task
-from bertjax.training.files import replace_text
+from bertjax.storage.files import replace_text
 
 _LOWEST, _HIGHEST = 0.0, 5.0  # score of STS-B
 _Row = tuple[str, str | float, list[float]]  # id, prediction, probability of each label

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bertjax.finetune.examples import TaggedSentence
 from bertjax.finetune.whole_text import whole_text
-from bertjax.text.lines import COMPRESSED
-from bertjax.training.files import replace_text
+from bertjax.storage.files import replace_text
+from bertjax.storage.lines import COMPRESSED
 
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 UNTAGGED = "_"  # in CoNLL-U

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertjax.text.lines import read_chunks
+from bertjax.storage.lines import read_chunks
 
 
 def whole_text(path: Path) -> str:

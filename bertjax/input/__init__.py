@@ -1,1 +1,1 @@
-"""From token store to batches: which text goes in which row, its masks, and the feed. Imports no jax."""
+"""From the token store to batches: batch k is a pure function of (data, config, seed, k)."""

@@ -11,8 +11,7 @@ from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.mixture import Reading, every_document, mixed, token_shares
 from bertjax.input.packing import Packing, pack
 from bertjax.input.pair_rows import SPECIAL_TOKENS, Split
-from bertjax.input.plan import EpochPlan, PlanCache, build_plan
-from bertjax.input.plan_files import PlanFiles
+from bertjax.input.plan import EpochPlan, PlanCache, PlanFiles, build_plan
 from bertjax.input.randomness import derive_key
 from bertjax.input.sentence_plan import SentencePlan, build_sentence_plan
 from bertjax.text.ragged import places_in

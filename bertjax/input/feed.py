@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from bertjax.text.tensorflow import import_tensorflow
+from bertjax.storage.lean_import import import_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -12,7 +12,7 @@ SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 
 
 class Split(Protocol):
-    """What is needed of a split of the token store (`bertjax.text.store.SplitView`)."""
+    """What is needed of a split of the token store (`bertjax.text.store.format.SplitView`)."""
 
     document_offsets: np.ndarray  # int64 [documents + 1], in sentences
     sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens

@@ -13,10 +13,10 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
-from bertjax.input.records import Records, are_records
-from bertjax.text.local_copy import open_store
-from bertjax.text.progress import Progress
-from bertjax.text.store import SPLITS, Split, TokenStore, size_of
+from bertjax.input.tfrecords.records import Records, are_records
+from bertjax.storage.progress import Progress
+from bertjax.text.store.format import SPLITS, Split, TokenStore, size_of
+from bertjax.text.store.local_copy import open_store
 from bertjax.tokenization.tokenizer import Tokenizer
 
 
@@ -28,7 +28,7 @@ class RunBatches(Batches, Protocol):
 
 
 class Sentences(Protocol):
-    """Text without documents, such as `bertjax.text.store.SplitView`."""
+    """Text without documents, such as `bertjax.text.store.format.SplitView`."""
 
     @property
     def num_sentences(self) -> int:

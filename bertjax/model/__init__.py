@@ -1,1 +1,1 @@
-"""Floor 4: the network, as Flax NNX modules whose parameters carry logical axis names."""
+"""The networks: layers, attention, the stack, and the heads on it."""

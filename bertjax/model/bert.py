@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_backends import Backend
+from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import MlmHead, NspHead, Pooler, gather_positions
 from bertjax.model.parameters import logical_axes

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_backends import Backend
+from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Layer, LayerNorm
 from bertjax.model.parameters import weight

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention import SelfAttention
-from bertjax.model.attention_backends import Backend
+from bertjax.model.attention.backends import Backend
+from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.parameters import ones, weight, zeros
 from bertjax.model.product import product

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_backends import Backend
+from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import Pooler, gather_positions

@@ -1,1 +1,1 @@
-"""Floor 3: the mesh of devices, and the rules that lay arrays out on it."""
+"""The mesh of devices, and the rules that lay arrays out on it."""

@@ -1,1 +1,1 @@
-"""Floor 7: what a run will need and take, from the real compiler, before anybody pays for the machine."""
+"""What a run would take on hardware that need not be here."""

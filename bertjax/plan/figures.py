@@ -9,7 +9,7 @@ from bertjax.plan.chips import GIB
 from bertjax.plan.collectives import Collective
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import Plan, StagePlan
-from bertjax.training.table import Table, text_lines
+from bertjax.report.table import Table, text_lines
 
 SMALL = 1 << 20  # collectives that move less are shown in one row together
 _NOT_KNOWN = "–"

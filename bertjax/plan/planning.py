@@ -11,7 +11,7 @@ from bertjax.plan.estimates import Plan, Say, make_plan
 from bertjax.plan.figures import about, as_text, described, headline, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
-from bertjax.text.vocabulary_size import vocabulary_size
+from bertjax.text.trained_vocabulary import vocabulary_size
 
 
 @dataclass(frozen=True)

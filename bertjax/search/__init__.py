@@ -1,1 +1,1 @@
-"""Floor 8: finding texts: an index of documents, retrieval by vectors and by words, reranking, and how good it is."""
+"""An index of vectors and words, and what is found with it."""

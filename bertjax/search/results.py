@@ -10,7 +10,7 @@ from bertjax.embed.outputs import output_path
 from bertjax.search.rankings import Hits
 from bertjax.search.records import Record
 from bertjax.search.stored_documents import StoredDocuments
-from bertjax.training.files import replacing
+from bertjax.storage.files import replacing
 
 _RUN_NAME = "bertjax"  # TREC's files say who made them
 

@@ -19,7 +19,7 @@ from bertjax.search.evaluation import relevant_documents
 from bertjax.search.rankings import Hits
 from bertjax.search.records import Judgements, Record
 from bertjax.search.stored_documents import StoredDocuments
-from bertjax.training.files import replacing
+from bertjax.storage.files import replacing
 
 PAIRS, RELEVANCE = "pairs", "relevance"
 

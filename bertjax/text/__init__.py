@@ -1,1 +1,1 @@
-"""From raw text to a token store: sources, sentences, shards and the store's format."""
+"""From raw text to a token store: sources, sentences, vocabularies, and what makes the store."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
+from bertjax.storage.files import write_durably
+from bertjax.storage.remote import Place
 from bertjax.text.corpus import Unit
-from bertjax.text.publish import publish, remove_tree, scratch_for
-from bertjax.text.remote import Place
-from bertjax.text.store_writer import write_durably
 
 Result = TypeVar("Result")
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.text.lines import COMPRESSED
-from bertjax.text.multistream import is_multistream
-from bertjax.text.publish import publish, scratch_for
-from bertjax.text.remote import Place, is_remote, place_of, state_of
-from bertjax.text.sources import Source, SourceFile, digest, parse_source, require_text, source_files
-from bertjax.text.store_writer import write_durably
+from bertjax.storage.atomic_directories import publish, scratch_for
+from bertjax.storage.files import write_durably
+from bertjax.storage.lines import COMPRESSED
+from bertjax.storage.remote import Place, is_remote, place_of, state_of
+from bertjax.text.sources.registry import Source, SourceFile, digest, parse_source, require_text, source_files
+from bertjax.text.sources.wikipedia.multistream import is_multistream
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards

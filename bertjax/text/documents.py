@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import cut_at_spaces, split_sentences
 
 DOCUMENT_CAP = 1 << 20  # characters; a longer document becomes successive ones, so that memory stays bounded
@@ -23,26 +23,6 @@ class Document:
         if not self.sentence_per_line:
             return split_sentences(self.text)
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
-
-
-@dataclass
-class ReadCounts:
-    """What reading met; the reader adds to it as it goes, so it is complete once the documents are exhausted."""
-
-    documents: int = 0
-    characters: int = 0
-    empty_documents: int = 0  # had no text and were left out
-    split_documents: int = 0  # longer than DOCUMENT_CAP, given out as several
-    cut_lines: int = 0  # lines too long to hold, cut at a space
-    unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
-    lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
-    unreadable_modules: int = 0  # docs: not Python as this one knows it
-    replaced_characters: int = 0  # no UTF-8, NUL bytes, of jsonl escaped lone surrogates; U+FFFD stands for them
-
-    def add(self, other: ReadCounts) -> None:
-        """Add the counts of another file to these."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 def paragraphs_of(text: str) -> Iterator[str | None]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.storage.atomic_directories import alone_in, is_kept
+from bertjax.storage.progress import Progress, no_progress
+from bertjax.storage.remote import Place, place_of
 from bertjax.text.corpus import Corpus, fingerprint
-from bertjax.text.kept import alone_in, is_kept
 from bertjax.text.pool import processes
-from bertjax.text.progress import Progress, no_progress
-from bertjax.text.remote import Place, place_of
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     count_corpus,

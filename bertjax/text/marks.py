@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from bertjax.text.sources import SourceFile, read_documents
+from bertjax.text.sources.registry import SourceFile, read_documents
 
 NOTICEABLE_SHARE = 0.001  # of the characters
 

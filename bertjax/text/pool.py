@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from bertjax.text.corpus import Unit
-from bertjax.text.runner import Runner
 
 Result = TypeVar("Result")
 
@@ -73,3 +72,21 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Applies a function to units, wherever that is."""
+
+    def __call__(
+        self, function: Callable[[Unit], Result], units: Sequence[Unit], what: str
+    ) -> Iterator[tuple[Unit, Result]]:
+        """Yield (unit, function(unit)) once for every unit, in any order.
+
+        `function` must be a module's or a partial of one, and may be called more than once for a unit; its results are
+        JSON values. `what` names the work in messages. Raises ValueError as `function` does, RuntimeError naming files
+        or folders for what goes wrong otherwise.
+        """
+        ...

@@ -14,18 +14,17 @@ from functools import partial
 from typing import Any
 
 from bertjax.config import DataConfig
+from bertjax.storage.atomic_directories import alone_in, beside_others_in, is_kept, nothing_left_of, require_inputs
+from bertjax.storage.progress import Progress, no_progress
+from bertjax.storage.remote import Place, is_remote, place_of
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
-from bertjax.text.documents import ReadCounts
-from bertjax.text.kept import alone_in, beside_others_in, is_kept, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
-from bertjax.text.pool import processes
-from bertjax.text.progress import Progress, no_progress
-from bertjax.text.remote import Place, is_remote, place_of
-from bertjax.text.runner import Runner
+from bertjax.text.pool import Runner, processes
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
-from bertjax.text.sources import require_documents
-from bertjax.text.store import FORMAT_VERSION, SPLITS, TokenStore, read_manifest, size_of
-from bertjax.text.store_writer import finish_store
+from bertjax.text.sources.registry import require_documents
+from bertjax.text.store.format import FORMAT_VERSION, SPLITS, TokenStore, read_manifest, size_of
+from bertjax.text.store.writer import finish_store
 from bertjax.text.trained_vocabulary import READING_VERSION, added_words, load_vocabulary, vocabulary_of
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer

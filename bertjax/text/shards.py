@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
+from bertjax.storage.files import write_durably
+from bertjax.storage.remote import Place, RemotePath, is_remote, remote_files
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, draws
-from bertjax.text.documents import Document, ReadCounts
-from bertjax.text.publish import publish, remove_tree, scratch_for
-from bertjax.text.remote import Place, RemotePath, is_remote, remote_files
-from bertjax.text.sources import read_documents
-from bertjax.text.store import SPLITS
-from bertjax.text.store_writer import ShardWriter, write_durably
+from bertjax.text.documents import Document
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.store.format import SPLITS
+from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
+from bertjax.storage.atomic_directories import alone_in, is_kept, nothing_left_of, require_inputs
+from bertjax.storage.files import write_durably
+from bertjax.storage.progress import Progress, no_progress
+from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
-from bertjax.text.kept import alone_in, is_kept, nothing_left_of, require_inputs
 from bertjax.text.marks import warn_of_lost_marks
-from bertjax.text.pool import processes
-from bertjax.text.progress import Progress, no_progress
-from bertjax.text.remote import Place, is_remote, place_of
-from bertjax.text.runner import Runner
-from bertjax.text.sources import parse_source, read_documents, require_text
-from bertjax.text.store_writer import write_durably
+from bertjax.text.pool import Runner, processes
+from bertjax.text.sources.registry import parse_source, read_documents, require_text
 from bertjax.tokenization.loading import files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, train_tokenizer
@@ -172,3 +171,15 @@ def require_vocabulary(folder: Place, inputs: str) -> None:
                 f"vocabulary {folder / name} was changed after it was made; delete the folder, or name the file in "
                 "data.vocab to use it as it is"
             )
+
+
+def vocabulary_size(data: DataConfig) -> tuple[int, str]:
+    """The number of entries, from the file of `data.vocab` if that can be read, and where it is from."""
+    reason = ""
+    if data.vocab:
+        try:
+            size = load_vocabulary(place_of(data.vocab), TextRules.of(data)).vocab_size
+            return size, f"vocabulary of {size:,} entries, as {data.vocab} has them"
+        except (ValueError, OSError, ImportError) as error:
+            reason = f" ({str(error).splitlines()[0]})"
+    return data.vocab_size, f"vocabulary of {data.vocab_size:,} entries, as data.vocab_size says{reason}"

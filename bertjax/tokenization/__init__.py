@@ -1,1 +1,1 @@
-"""Text to token ids and back: the kinds of tokenizer, and how each of them is trained."""
+"""Tokenizers of every kind, and how each is trained."""

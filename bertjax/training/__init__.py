@@ -1,1 +1,1 @@
-"""Floor 5: objectives, optimizer, the train step, checkpoints, telemetry, and the loop over them."""
+"""Pretraining: objectives, optimizer, step, checkpoints, evaluation, the loop."""

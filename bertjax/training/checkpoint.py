@@ -36,11 +36,11 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 import bertjax
-from bertjax.text.remote import Place, RemotePath, place_of
+from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.remote_run import Desk, LostClaim
 from bertjax.training import remote_checkpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
-from bertjax.training.remote_run import Desk, LostClaim
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
 BEST = "best"  # beside it, where training stops early: the weights alone of the best evaluation

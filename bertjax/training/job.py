@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
-from bertjax.model.attention_choice import AttentionChoice, choose_attention, compute_capability
+from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import jax
 
-from bertjax.text.remote import Place
-from bertjax.training.files import replace_bytes
+from bertjax.storage.files import replace_bytes
+from bertjax.storage.remote import Place
 
 DIRECTORY = "profile"  # of a run, within its directory; what `xprof --logdir` takes
 

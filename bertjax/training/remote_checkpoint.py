@@ -25,8 +25,8 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from bertjax.text.remote import Place, RemotePath
-from bertjax.training.remote_run import Desk
+from bertjax.storage.remote import Place, RemotePath
+from bertjax.storage.remote_run import Desk
 
 STATE, METADATA = "state", "metadata"  # the items of a checkpoint
 _DOCUMENT = f"{METADATA}/metadata"  # where Orbax puts it, too

@@ -23,14 +23,14 @@ from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, from_dict, to_dict
 from bertjax.model.bert import Params, abstract_bert
-from bertjax.parallel.processes import Processes
-from bertjax.text.remote import Place, RemotePath, place_of
+from bertjax.runtime.processes import Processes
+from bertjax.storage.files import replace_bytes, replace_text
+from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.remote_run import Desk, desk_for, refuse_a_second
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params
-from bertjax.training.files import replace_bytes, replace_text
-from bertjax.training.remote_run import Desk, desk_for, refuse_a_second
 from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"

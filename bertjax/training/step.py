@@ -17,8 +17,8 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.model.attention_backends import Backend
-from bertjax.model.attention_choice import choose_attention, compute_capability
+from bertjax.model.attention.backends import Backend
+from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.bert import Network, Params, bind
 from bertjax.model.dropout import row_keys
 from bertjax.parallel.mesh import BATCH_AXES

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertjax.text.lean_import import without
-from bertjax.text.remote import Place, RemotePath
-from bertjax.training.files import replace_text
-from bertjax.training.mirror import Mirror
-from bertjax.training.remote_run import Desk
+from bertjax.storage.files import replace_text
+from bertjax.storage.lean_import import without
+from bertjax.storage.mirror import Mirror
+from bertjax.storage.remote import Place, RemotePath
+from bertjax.storage.remote_run import Desk
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"

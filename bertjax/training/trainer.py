@@ -19,10 +19,11 @@ from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.bert import Params
-from bertjax.parallel.host_memory import Temporaries
-from bertjax.parallel.processes import Processes, alone
 from bertjax.parallel.sharding import local_rows, place, to_global
-from bertjax.text.remote import Place, place_of
+from bertjax.runtime.host_memory import Temporaries
+from bertjax.runtime.processes import Processes, alone
+from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote_run import Desk
 from bertjax.training import checkpoint
 from bertjax.training.best import Best, Patience
 from bertjax.training.flops import Peak
@@ -32,7 +33,6 @@ from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import DIRECTORY as PROFILE
 from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
-from bertjax.training.remote_run import Desk
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of

@@ -22,7 +22,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.feed import open_feed
 from bertjax.input.made_up_text import MadeUpSplit, MadeUpVocabulary
 from bertjax.input.plan import build_plan
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 
 
 def measure_plan(split, length: int) -> None:

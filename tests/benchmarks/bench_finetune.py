@@ -145,7 +145,7 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
     from bertjax.finetune.opening import open_content
     from bertjax.finetune.own_tasks import task_for
     from bertjax.finetune.recipes import config_for
-    from bertjax.parallel.processes import alone
+    from bertjax.runtime.processes import alone
 
     recipe = WORK[arguments.work]
     # Entered before the model is read, as `bertjax finetune` does: what it tells the C library helps both sides.

@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from sides import Side, Work
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_choice import choose_attention, compute_capability
+from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.training.flops import peak_flops, train_flops_per_token
 
 SIZES = {  # name: (layers, hidden, heads)

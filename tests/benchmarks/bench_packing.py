@@ -20,7 +20,7 @@ from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, Optimize
 from bertjax.input.batches import PairBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint, init_state

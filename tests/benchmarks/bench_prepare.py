@@ -22,10 +22,10 @@ import time
 from pathlib import Path
 
 from bertjax.config import DataConfig
+from bertjax.storage.progress import ProgressLine
 from bertjax.text.pool import cores
 from bertjax.text.prepare import prepare, summary
-from bertjax.text.progress import ProgressLine
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 SAMPLED_EVERY = 0.2  # seconds

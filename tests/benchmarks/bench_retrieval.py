@@ -32,7 +32,7 @@ from bertjax.finetune.tasks import TASKS
 from bertjax.search.bm25 import Bm25, PostingsWriter
 from bertjax.search.evaluation import evaluate
 from bertjax.search.records import read_judgements, read_records
-from bertjax.text.documents import ReadCounts
+from bertjax.storage.utf8 import ReadCounts
 
 # Lucene's EnglishAnalyzer.ENGLISH_STOP_WORDS_SET
 STOP_WORDS = re.findall(

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 
 from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
-from bertjax.parallel.host_memory import keep_freed_memory
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule

@@ -13,10 +13,11 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
-from bertjax.convert import compare, huggingface
+from bertjax.convert import compare
 from bertjax.convert.compare import PAIRS, compare_with_transformers
-from bertjax.convert.huggingface import FILES, export_huggingface
-from bertjax.convert.huggingface_names import their_shapes
+from bertjax.convert.huggingface import exporter as huggingface
+from bertjax.convert.huggingface.exporter import FILES, export_huggingface
+from bertjax.convert.huggingface.names import their_shapes
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.telemetry import METRICS_FILE

@@ -10,8 +10,8 @@ import pytest
 from exported_models import trained_model
 
 from bertjax.config import ModelConfig
-from bertjax.convert.huggingface import huggingface_config
-from bertjax.convert.huggingface_names import (
+from bertjax.convert.huggingface.exporter import huggingface_config
+from bertjax.convert.huggingface.names import (
     HEADS,
     architecture,
     from_huggingface_tensors,

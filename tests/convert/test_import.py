@@ -20,10 +20,10 @@ from bertjax.cli.use import import_model
 from bertjax.convert import compare
 from bertjax.convert.adapt import adapt
 from bertjax.convert.foreign import ForeignModel
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
-from bertjax.convert.tensorflow_checkpoint import (
+from bertjax.convert.tf1.checkpoint import (
     export_tensorflow,
     read_adam_slots,
     read_tensorflow,

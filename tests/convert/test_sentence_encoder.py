@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analyze.attention_maps import look_inside
-from bertjax.analyze.token_rows import read_row
 from bertjax.convert.compare import PAIRS
 from bertjax.convert.sources import as_run, read_source, write_run
+from bertjax.interpret.attention_maps import look_inside
+from bertjax.interpret.token_rows import read_row
 from bertjax.model.bert import bind
 from bertjax.training.run_directory import TrainedModel, load_run
 

@@ -15,18 +15,18 @@ import safetensors.numpy
 from exported_models import fine_tuned_model, trained_model
 
 from bertjax.__main__ import main
-from bertjax.analyze.fill_mask import fill_mask
 from bertjax.convert.adapt import adapt
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.compare_vectors import compare_with_onnxruntime
 from bertjax.convert.foreign import ForeignModel
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_import import read_huggingface
-from bertjax.convert.huggingface_names import architecture
-from bertjax.convert.onnx_export import export_onnx
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, open_source, read_source, write_run
-from bertjax.convert.tensorflow_checkpoint import export_tensorflow
+from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.interpret.fill_mask import fill_mask
 from bertjax.training.run_directory import TrainedModel, load_run
 from bertjax.training.telemetry import METRICS_FILE
 

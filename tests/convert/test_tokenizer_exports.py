@@ -5,13 +5,13 @@ import json
 import pytest
 from exported_models import trained_model, wordpiece
 
-from bertjax.analyze.fill_mask import encode_with_masks, fill_mask, held_out_completions
 from bertjax.convert.compare import PAIRS, compare_with_transformers
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_import import read_huggingface
-from bertjax.convert.tensorflow_checkpoint import export_tensorflow
-from bertjax.text.store import TokenStore
-from bertjax.text.store_writer import write_store
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.interpret.fill_mask import encode_with_masks, fill_mask, held_out_completions
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.writer import write_store
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer

@@ -13,18 +13,19 @@ import pytest
 from exported_models import trained_model
 
 from bertjax.__main__ import main
-from bertjax.convert import compare, onnx_export
+from bertjax.convert import compare
 from bertjax.convert.compare import PAIRS
 from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
-from bertjax.convert.huggingface import WEIGHTS_FILE, export_huggingface
-from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.model_card import CARD_FILE
-from bertjax.convert.onnx_export import DATA_FILE, MODEL_FILE, export_onnx
+from bertjax.convert.onnx import exporter as onnx_export
+from bertjax.convert.onnx.exporter import DATA_FILE, MODEL_FILE, export_onnx
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.model.bert import abstract_bert
-from bertjax.text.remote import RemotePath
+from bertjax.storage.remote import RemotePath
 from bertjax.training.run_directory import TrainedModel
 
 TEXTS = [text for pair in PAIRS for text in pair]

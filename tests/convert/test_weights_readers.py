@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert.safetensors_reader import read_safetensors
-from bertjax.convert.torch_reader import read_torch_tensors
+from bertjax.convert.huggingface.safetensors_reader import read_safetensors
+from bertjax.convert.huggingface.torch_reader import read_torch_tensors
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from exported_models import trained_model
 
 from bertjax.convert.compare import PAIRS
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import open_source
 from bertjax.embed import encoder as encoder_module
 from bertjax.embed.encoder import Encoding, TextEncoder

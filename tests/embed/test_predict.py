@@ -13,8 +13,8 @@ import pytest
 from exported_models import fine_tuned_model, trained_model
 
 import bertjax
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_import import read_huggingface
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run, write_run
 from bertjax.finetune.inference import Answer, Choice, Prediction, Tag
 from bertjax.loaded import LoadedModel
@@ -44,7 +44,7 @@ def their_logits(model: LoadedModel, tmp_path: Path, *texts, **options) -> np.nd
 
 
 def bertjax_class(model: LoadedModel) -> str:
-    from bertjax.convert.huggingface_names import architecture
+    from bertjax.convert.huggingface.names import architecture
 
     return architecture(model.config)
 

@@ -15,7 +15,7 @@ import resource
 import sys
 
 from bertjax.__main__ import main
-from bertjax.parallel.host_memory import Temporaries
+from bertjax.runtime.host_memory import Temporaries
 
 reuse = Temporaries.reuse
 at_steps: list[int] = []

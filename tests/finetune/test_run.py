@@ -17,8 +17,8 @@ from small_tasks import content_of, sentences, small_config, small_start, write_
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.job import headed, resolved
 from bertjax.finetune.run import Result, Start, finetune, initial_params
-from bertjax.parallel.processes import alone
-from bertjax.text.remote import RemotePath
+from bertjax.runtime.processes import alone
+from bertjax.storage.remote import RemotePath
 from bertjax.training.checkpoint import BEST, DIRECTORY, read_metadata
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import METRICS_FILE, read_metrics

@@ -12,12 +12,12 @@ from small_tasks import content_of, small_config, small_start, write_classes, wr
 import bertjax
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.compare_vectors import compare_with_onnxruntime
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.onnx_export import export_onnx
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.finetune.inference import Tag
 from bertjax.finetune.run import finetune
 from bertjax.loaded import LoadedModel
-from bertjax.parallel.processes import alone
+from bertjax.runtime.processes import alone
 from bertjax.training.run_directory import load_run
 
 pytestmark = pytest.mark.long

@@ -15,8 +15,8 @@ from test_batches import BATCH_SIZE, DATA, digest, small_batches, two_epochs
 
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Feed, make_dataset, open_feed
-from bertjax.text.store import TokenStore
-from bertjax.text.store_writer import write_store
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 

@@ -21,8 +21,8 @@ from scipy import stats
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
-from bertjax.text.store import SplitView, TokenStore
-from bertjax.text.store_writer import write_store
+from bertjax.text.store.format import SplitView, TokenStore
+from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google_records import write_records
 
-from bertjax.input.record_files import masked_crc32c, scan
+from bertjax.input.tfrecords.files import masked_crc32c, scan
 
 pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
 

@@ -16,14 +16,14 @@ import pytest
 from google_records import Instance, features, make_instances, serialized, write_records, write_vocabulary
 
 from bertjax.config import DataConfig
-from bertjax.input import record_index
 from bertjax.input.feed import open_feed
-from bertjax.input.record_batches import RecordBatches
-from bertjax.input.records import Records
+from bertjax.input.tfrecords import index as record_index
+from bertjax.input.tfrecords.batches import RecordBatches
+from bertjax.input.tfrecords.records import Records
 from bertjax.input.training_data import open_training_data
+from bertjax.storage.progress import no_progress
 from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare as prepare_store
-from bertjax.text.progress import no_progress
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
@@ -466,7 +466,7 @@ import sys
 sys.modules["tensorflow"] = None
 from bertjax.config import DataConfig
 from bertjax.input.training_data import open_training_data
-from bertjax.text.progress import no_progress
+from bertjax.storage.progress import no_progress
 try:
     open_training_data([{data!r}], no_progress)
 except ModuleNotFoundError as error:

@@ -19,8 +19,8 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
-from bertjax.text.store import TokenStore
-from bertjax.text.store_writer import write_store
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

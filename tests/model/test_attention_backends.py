@@ -11,7 +11,7 @@ import pytest
 from real_batches import small_wordpiece, whole_epoch
 
 from bertjax.config import DataConfig, ModelConfig
-from bertjax.model.attention_backends import attend, cudnn_attention, visible, xla_attention
+from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.training.objectives import choose
 from bertjax.training.step import averages, batch_weights, objective_sums

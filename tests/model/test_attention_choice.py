@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention_choice import choose_attention, compute_capability
+from bertjax.model.attention.choice import choose_attention, compute_capability
 
 NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
 MODEL = ModelConfig(attention_probs_dropout_prob=0.0, dtype="bfloat16")

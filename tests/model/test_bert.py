@@ -18,7 +18,7 @@ from real_batches import real_batch, small_wordpiece, whole_epoch
 from their_model import load_tensors, our_params, relative, their_model, their_outputs
 
 from bertjax.config import DataConfig, ModelConfig
-from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.encoder import positions_in_sequence, sinusoids
 from bertjax.parallel.sharding import is_names

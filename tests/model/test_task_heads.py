@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from their_model import relative, their_model
 
 from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
-from bertjax.convert.huggingface_names import from_huggingface_tensors, to_huggingface_tensors
+from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
 from bertjax.finetune.objectives import objective_of
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.lstm import BiLstmLayer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertjax.convert.huggingface import huggingface_config
-from bertjax.convert.huggingface_names import from_huggingface_tensors
+from bertjax.convert.huggingface.exporter import huggingface_config
+from bertjax.convert.huggingface.names import from_huggingface_tensors
 
 
 def relative(ours, reference):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bertjax.config import MeshConfig
-from bertjax.parallel.batch_sizes import power_of_two_below, tokens_at_once
 from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import power_of_two_below, tokens_at_once
 
 
 def test_caches_of_a_cpu_hold_less_than_accelerators_need() -> None:

@@ -16,10 +16,10 @@ import numpy as np
 
 from bertjax.config import load_recipe
 from bertjax.input.batches import batch_spec
-from bertjax.parallel.host_memory import Temporaries, keep_freed_memory
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.plan.compiling import compile_stage
+from bertjax.runtime.host_memory import Temporaries, keep_freed_memory
 from bertjax.training.lowering import blueprint_on, lower_train_step
 from bertjax.training.metrics import StepMetrics
 from bertjax.training.optimizer import make_optimizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.search.records import Record, count_records, read_judgements, read_records
-from bertjax.text.documents import ReadCounts
+from bertjax.storage.utf8 import ReadCounts
 
 
 def records(*paths: Path, field: str | None = None) -> list[Record]:

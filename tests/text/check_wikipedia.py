@@ -33,9 +33,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bertjax.text import wikitemplates
-from bertjax.text.wikipedia import Dump, Page
-from bertjax.text.wikitext import paragraphs
+from bertjax.text.sources.wikipedia import templates as wikitemplates
+from bertjax.text.sources.wikipedia.dump import Dump, Page
+from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
 DROPPED_TAGS = """
     ref references math chem ce gallery timeline score imagemap hiero graph mapframe maplink inputbox categorytree

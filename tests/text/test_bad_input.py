@@ -18,11 +18,11 @@ import pytest
 import zstandard
 
 from bertjax.config import DataConfig
-from bertjax.text import lines, utf8
-from bertjax.text.documents import ReadCounts
+from bertjax.storage import lines, utf8
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.prepare import prepare
-from bertjax.text.sources import SourceFile, read_documents
-from bertjax.text.store import SPLITS, TokenStore
+from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.store.format import SPLITS, TokenStore
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
@@ -215,7 +215,7 @@ def test_an_xz_file_that_asks_for_too_much_memory_is_refused(tmp_path):
 
 PEAK = """
 import sys
-from bertjax.text.sources import SourceFile, read_documents
+from bertjax.text.sources.registry import SourceFile, read_documents
 def most():  # of this program; getrusage counts its parent's too
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = most()

@@ -7,10 +7,10 @@ import textwrap
 
 import pytest
 
-from bertjax.text import docs
-from bertjax.text.documents import ReadCounts
-from bertjax.text.prose import prose
-from bertjax.text.sources import digest, parse_source, read_documents, source_files
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources import docs
+from bertjax.text.sources.docs_prose import prose
+from bertjax.text.sources.registry import digest, parse_source, read_documents, source_files
 
 DOCSTRING = """Return the ``sum`` of the :class:`~package.Array` elements *along* an axis [1]_.
 
@@ -196,7 +196,7 @@ def test_an_installed_package_reads_as_prose():
     program = textwrap.dedent(
         """
         import hashlib, sys
-        from bertjax.text.sources import parse_source, read_documents, source_files
+        from bertjax.text.sources.registry import parse_source, read_documents, source_files
         texts = [d.text for f in source_files(parse_source("docs:optax,absl")) for d in read_documents(f)]
         assert "optax" not in sys.modules and "absl" not in sys.modules and "jax" not in sys.modules
         print(len(texts), sum(map(len, texts)), hashlib.sha256("\\n".join(texts).encode()).hexdigest())

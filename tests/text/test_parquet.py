@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bertjax.config import DataConfig
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text import corpus
 from bertjax.text.corpus import Corpus
-from bertjax.text.documents import ReadCounts
 from bertjax.text.prepare import prepare
-from bertjax.text.sources import SourceFile, parse_source, read_documents, source_files
+from bertjax.text.sources.registry import SourceFile, parse_source, read_documents, source_files
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 pa = pytest.importorskip("pyarrow")
@@ -108,7 +108,7 @@ def test_files_that_are_damaged_or_cut_off_are_refused(tmp_path, name):
 SWEEP = """
 import sys
 from bertjax.text.documents import ReadCounts
-from bertjax.text.sources import SourceFile, read_documents
+from bertjax.text.sources.registry import SourceFile, read_documents
 path, step, least = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 whole, refused = open(path, "rb").read(), 0
 for place in range(4, len(whole), step):
@@ -148,12 +148,12 @@ def test_bytes_that_are_no_utf8_are_replaced_if_they_are_few(tmp_path):
 
 
 def test_rows_too_large_to_hold_and_bombs_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.text.parquet.RECORD_CAP", 1 << 20)
+    monkeypatch.setattr("bertjax.text.sources.parquet.RECORD_CAP", 1 << 20)
     write_stream(tmp_path / "a.arrow", table(["One.", "x" * (1 << 20), "y" * ((1 << 20) + 1)]))
     assert "row 3: a text of more than 1 MiB" in refusal(tmp_path / "a.arrow")
     write_parquet(tmp_path / "a.parquet", table(["word " * 100_000 + str(n) for n in range(40)]), compression="zstd")
     assert len(texts(tmp_path / "a.parquet")) == 40
-    monkeypatch.setattr("bertjax.text.parquet.BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr("bertjax.text.sources.parquet.BOMB_BYTES", 1 << 20)
     assert "a decompression bomb? It has 19 MiB in a file of " in refusal(tmp_path / "a.parquet")
 
 
@@ -166,7 +166,7 @@ def test_without_pyarrow_it_says_how_to_get_it(tmp_path, monkeypatch):
 
 PEAK = """
 import sys
-from bertjax.text.sources import SourceFile, read_documents
+from bertjax.text.sources.registry import SourceFile, read_documents
 import pyarrow.parquet
 def most():  # of this program; getrusage counts its parent's too
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -22,7 +22,7 @@ from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare, prepare_share, summary
 from bertjax.text.sentences import split_sentences
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.text import sentences
-from bertjax.text.sentences import SENTENCE_CAP, UNMARKED_CAP, cut_at_spaces, split_sentences
-from bertjax.text.sources import SourceFile, read_documents
-from bertjax.text.terminators import SENTENCE_TERMINAL, SPACED, UNSPACED
+from bertjax.text.sentences import (
+    SENTENCE_CAP,
+    SENTENCE_TERMINAL,
+    SPACED,
+    UNMARKED_CAP,
+    UNSPACED,
+    cut_at_spaces,
+    split_sentences,
+)
+from bertjax.text.sources.registry import SourceFile, read_documents
 
 # `|` is where a sentence ends
 HARD = """

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.text.store import BLOCK_BYTES, TokenStore, token_dtype
-from bertjax.text.store_writer import ShardWriter, write_store
+from bertjax.text.store.format import BLOCK_BYTES, TokenStore, token_dtype
+from bertjax.text.store.writer import ShardWriter, write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

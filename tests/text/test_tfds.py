@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from bertjax.config import DataConfig
-from bertjax.text import tfds
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus
-from bertjax.text.documents import ReadCounts
 from bertjax.text.prepare import prepare
-from bertjax.text.sources import parse_source, read_documents, source_files
-from bertjax.text.store import TokenStore
+from bertjax.text.sources import tfds
+from bertjax.text.sources.registry import parse_source, read_documents, source_files
+from bertjax.text.store.format import TokenStore
 
 DOCUMENTS = [f"Document {n}. It has a second sentence.\n\nAnd a paragraph about number {n * n}." for n in range(300)]
 

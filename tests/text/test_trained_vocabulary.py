@@ -11,7 +11,7 @@ from small_corpus import changed, content, generated_text
 from bertjax.text import trained_vocabulary
 from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules

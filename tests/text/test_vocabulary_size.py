@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertjax.config import DataConfig
-from bertjax.text.vocabulary_size import vocabulary_size
+from bertjax.text.trained_vocabulary import vocabulary_size
 
 
 def test_it_is_the_files_if_that_can_be_read(tmp_path: Path) -> None:

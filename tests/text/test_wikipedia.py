@@ -13,14 +13,16 @@ import pytest
 import zstandard
 
 from bertjax.config import DataConfig
-from bertjax.text import corpus, multistream, wikipedia
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text import corpus
 from bertjax.text.corpus import Corpus
-from bertjax.text.documents import ReadCounts
-from bertjax.text.multistream import cut_at, is_multistream
 from bertjax.text.prepare import prepare
-from bertjax.text.sources import SourceFile, parse_source, read_documents, require_documents, source_files
-from bertjax.text.store import SPLITS, TokenStore
-from bertjax.text.wikipedia import Dump
+from bertjax.text.sources.registry import SourceFile, parse_source, read_documents, require_documents, source_files
+from bertjax.text.sources.wikipedia import dump as wikipedia
+from bertjax.text.sources.wikipedia import multistream
+from bertjax.text.sources.wikipedia.dump import Dump
+from bertjax.text.sources.wikipedia.multistream import cut_at, is_multistream
+from bertjax.text.store.format import SPLITS, TokenStore
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 NAMESPACES = {-2: "Medium", 0: "", 1: "Diskussion", 6: "Datei", 10: "Vorlage", 14: "Kategorie", 828: "Modul"}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.text.wikilinks import Names
-from bertjax.text.wikitext import paragraphs
+from bertjax.text.sources.wikipedia.links import Names
+from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
 GERMAN = Names.of(["Medium", "Datei", "Kategorie"])
 CONTROL = re.compile("[\x00-\x08\x0e-\x1f]")

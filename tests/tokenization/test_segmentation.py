@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.prepare import prepare
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

@@ -21,9 +21,9 @@ import numpy as np
 from bertjax.config import Config, load_recipe, override
 from bertjax.input.feed import open_feed
 from bertjax.input.training_data import open_training_data
-from bertjax.parallel.processes import join
 from bertjax.parallel.sharding import local_rows, place, to_global
-from bertjax.text.progress import no_progress
+from bertjax.runtime.processes import join
+from bertjax.storage.progress import no_progress
 from bertjax.training.checkpoint import Checkpoints, named_arrays
 from bertjax.training.job import Job, assemble, preflight
 from bertjax.training.stages import stages_of

@@ -7,11 +7,11 @@ import pytest
 from small_training import Training
 
 from bertjax.config import DataConfig, MeshConfig, ModelConfig, OptimizerConfig
-from bertjax.convert.huggingface import huggingface_config
-from bertjax.convert.huggingface_names import to_huggingface_tensors
+from bertjax.convert.huggingface.exporter import huggingface_config
+from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.input.batches import PairBatches
 from bertjax.text.prepare import prepare
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 
 STEPS, ROWS = 200, 16
 DATA = DataConfig(sources=("docs:optax,flax",), vocab_size=1000, sequence_length=48, max_predictions=8, held_out=0.1)

@@ -23,7 +23,7 @@ from bertjax.config import DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.input.batches import PairBatches
 from bertjax.model.bert import abstract_bert, bind
 from bertjax.text.prepare import prepare
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even

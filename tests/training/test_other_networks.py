@@ -13,8 +13,8 @@ from tiny_runs import command, finish, write_recipe
 
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.foreign import ForeignModel
-from bertjax.convert.huggingface_import import read_huggingface
-from bertjax.convert.tensorflow_checkpoint import export_tensorflow, read_tensorflow
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.tf1.checkpoint import export_tensorflow, read_tensorflow
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import curves, read_metrics

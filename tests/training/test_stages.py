@@ -28,7 +28,7 @@ from bertjax.config import (
 from bertjax.input.batches import PairBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.text.store import TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer

@@ -12,7 +12,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from bertjax.training.files import replace_text
+from bertjax.storage.files import replace_text
 from bertjax.training.telemetry import JsonlWriter, Telemetry, TensorBoardWriter, curves, open_telemetry, read_metrics
 
 

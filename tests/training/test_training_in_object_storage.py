@@ -10,9 +10,9 @@ from several_processes import Group, as_keys
 from tiny_runs import command, digests, write_recipe
 
 from bertjax.__main__ import main
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.model_card import CARD_FILE
-from bertjax.text.remote import RemotePath, remote_files
+from bertjax.storage.remote import RemotePath, remote_files
 from bertjax.training.checkpoint import Checkpoints
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics

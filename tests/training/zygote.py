@@ -16,7 +16,7 @@ def main() -> None:
     # Importing starts no threads and no devices; a fork would not survive either.
     import bertjax.cli.pretrain
     import bertjax.cli.use  # noqa: F401
-    import bertjax.text.tensorflow as own
+    import bertjax.storage.lean_import as own
 
     own.import_tensorflow()
     import tensorboardX  # noqa: F401

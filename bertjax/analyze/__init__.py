@@ -1,1 +1,0 @@
-"""Floor 6: what a trained model says."""

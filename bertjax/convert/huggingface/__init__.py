@@ -1,0 +1,1 @@
+"""Hugging Face's layout: weights, config and tokenizer in both directions."""

@@ -1,0 +1,1 @@
+"""ONNX: the encoder as a graph that onnxruntime executes."""

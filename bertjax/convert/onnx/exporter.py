@@ -1,0 +1,88 @@
+"""Export to a folder with `model.onnx`, and all that is needed to give text to it: tokenizer and config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bertjax
+from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
+from bertjax.convert.huggingface.exporter import as_json, model_config, tokenizer_texts, write_texts
+from bertjax.convert.huggingface.names import tensors_of
+from bertjax.convert.model_card import CARD_FILE, part_card
+from bertjax.convert.onnx.card import HEAD_OUTPUTS, HIDDEN, VECTOR, head_use, vector_use
+from bertjax.convert.sentence_transformers import bare_tensors, encoder_config
+from bertjax.model.pooling import Pooling, check_vectors
+from bertjax.storage.remote import Place, place_of
+from bertjax.tokenization.byte_level import MERGES_FILE
+from bertjax.tokenization.loading import VOCABULARY_FILES
+from bertjax.training.run_directory import TrainedModel
+
+MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
+
+# A protobuf message ends at 2 GiB; weights of a larger model lie in a file beside it.
+_LARGEST_MESSAGE = (2 << 30) - (16 << 20)
+_TEXTS = ("config.json", "tokenizer.json", "tokenizer_config.json", CARD_FILE, *VOCABULARY_FILES, MERGES_FILE)
+
+
+def export_onnx(
+    model: TrainedModel, directory: str | Place, pooling: Pooling = "none", normalize: bool = False
+) -> Place:
+    """Write the model, and return the folder; the same model gives the same bytes.
+
+    Of a model that was fine-tuned with a head the outputs are those of `onnx_graph.add_head`. Of any other, or with a
+    pooling, they are of the encoder: `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch,
+    D], float32. The folder appears whole or not at all (in object storage: it is whole if it has its card); an earlier
+    export there is replaced. Raises ValueError if anything else is there, and ModuleNotFoundError where onnx is not
+    installed.
+    """
+    tensors_of(model.config.model)
+    check_vectors(model.config.model, pooling, "last")
+    if normalize and pooling == "none":
+        raise ValueError("--normalize scales a text's vector; choose one with --pooling")
+    target = folder_of(directory)
+    weights = DATA_FILE if (target / DATA_FILE).exists() else MODEL_FILE
+    refuse_to_lose(target, (*_TEXTS, MODEL_FILE, DATA_FILE), weights)
+    headed = gives_logits(model, pooling)
+    use = head_use(model) if headed else vector_use(model, pooling, normalize)
+    with written_whole(target, last=CARD_FILE) as partial:
+        weights = _write_model(model, partial, pooling, normalize)
+        write_texts(
+            partial,
+            {
+                "config.json": as_json(model_config(model) if headed else encoder_config(model)),
+                **tokenizer_texts(model.tokenizer, model.max_length),
+                CARD_FILE: part_card(model, "onnx", use, weights, headed),
+            },
+        )
+    return place_of(str(directory))
+
+
+def gives_logits(model: TrainedModel, pooling: Pooling) -> bool:
+    """Whether an export ends in the logits of a head, and not in vectors."""
+    return pooling == "none" and model.config.model.head in HEAD_OUTPUTS
+
+
+def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> Path:
+    """Write the graph, checked by onnx; returns the file that holds the weights."""
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("ONNX needs its package: pip install 'bertjax[onnx]'") from None
+    from bertjax.convert.onnx.graph import Graph, add_encoder, add_head, add_pooling
+
+    tensors, config = bare_tensors(model), model.config.model
+    graph = Graph()
+    hidden = add_encoder(graph, tensors, config)
+    if gives_logits(model, pooling):
+        add_head(graph, tensors, hidden, config.head)
+    else:
+        graph.output(hidden, HIDDEN, ("batch", "length", config.hidden_size))
+    if pooling != "none":
+        vector = add_pooling(graph, tensors, hidden, pooling, normalize)
+        graph.output(vector, VECTOR, ("batch", config.hidden_size))
+    made = graph.model("bertjax", bertjax.__version__)
+    large = sum(x.nbytes for x in tensors.values()) > _LARGEST_MESSAGE
+    path = folder / MODEL_FILE
+    onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
+    onnx.checker.check_model(str(path), full_check=True)
+    return folder / DATA_FILE if large else path

@@ -1,0 +1,1 @@
+"""google-research/bert's TensorFlow 1 checkpoints in both directions."""

@@ -1,0 +1,197 @@
+"""TensorFlow 1 checkpoints in the layout of google-research/bert, read and written.
+
+bert_config.json   vocab.txt   bert_model.ckpt.index   bert_model.ckpt.data-00000-of-00001
+
+TensorFlow reads and writes them itself, and checks the CRC of every tensor. Nothing of a graph is loaded or run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.config import ModelConfig
+from bertjax.convert.folder import folder_of, written_whole
+from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
+from bertjax.convert.huggingface.exporter import huggingface_config
+from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
+from bertjax.model.bert import Params
+from bertjax.storage.lean_import import import_tensorflow
+from bertjax.storage.remote import Place, place_of
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.training.run_directory import TrainedModel
+
+CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+STEP = "global_step"
+_OF_BERT, _SLOTS = ("bert/", "cls/"), ("/adam_m", "/adam_v")
+_NO_WORDS = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
+_LAYER_NORM_EPS = 1e-12  # is written into modeling.py
+
+# Since 2018 the "gelu" of google-research/bert has been the tanh form; the very first checkpoints had the erf form, and
+# Hugging Face reads them all as erf.
+ACTIVATIONS = {"gelu": "gelu_tanh"}
+
+
+@dataclass(frozen=True)
+class AdamSlots:
+    """The optimizer's state in a checkpoint, in our layout: parameters' trees of NumPy float32, and the step."""
+
+    mu: Params
+    nu: Params
+    step: int
+
+
+def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> ForeignModel:
+    """Read a folder with `bert_config.json`, `vocab.txt` and one checkpoint.
+
+    The layout does not say whether text is lower-cased; `lowercase` None takes it from the vocabulary, which is cased
+    if a token of it has a capital letter. Raises ValueError naming the file and what is wrong with it, and
+    ModuleNotFoundError where TensorFlow is not installed.
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise ValueError(f"tf1:{folder}: no such folder")
+    config, tokens = _config_and_vocabulary(folder)
+    told = "as asked for" if lowercase is not None else "as the vocabulary suggests"
+    if lowercase is None:
+        lowercase = suggests_lowercase(tokens)
+    rules = TextRules(lowercase, lowercase)
+    tokenizer = WordPiece(tokens.tokens, rules, origin=f"vocabulary {folder / VOCABULARY_FILE}")
+    arrays = read_arrays(folder)
+    tensors = from_tensorflow(arrays, their_shapes(config))
+    known = {tensorflow_name(name) for name in tensors}
+    beyond = [name for name in arrays if name.startswith(_OF_BERT) and not name.endswith(_SLOTS) and name not in known]
+    if beyond:
+        raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
+    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {told}"]
+    return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
+
+
+def suggests_lowercase(vocabulary: WordPiece) -> bool:
+    """Whether none of a vocabulary's words has a capital letter."""
+    return not any(token.lower() != token for token in vocabulary.tokens if not token.startswith(_NO_WORDS))
+
+
+def read_adam_slots(directory: str | Path) -> AdamSlots:
+    """Adam's moments and the step of a checkpoint that was not stripped of them.
+
+    Raises ValueError if a parameter has none.
+    """
+    folder = Path(directory)
+    config, tokens = _config_and_vocabulary(folder)
+    config = replace(config, vocab_size=tokens.vocab_size)
+    arrays = read_arrays(folder)
+    moments = []
+    for slot in _SLOTS:
+        of_slot = {name.removesuffix(slot): array for name, array in arrays.items() if name.endswith(slot)}
+        try:
+            moments.append(from_huggingface_tensors(from_tensorflow(of_slot, their_shapes(config)), config))
+        except ValueError as error:
+            raise ValueError(f"tf1:{folder}: its Adam slots {slot} are not complete: {error}") from None
+    return AdamSlots(*moments, step=int(arrays[STEP]))
+
+
+def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
+    """Every array of a folder's checkpoint, by its name there. Raises ValueError if it cannot be read."""
+    return _read_arrays(_prefix(Path(directory)))
+
+
+def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
+    """Write a run's model for google-research/bert: its weights bit for bit, without moments; returns the folder.
+
+    The folder appears whole or not at all, and is read back before it does. Raises ValueError if it exists, and
+    ModuleNotFoundError where TensorFlow is not installed.
+    """
+    target = folder_of(directory)
+    if target.exists():
+        raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
+    if not isinstance(model.tokenizer, WordPiece):
+        raise ValueError(
+            f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
+            "alone; export to huggingface"
+        )
+    if model.tokenizer.rules.unknown != "words":
+        raise ValueError("data.unknown='characters': google-research/bert has no such rule; export to huggingface")
+    arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
+    arrays[STEP] = np.asarray(model.step, np.int64)
+    config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
+    with written_whole(target, last=CONFIG_FILE) as partial:
+        _write_arrays(partial / PREFIX, arrays)
+        (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
+        (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])
+        found = _read_arrays(partial / PREFIX)
+        assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
+    return place_of(str(directory))
+
+
+def _config(model: TrainedModel) -> dict[str, Any]:
+    """`bert_config.json`. Raises ValueError for a network that google-research/bert does not compute."""
+    if model.kind:
+        raise ValueError(
+            f"model.head={model.config.model.head!r}: google-research/bert has no name for the head of a task; export "
+            "to another format, or the run that it was fine-tuned from"
+        )
+    config = huggingface_config(model.config.model, model.tokenizer.pad_id)
+    keys = ("architectures", "model_type", "pad_token_id", "tie_word_embeddings", "dtype", "layer_norm_eps")
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    if model.config.model.hidden_act not in names:
+        raise ValueError(
+            f"model.hidden_act={model.config.model.hidden_act!r}: google-research/bert computes gelu in its tanh form "
+            "alone; train with model.hidden_act=gelu_tanh to export there, or export to huggingface"
+        )
+    if model.config.model.causal:
+        raise ValueError("model.causal=True: google-research/bert's attention sees both sides; export to huggingface")
+    if model.config.model.layer_norm_eps != _LAYER_NORM_EPS:
+        raise ValueError(
+            f"model.layer_norm_eps={model.config.model.layer_norm_eps}: google-research/bert computes with "
+            f"{_LAYER_NORM_EPS} alone; export to huggingface"
+        )
+    return {k: v for k, v in config.items() if k not in keys} | {"hidden_act": names[model.config.model.hidden_act]}
+
+
+def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
+    """The network, and the tokens under switches that are yet to be found out."""
+    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
+    tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
+    assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
+    return config, tokens
+
+
+def _prefix(folder: Path) -> Path:
+    """The one checkpoint of a folder, the newest step if they are numbered."""
+    found = [path.with_suffix("") for path in folder.glob("*.ckpt*.index")]
+    steps = {path: re.search(r"-(\d+)$", path.name) for path in found}
+    if not found:
+        raise ValueError(f"tf1:{folder}: no checkpoint there (bert_model.ckpt.index)")
+    if len(found) > 1 and not all(steps.values()):
+        raise ValueError(f"tf1:{folder}: several checkpoints ({', '.join(sorted(p.name for p in found))}); leave one")
+    return max(found, key=lambda path: int(steps[path][1]) if steps[path] else 0)
+
+
+def _read_arrays(prefix: Path) -> dict[str, np.ndarray]:
+    tf = import_tensorflow(required=True)
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, IndexError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"checkpoint {prefix}: cannot be read, or is damaged: {str(error).splitlines()[0]}") from None
+
+
+def _write_arrays(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    tf = import_tensorflow(required=True)
+    with tf.device("CPU"):
+        tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=list(arrays),
+            shape_and_slices=[""] * len(arrays),
+            tensors=[tf.constant(array) for array in arrays.values()],
+        )

@@ -1,0 +1,1 @@
+"""Records made for google-research/bert, read as they are."""

@@ -1,0 +1,105 @@
+"""Batch k as a pure function of (records, seed, k): which records it has, and their rows.
+
+Rows and masks were drawn when the records were made; what is left to a run is their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import batch_spec, rows_of_batch
+from bertjax.input.pair_rows import Vocabulary
+from bertjax.input.randomness import derive_key, permute
+from bertjax.input.tfrecords.files import contents, damaged, read_frames
+from bertjax.input.tfrecords.index import RecordFile
+from bertjax.input.tfrecords.rows import Name, RowShape, Segments, parse, rows_of, text_of
+
+_AT_A_TIME = 1 << 10  # rows, where many are read for their text
+
+
+@dataclass(frozen=True)
+class RecordView:
+    """Some records of some files, as one sequence of rows of one size."""
+
+    files: tuple[RecordFile, ...]
+    chosen: tuple[np.ndarray, ...]  # int64, of each file
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self.files else 0
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([len(chosen) for chosen in self.chosen])
+
+    @cached_property
+    def _records(self) -> np.ndarray:
+        return np.concatenate(self.chosen)
+
+    def read(self, numbers: np.ndarray) -> tuple[list[bytes], Name]:
+        """The contents of records by their numbers, int64 [n], checked, and what to call each of them.
+
+        Raises ValueError naming file and record if one is damaged, or not what it was when its place was found.
+        """
+        home, record = np.searchsorted(self._ends, numbers, side="right"), self._records[numbers]
+        frames = [b""] * len(numbers)
+        for file in np.unique(home).tolist():
+            rows = np.flatnonzero(home == file)
+            begin = self.files[file].edges[record[rows]].tolist()
+            end = self.files[file].edges[record[rows] + 1].tolist()
+            for row, frame in zip(rows.tolist(), read_frames(self.files[file].path, begin, end), strict=True):
+                frames[row] = frame
+
+        def name(n: int) -> str:
+            return f"{self.files[home[n]].name}, record {record[n]}"
+
+        for n in damaged(frames):
+            raise ValueError(f"{name(n)}: damaged (CRC-32C), or changed since this run began; get the file again")
+        return contents(frames), name
+
+
+class RecordBatches:
+    """The rows of a run over some records, as `bertjax.input.batches.PairBatches` has them over text.
+
+    Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of records, each of which an
+    epoch has once. Safe to use from many threads.
+    """
+
+    shares = None
+
+    def __init__(self, view: RecordView, vocabulary: Vocabulary, data: DataConfig, seed: int) -> None:
+        self._view, self._vocabulary, self._data, self._seed = view, vocabulary, data, seed
+        self.rows_per_epoch = len(view)
+
+    def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Batch `step` of the run, or some of its rows: a slice or an int array of rows within the global batch.
+
+        Raises ValueError as `rows_of_batch` does, and for a record that is damaged or cannot be.
+        """
+        return self.rows(rows_of_batch(step, global_batch_size, rows))
+
+    def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
+        if not len(numbers):
+            return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
+        epochs, places = np.divmod(np.asarray(numbers, np.int64), self.rows_per_epoch)
+        chosen = np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            key = derive_key(self._seed, "records", epoch)
+            chosen[epochs == epoch] = permute(places[epochs == epoch], self.rows_per_epoch, key)
+        records, name = self._view.read(chosen)
+        return rows_of(parse(records, RowShape.of(self._data), name), self._vocabulary, name)
+
+    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+        """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
+        return batch_spec(self._data, batch_size)
+
+    def texts(self, most: int) -> Iterator[Segments]:
+        """What at most that many rows of the first epoch say, in parts."""
+        stop = min(most, self.rows_per_epoch)
+        for first in range(0, stop, _AT_A_TIME):
+            yield text_of(self.rows(np.arange(first, min(first + _AT_A_TIME, stop))), self._vocabulary)

@@ -1,0 +1,191 @@
+"""The source kind `tfrecord`: google-research/bert's pretraining records, which train as they are.
+
+Each stage of a run reads the records whose rows have its size, so that a run may begin with short rows and end with
+long ones. Every epoch has all of them once, but for a share that is held out by a hash of a record's content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.pair_rows import Vocabulary
+from bertjax.input.tfrecords.batches import RecordBatches, RecordView
+from bertjax.input.tfrecords.files import scan
+from bertjax.input.tfrecords.index import RecordFile, indexed
+from bertjax.input.tfrecords.rows import RowShape, Segments, parse, require_special_tokens, rows_of, shape_of
+from bertjax.storage.lines import read_chunks
+from bertjax.storage.progress import Progress
+from bertjax.storage.remote import is_remote, place_of
+from bertjax.text.corpus import Corpus, fingerprint
+from bertjax.text.sources.registry import TFRECORD, parse_source, source_files
+from bertjax.text.store.format import SPLITS, Split
+from bertjax.text.trained_vocabulary import load_vocabulary
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+
+ORDER_VERSION = 1  # of what becomes of the records' order; a change makes other runs
+TEXT_RECORDS = 1 << 14  # held-out records of each size that are read for their text: a million tokens or more
+_FIRST_RECORDS = 16  # of each file, looked at before anything else is done
+
+_DRAWN_ALREADY = (
+    "weights",
+    "temperature",
+    "rows",
+    "packing",
+    "predict",
+    "mask_probability",
+    "keep_share",
+    "random_share",
+    "short_sequence_probability",
+    "whole_word_masking",
+)
+
+
+def are_records(data: DataConfig) -> bool:
+    """Whether the sources are pretraining records; some must be then all must be, as `Records.open` demands."""
+    return any(parse_source(source).kind == TFRECORD for source in data.sources)
+
+
+class Records:
+    """All records of a run's sources: what `bertjax.input.training_data.TrainingData` asks for."""
+
+    def __init__(self, files: Sequence[RecordFile], tokenizer: Tokenizer, data: DataConfig, fingerprint: str) -> None:
+        self._files, self._data = tuple(files), data
+        self.name = f"records {', '.join(data.sources)}"
+        self.tokenizer, self.fingerprint = tokenizer, fingerprint
+
+    @classmethod
+    def open(cls, stages: Sequence[DataConfig], progress: Progress) -> Records:
+        """Find, check and index the records of a run's stages, each of which reads those whose rows have its size.
+
+        Raises ValueError if the sources are not all records, if something is asked of their rows that was decided when
+        they were made, if a file has rows that no stage reads or the other way round, or of another vocabulary than
+        `data.vocab`, and for damaged files; OSError if the disk is full.
+        """
+        data = stages[0]
+        _require_records_only(data)
+        _require_local(data)
+        tokenizer = load_vocabulary(place_of(data.vocab), TextRules.of(data))
+        sources = tuple(parse_source(source) for source in data.sources)
+        # Before all of it is read: what is wrong with the first records is wrong with the rest.
+        paths = [file.path for source in sources for file in source_files(source)]
+        shapes = {path: shape for path in paths if (shape := _first_shape(path, tokenizer))}
+        _require_sizes(shapes, stages)
+        corpus = Corpus.of_sources(sources, data.root)
+        order = [digest for group in corpus.digests for digest in group]
+        made_of = fingerprint({"records": order, "version": ORDER_VERSION})
+        records = cls(indexed(corpus, shapes, data, progress), tokenizer, data, made_of)
+        for stage in stages:
+            records._require_both_splits(RowShape.of(stage))
+        return records
+
+    def train(self, data: DataConfig, seed: int) -> RecordBatches:
+        """The rows of a stage."""
+        return RecordBatches(self._view("train", RowShape.of(data)), self.tokenizer, data, seed)
+
+    def held_out(self, data: DataConfig, seed: int) -> dict[str, RecordBatches]:
+        """The held-out rows of a stage's size, and those of each source that has some if there are several."""
+        views = {"eval": self._view("held_out", RowShape.of(data))}
+        if len(data.sources) > 1:
+            of_source = {n: self._view("held_out", RowShape.of(data), n) for n in range(len(data.sources))}
+            views |= {f"eval/source_{n}": view for n, view in of_source.items() if len(view)}
+        return {name: RecordBatches(view, self.tokenizer, data, seed) for name, view in views.items()}
+
+    def held_out_text(self) -> Segments:
+        """The segments of held-out records, `TEXT_RECORDS` of each size at most, without masks."""
+        parts: list[Segments] = []
+        for shape in self._shapes:
+            data = replace(self._data, sequence_length=shape.tokens, max_predictions=shape.predictions)
+            batches = RecordBatches(self._view("held_out", shape), self.tokenizer, data, seed=0)
+            parts += batches.texts(TEXT_RECORDS)
+        return Segments(np.concatenate([p.ids for p in parts]), np.concatenate([p.lengths for p in parts]))
+
+    def size(self, split: Split) -> str:
+        """How much there is, for people."""
+        return "; ".join(f"{len(self._view(split, shape)):,} records of {shape}" for shape in self._shapes)
+
+    @property
+    def _shapes(self) -> list[RowShape]:
+        return sorted({file.shape for file in self._files})
+
+    def _require_both_splits(self, shape: RowShape) -> None:
+        train, held_out = (len(self._view(split, shape)) for split in SPLITS)
+        if not train or not held_out:
+            raise ValueError(
+                f"data.held_out={self._data.held_out} leaves {held_out:,} of {train + held_out:,} records of {shape} "
+                f"for evaluation and {train:,} for training; give another share, or more records"
+            )
+
+    def _view(self, split: Split, shape: RowShape, source: int | None = None) -> RecordView:
+        """The records of a split whose rows have a size, of all sources or of one."""
+        files = tuple(file for file in self._files if file.shape == shape and source in (None, file.source))
+        share, is_held = self._data.held_out, split == "held_out"
+        return RecordView(files, tuple(np.flatnonzero((file.draws < share) == is_held) for file in files))
+
+
+def _require_records_only(data: DataConfig) -> None:
+    text = [source for source in data.sources if parse_source(source).kind != TFRECORD]
+    if text:
+        raise ValueError(
+            f"data.sources has {', '.join(text)} beside {TFRECORD} sources; records are rows already and text is not: "
+            "train on one of them, and then on the other with --init-from"
+        )
+    if not data.vocab:
+        raise ValueError(
+            f"data.vocab is empty; {TFRECORD} sources hold ids: give the vocab.txt that the records were made with"
+        )
+    usual = DataConfig()
+    for key in _DRAWN_ALREADY:
+        if getattr(data, key) != getattr(usual, key):
+            raise ValueError(
+                f"data.{key}={getattr(data, key)!r}: the rows and masks of {TFRECORD} sources were drawn when the "
+                f"records were made, and train as they are; leave it at {getattr(usual, key)!r}"
+            )
+
+
+def _first_shape(path: str, vocabulary: Vocabulary) -> RowShape | None:
+    """The size of a file's rows by its first records, which must be of the vocabulary; None if it has none."""
+    for _, records in scan(read_chunks(path, path), path):
+        first = records[:_FIRST_RECORDS]
+        if not first:
+            continue
+
+        def name(n: int) -> str:
+            return f"{path}, record {n}"
+
+        shape = shape_of(first[0], name(0))
+        require_special_tokens(rows_of(parse(first, shape, name), vocabulary, name), vocabulary, name)
+        return shape
+    return None
+
+
+def _require_local(data: DataConfig) -> None:
+    """Raise ValueError for what is not on this machine: a batch is a read of many places, which takes a disk."""
+    for key, place in (("data.root", data.root), *(("data.sources", source) for source in data.sources)):
+        if is_remote(place):
+            raise ValueError(f"{key}={place}: records are read from disks alone; copy them to one, or mount the bucket")
+
+
+def _require_sizes(shapes: Mapping[str, RowShape], stages: Sequence[DataConfig]) -> None:
+    """Raise ValueError unless every file is for a stage, and there is a file for every stage."""
+    rooms = ["data", *(f"stages.{number}" for number in range(len(stages) - 1))]
+    wanted = [RowShape.of(data) for data in stages]
+    keys = [
+        f"{room}.sequence_length={shape.tokens}, {room}.max_predictions={shape.predictions}"
+        for room, shape in zip(rooms, wanted, strict=True)
+    ]
+    for path, shape in shapes.items():
+        if shape not in wanted:
+            raise ValueError(
+                f"{path}: its rows have {shape}, the run's {'; '.join(keys)}: set these to what the records have, or "
+                "leave the file out of data.sources"
+            )
+    for key, shape in zip(keys, wanted, strict=True):
+        if shape not in shapes.values():
+            raise ValueError(
+                f"{key}: data.sources has no such records, but of {', '.join(sorted(map(str, set(shapes.values()))))}; "
+                "give some, or set these keys to what there is"
+            )

@@ -1,0 +1,198 @@
+"""What a pretraining record of google-research/bert holds, and the row of a batch that it is.
+
+Its create_pretraining_data.py writes a tf.train.Example a row: ids, mask, segments; what is hidden where, its masks
+drawn once and for all; the next-sentence label. Our rows are the same numbers under other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.pair_rows import Vocabulary, label_pairs
+from bertjax.storage.lean_import import import_tensorflow
+from bertjax.text.ragged import places_in
+
+Name = Callable[[int], str]  # of record n of those that are read, for messages
+
+_OF_TOKENS = ("input_ids", "input_mask", "segment_ids")
+_OF_PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+_LABEL = "next_sentence_labels"
+_FEATURES = (*_OF_TOKENS, *_OF_PREDICTIONS, _LABEL)
+_LEAST_HIDDEN = 10  # tokens; that none of these is shown as [MASK], at 80 % each, has a chance of 1e-7
+
+
+class RowShape(NamedTuple):
+    """The sizes of a row."""
+
+    tokens: int
+    predictions: int
+
+    @classmethod
+    def of(cls, data: DataConfig) -> RowShape:
+        """The sizes that a config asks for."""
+        return cls(data.sequence_length, data.max_predictions)
+
+    def __str__(self) -> str:
+        return f"{self.tokens} tokens and {self.predictions} predictions"
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of rows one after another, as a split of the token store shows its sentences."""
+
+    ids: np.ndarray  # int32 [tokens]
+    lengths: np.ndarray  # int64 [segments], none of them 0
+
+    @property
+    def num_sentences(self) -> int:
+        """How many segments there are."""
+        return len(self.lengths)
+
+    @cached_property
+    def sentence_offsets(self) -> np.ndarray:
+        """int64 [segments + 1]: the token at which each segment starts."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of ranges [start, start + length), concatenated in order: int32 [sum of lengths]."""
+        return self.ids[places_in(starts, lengths)]
+
+
+def shape_of(record: bytes, name: str) -> RowShape:
+    """The sizes of a record's row.
+
+    Raises ValueError for what is no tf.train.Example, or lacks a feature, or has features that do not fit together;
+    ModuleNotFoundError where TensorFlow is missing.
+    """
+    tf = _tensorflow()
+    any_length = {key: tf.io.FixedLenSequenceFeature([], _dtype(tf, key), allow_missing=True) for key in _FEATURES}
+    try:
+        sizes = {key: len(values) for key, values in tf.io.parse_single_example(record, any_length).items()}
+    except tf.errors.InvalidArgumentError as error:
+        why = error.message.partition("}} ")[2].partition(", value:")[0].partition(" [Op:")[0]
+        raise ValueError(f"{name}: not a record of create_pretraining_data.py ({why})") from None
+    if missing := [key for key in _FEATURES if not sizes[key]]:
+        raise ValueError(
+            f"{name}: no feature {', '.join(missing)}; create_pretraining_data.py of google-research/bert writes "
+            f"{', '.join(_FEATURES)}"
+        )
+    shape = RowShape(sizes["input_ids"], sizes["masked_lm_ids"])
+    for key in _FEATURES:
+        if sizes[key] != _size(key, shape):
+            raise ValueError(f"{name}: {key} has {sizes[key]} values, in a row of {shape} it needs {_size(key, shape)}")
+    return shape
+
+
+def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np.ndarray]:
+    """The features of B records by name, int64 and float32 [B, n].
+
+    Raises ValueError naming the first record that is of another shape, and as `shape_of` does.
+    """
+    tf = _tensorflow()
+    features = {key: tf.io.FixedLenFeature([_size(key, shape)], _dtype(tf, key)) for key in _FEATURES}
+    try:
+        return {key: values.numpy() for key, values in tf.io.parse_example(list(records), features).items()}
+    except tf.errors.InvalidArgumentError:
+        for number, record in enumerate(records):
+            if (found := shape_of(record, name(number))) != shape:
+                raise ValueError(
+                    f"{name(number)}: a row of {found}, in a file that begins with one of {shape}; "
+                    "give records of each size in files of their own"
+                ) from None
+        raise
+
+
+def rows_of(features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> dict[str, np.ndarray]:
+    """The rows of B records, as the arrays that `bertjax.input.batches.batch_spec` describes.
+
+    Raises ValueError naming the record, the feature and its value for one that no row can have.
+    """
+    _require_possible(features, vocabulary, name)
+    ids, mask, segments = (features[key].astype(np.int32) for key in _OF_TOKENS)
+    return {
+        "input_ids": np.where(mask > 0, ids, np.int32(vocabulary.pad_id)),
+        "token_type_ids": segments,
+        "sequence_ids": mask,
+        "mlm_positions": features["masked_lm_positions"].astype(np.int32),
+        "mlm_labels": features["masked_lm_ids"].astype(np.int32),
+        "mlm_weights": features["masked_lm_weights"],
+    } | label_pairs(features[_LABEL][:, 0] > 0)
+
+
+def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> None:
+    """Refuse records of another vocabulary: raise ValueError unless [CLS], [SEP] and [MASK] stand where they must."""
+    ids, mask = rows["input_ids"], rows["sequence_ids"]
+    last = np.maximum(mask.sum(axis=1) - 1, 0)
+    for place, wanted, token in ((0 * last, vocabulary.cls_id, "[CLS]"), (last, vocabulary.sep_id, "[SEP]")):
+        found = ids[np.arange(len(ids)), place]
+        for number in np.flatnonzero(found != wanted).tolist():
+            raise ValueError(
+                f"{name(number)}: input_ids[{place[number]}]={found[number]} is to be {token}, "
+                f"in data.vocab {wanted}; give the vocab.txt that the records were made with"
+            )
+    shown = np.take_along_axis(ids, rows["mlm_positions"], axis=1)[rows["mlm_weights"] > 0]
+    if len(shown) >= _LEAST_HIDDEN and vocabulary.mask_id not in shown:
+        raise ValueError(
+            f"{name(0)}: of the {len(shown)} tokens hidden here and in the records behind it none is shown as [MASK], "
+            f"in data.vocab {vocabulary.mask_id}; give the vocab.txt that the records were made with"
+        )
+
+
+def text_of(rows: dict[str, np.ndarray], vocabulary: Vocabulary) -> Segments:
+    """What rows of sentence pairs say: their segments without special tokens, nothing hidden."""
+    ids, segments = rows["input_ids"].copy(), rows["token_type_ids"]
+    row, slot = np.nonzero(rows["mlm_weights"])
+    ids[row, rows["mlm_positions"][row, slot]] = rows["mlm_labels"][row, slot]
+    is_text = (rows["sequence_ids"] > 0) & (ids != vocabulary.cls_id) & (ids != vocabulary.sep_id)
+    of_segment = (2 * np.arange(len(ids))[:, None] + segments)[is_text]
+    lengths = np.bincount(of_segment)
+    return Segments(ids[is_text], lengths[lengths > 0])
+
+
+def _require_possible(features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> None:
+    """Raise ValueError for the first number that is out of its range."""
+    length, entries = features["input_ids"].shape[1], vocabulary.vocab_size
+    in_vocabulary = (entries, f"data.vocab has {entries:,} entries: give the vocab.txt that the records were made with")
+    yes_or_no = (2, "it must be 0 or 1")
+    bounds = {
+        "input_ids": in_vocabulary,
+        "masked_lm_ids": in_vocabulary,
+        "input_mask": yes_or_no,
+        "segment_ids": yes_or_no,
+        _LABEL: yes_or_no,
+        "masked_lm_positions": (length, f"the row has {length} tokens"),
+    }
+    for key, (bound, why) in bounds.items():
+        _require((features[key] >= 0) & (features[key] < bound), features, key, why, name)
+    weights = features["masked_lm_weights"]
+    _require((weights >= 0) & (weights <= 1), features, "masked_lm_weights", "it must lie between 0 and 1", name)
+    on_token = np.take_along_axis(features["input_mask"], features["masked_lm_positions"], axis=1) > 0
+    _require(on_token | (weights == 0), features, "masked_lm_positions", "there is padding, nothing to predict", name)
+
+
+def _require(is_right: np.ndarray, features: dict[str, np.ndarray], key: str, why: str, name: Name) -> None:
+    for number, place in np.argwhere(~is_right).tolist():
+        raise ValueError(f"{name(number)}: {key}[{place}]={features[key][number, place]}; {why}")
+
+
+def _size(key: str, shape: RowShape) -> int:
+    return shape.tokens if key in _OF_TOKENS else shape.predictions if key in _OF_PREDICTIONS else 1
+
+
+def _dtype(tf: Any, key: str) -> Any:
+    return tf.float32 if key == "masked_lm_weights" else tf.int64
+
+
+def _tensorflow() -> Any:
+    try:
+        return import_tensorflow(required=True)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "tfrecord sources are read by TensorFlow, which is not installed here; install it, or pretrain from text"
+        ) from None

@@ -1,0 +1,1 @@
+"""What a token store holds: counts, lengths, duplicates, overlap with evaluation text."""

@@ -1,0 +1,181 @@
+"""What a token store holds, in figures: how much, how long its parts are, how its words meet the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bertjax.inspect.stretches import stretches
+from bertjax.text.store.format import SPLITS, Split, SplitView, TokenStore
+from bertjax.tokenization.tokenizer import Tokenizer
+
+OFFSETS_AT_ONCE = 1 << 22
+RARE = 10  # a token that occurs less often is hardly learned
+_NEVER_IN_TEXT = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+
+Count = Callable[[int], None]  # told how many more tokens have been read
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much of something a split, or one source's part of it, has."""
+
+    split: Split
+    source: str  # empty: the whole split
+    documents: int
+    sentences: int
+    tokens: int
+    spelled_bytes: int  # UTF-8 bytes of the text as its tokens spell it: normalised, without white space and [UNK]
+    unknown: int  # tokens that are [UNK]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How often each length occurs."""
+
+    what: str
+    counts: np.ndarray  # int64 [longest + 1]
+
+    @property
+    def mean(self) -> float:
+        """The mean length; 0 if there is nothing."""
+        return float(self.counts @ np.arange(len(self.counts)) / max(self.counts.sum(), 1))
+
+    def quantile(self, share: float) -> int:
+        """The least length that at least this share of all do not exceed."""
+        reached = np.cumsum(self.counts) >= share * self.counts.sum()
+        return int(np.argmax(reached)) if len(reached) else 0
+
+    def binned(self, per_octave: int) -> tuple[np.ndarray, np.ndarray]:
+        """Edges int64 [bins + 1] and counts int64 [bins], by powers of two cut in `per_octave` about even parts."""
+        octaves = max(len(self.counts) - 1, 1).bit_length()
+        edges = np.unique(np.rint(2.0 ** (np.arange(octaves * per_octave + 1) / per_octave)).astype(np.int64))
+        total = np.concatenate([[0], np.cumsum(self.counts)])
+        return edges, np.diff(total[np.minimum(edges, len(self.counts))])
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """The tokens of a split, or of a part of it, by kind."""
+
+    by_id: np.ndarray  # int64 [vocab_size]
+    split_words: int  # words of more than one piece
+
+    def __add__(self, other: TokenCounts) -> TokenCounts:
+        return TokenCounts(self.by_id + other.by_id, self.split_words + other.split_words)
+
+
+@dataclass(frozen=True)
+class Words:
+    """How the words of the training text meet the vocabulary; a punctuation mark counts as a word."""
+
+    vocab_size: int
+    tokens: int
+    words: int
+    unknown: int  # words, or characters, that are [UNK]
+    unknown_are: Literal["words", "characters"]
+    added: int | None  # words that an extension of the vocabulary brought; None: it was not extended
+    split: int  # words of more than one piece
+    continuations: int  # pieces that continue a word
+    never: int  # vocabulary entries that never occur, [PAD], [CLS], [SEP] and [MASK] left out
+    rare: int  # entries that occur, but fewer than RARE times
+    most_frequent: tuple[tuple[str, int], ...]
+
+
+def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCounts:
+    """Read every token of a view once."""
+    by_id, split_words = np.zeros(tokenizer.vocab_size, np.int64), 0
+    for stretch in stretches(view):
+        by_id += np.bincount(stretch.ids, minlength=tokenizer.vocab_size)
+        continues = tokenizer.is_continuation[stretch.ids]
+        continues[np.cumsum(stretch.lengths) - stretch.lengths] = False
+        split_words += int(np.count_nonzero(continues[1:] & ~continues[:-1]))
+        count(len(stretch.ids))
+    return TokenCounts(by_id, split_words)
+
+
+def count_store(
+    store: TokenStore, tokenizer: Tokenizer, count: Count
+) -> tuple[tuple[Amount, ...], dict[Split, TokenCounts]]:
+    """The amounts of each split, followed by those of its sources where it tells them, and the tokens of each split."""
+    spelled = np.array([len(surface) for surface in tokenizer.surfaces])
+    amounts, totals = [], {}
+    for split in SPLITS:
+        view = store.split(split)
+        parts = _parts(view, store.manifest["provenance"])
+        counted = [count_tokens(part, tokenizer, count) for _, part in parts]
+        totals[split] = sum(counted, TokenCounts(np.zeros(tokenizer.vocab_size, np.int64), 0))
+        rows = [("", view, totals[split])]
+        if view.tells_sources:
+            rows += [(name, part, held) for (name, part), held in zip(parts, counted, strict=True)]
+        amounts += [
+            Amount(
+                split, name, part.num_documents, part.num_sentences, part.num_tokens,
+                int(held.by_id @ spelled), int(held.by_id[tokenizer.unk_id]),
+            )
+            for name, part, held in rows
+        ]  # fmt: skip
+    return tuple(amounts), totals
+
+
+def lengths_of(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
+    """Tokens per sentence, sentences per document and tokens per document."""
+    sentences, documents = view.sentence_offsets, view.document_offsets
+    return (
+        Lengths("tokens per sentence", _counted(len(sentences), lambda part: sentences[part])),
+        Lengths("sentences per document", _counted(len(documents), lambda part: documents[part])),
+        Lengths("tokens per document", _counted(len(documents), lambda part: sentences[documents[part]])),
+    )
+
+
+def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] | None, most_frequent: int) -> Words:
+    """The words of a split in figures, with its `most_frequent` most frequent tokens; `added` are an extension's."""
+    by_id = counts.by_id
+    continuations = int(by_id[tokenizer.is_continuation].sum())
+    in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
+    best = np.argsort(-by_id, kind="stable")[:most_frequent]
+    return Words(
+        vocab_size=tokenizer.vocab_size,
+        tokens=int(by_id.sum()),
+        words=int(by_id.sum()) - continuations,
+        unknown=int(by_id[tokenizer.unk_id]),
+        unknown_are=tokenizer.rules.unknown,
+        added=None if added is None else int(by_id @ np.isin(tokenizer.tokens, list(added))),
+        split=counts.split_words,
+        continuations=continuations,
+        never=int(np.count_nonzero(in_text & (by_id == 0))),
+        rare=int(np.count_nonzero((by_id > 0) & (by_id < RARE))),
+        most_frequent=tuple((tokenizer.shown[i], int(by_id[i])) for i in best if by_id[i]),
+    )
+
+
+def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, SplitView]]:
+    """The view's sources with their names, or itself where it does not tell them."""
+    if not view.tells_sources:
+        return [("", view)]
+    described = provenance.get("sources", [])
+    return [
+        (_source_name(described[n]) if n < len(described) else f"source {n}", view.of_source(n))
+        for n in range(view.num_sources)
+    ]
+
+
+def _source_name(described: dict[str, Any]) -> str:
+    files = described["files"]
+    more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+    return f"{described['kind']}: {files[0][0]}{more}" if files else described["kind"]
+
+
+def _counted(entries: int, offsets: Callable[[slice], np.ndarray]) -> np.ndarray:
+    """How often each difference between neighbours of `entries` offsets occurs, int64 [largest + 1]."""
+    total = np.zeros(1, np.int64)
+    for start in range(0, entries - 1, OFFSETS_AT_ONCE):
+        found = np.bincount(np.diff(offsets(slice(start, start + OFFSETS_AT_ONCE + 1))))
+        if len(found) < len(total):
+            found, total = total, found
+        found[: len(total)] += total
+        total = found
+    return total

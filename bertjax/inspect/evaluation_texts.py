@@ -1,0 +1,140 @@
+"""Texts to look for in the training text: the held-out documents, or the lines of a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.input.randomness import derive_key, hash64, uniform
+from bertjax.inspect.stretches import stretches
+from bertjax.storage.lines import COMPRESSED, LINE_CAP, read_lines
+from bertjax.text.sources.formats import RECORD_CAP
+from bertjax.text.store.format import SplitView
+from bertjax.tokenization.tokenizer import Tokenizer
+
+MOST_TOKENS = 1 << 23
+_LINES_AT_ONCE = 4096
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class EvaluationTexts:
+    """Texts as token ids. A text is one segment or several, such as the two sentences of a pair."""
+
+    name: str
+    share: float  # of the texts that are here, drawn at random where there are too many
+    texts: int
+    ids: np.ndarray  # uint32 [tokens]
+    segment_lengths: np.ndarray  # int64 [segments], in tokens
+    text_of: np.ndarray  # int64 [segments], ascending: which text a segment is of
+
+
+def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
+    """Each document of a split as a text of one segment."""
+    share = min(1.0, most_tokens / max(split.num_tokens, 1))
+    chosen = np.flatnonzero(_draw(np.arange(split.num_documents)) < share)
+    read = list(stretches(split, chosen))
+    return EvaluationTexts(
+        name,
+        share,
+        len(chosen),
+        np.concatenate([np.zeros(0, np.uint32), *(stretch.ids for stretch in read)]).astype(np.uint32),
+        np.concatenate([np.zeros(0, np.int64), *(stretch.lengths for stretch in read)]),
+        np.arange(len(chosen)),
+    )
+
+
+def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
+    """Each line of a file as a text; empty lines are none.
+
+    Segments are the fields of a .tsv, the strings of a .jsonl or .json record, or the whole line of any other file; any
+    of them may be compressed. Of a file with too many tokens half of the texts are kept, or a quarter, and so on.
+    Raises ValueError naming file and place if it cannot be read, is no text, or has none.
+    """
+    share, kept = 1.0, _NOTHING
+    number = 0
+    for lines in _batches(_segments(path)):
+        segments = [segment for line in lines for segment in line]
+        ids, lengths = tokenizer.encode(segments)
+        text_of = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
+        number += len(lines)
+        kept = _joined(kept, _sampled((ids, lengths, text_of), share))
+        while len(kept[0]) > most_tokens:
+            share /= 2
+            kept = _sampled(kept, share)
+    if not number:
+        raise ValueError(f"{path}: no text in it; give a file with a text a line")
+    chosen = np.flatnonzero(_draw(np.arange(number)) < share)
+    return EvaluationTexts(path, share, len(chosen), kept[0], kept[1], np.searchsorted(chosen, kept[2]))
+
+
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, lengths of segments, the text that each is of
+_NOTHING: _Parts = (np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _joined(first: _Parts, second: _Parts) -> _Parts:
+    ids, lengths, text_of = (np.concatenate(both) for both in zip(first, second, strict=True))
+    return ids, lengths, text_of
+
+
+def _sampled(parts: _Parts, share: float) -> _Parts:
+    """The segments of the texts that a share of all consists of; a smaller share is part of a larger one."""
+    ids, lengths, text_of = parts
+    is_kept = _draw(text_of) < share
+    return ids[np.repeat(is_kept, lengths)], lengths[is_kept], text_of[is_kept]
+
+
+def _draw(numbers: np.ndarray) -> np.ndarray:
+    return uniform(hash64(derive_key("evaluation texts"), numbers))
+
+
+def _batches(lines: Iterator[list[str]]) -> Iterator[list[list[str]]]:
+    held: list[list[str]] = []
+    for line in lines:
+        held.append(line)
+        if len(held) == _LINES_AT_ONCE:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _segments(path: str) -> Iterator[list[str]]:
+    """The segments of each line that is not empty."""
+    name = Path(path)
+    kind = (name.with_suffix("") if name.suffix in COMPRESSED else name).suffix.lower()
+    is_json = kind in (".jsonl", ".json")
+
+    def refuse(number: int) -> None:
+        if is_json:
+            raise ValueError(f"{path}, line {number}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
+
+    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP if is_json else LINE_CAP), 1):
+        if not line.strip():
+            continue
+        if is_json:
+            yield list(_strings(_record(f"{path}, line {number}", line)))
+        else:
+            yield line.split("\t") if kind == ".tsv" else [line]
+
+
+def _record(where: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON value") from None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, the names of fields left out."""
+    if isinstance(value, str):
+        yield _SURROGATE.sub("\ufffd", value)
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)

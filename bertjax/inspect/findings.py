@@ -1,0 +1,177 @@
+"""What an inspection found, as tables and sentences: said once, shown by the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertjax.inspect.corpus_figures import RARE, Amount, Words
+from bertjax.inspect.inspection import Inspection
+from bertjax.inspect.near_duplicates import HASHES, SHINGLE, SIMILAR
+from bertjax.inspect.overlap import Contaminated, Overlap
+from bertjax.inspect.row_figures import RowFigures, Rows
+from bertjax.report.table import Table
+
+
+def tables(found: Inspection) -> tuple[Table, ...]:
+    """All the tables of figures, in the order to show them in."""
+    return amounts_table(found), words_table(found), rows_table(found), duplicates_table(found), overlap_table(found)
+
+
+def amounts_table(found: Inspection) -> Table:
+    """How much there is."""
+    read = "" if found.text_bytes is None else f" The text it was made of has {found.text_bytes:,} bytes (UTF-8)."
+    told = any(amount.source for amount in found.amounts)
+    sources = "" if told else " The store does not tell which document is of which source."
+    return Table(
+        "What is in it",
+        f"Spelled bytes are UTF-8 of the text as its tokens spell it, without white space.{read}{sources}",
+        ("split", "documents", "sentences", "tokens", "spelled bytes", "[UNK] rate"),
+        tuple(_amount(amount) for amount in found.amounts),
+    )
+
+
+def _amount(amount: Amount) -> tuple[str, ...]:
+    name = f"  {amount.source}" if amount.source else amount.split.replace("_", "-")
+    counts = (amount.documents, amount.sentences, amount.tokens, amount.spelled_bytes)
+    return name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)
+
+
+def words_table(found: Inspection) -> Table:
+    """How the words meet the vocabulary."""
+    words = found.words
+    per_word = words.continuations / max(words.words, 1)
+
+    def of_words(number: int, digits: int = 1) -> str:
+        return f"{percent(number, words.words, digits)} of words"
+
+    def of_entries(number: int) -> str:
+        return f"{percent(number, words.vocab_size)} of {words.vocab_size:,}"
+
+    rows = (
+        ("words (punctuation marks too)", f"{words.words:,}", ""),
+        ("words in more than one piece", f"{words.split:,}", of_words(words.split)),
+        *_unknown(words),
+        (
+            "pieces that continue a word",
+            f"{words.continuations:,}",
+            f"{per_word:.3f} per word, {percent(words.continuations, words.tokens)} of tokens",
+        ),
+        (
+            "vocabulary entries that never occur",
+            f"{words.never:,}",
+            of_entries(words.never),
+        ),
+        (
+            f"entries that occur fewer than {RARE} times",
+            f"{words.rare:,}",
+            of_entries(words.rare),
+        ),
+    )
+    note = "Training split. [PAD], [CLS], [SEP] and [MASK] never occur in a store and are not counted as such."
+    return Table("Words and the vocabulary", note, ("", "number", "share"), rows)
+
+
+def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
+    """What became of text that no pieces spell, in the order in which it is tried."""
+    of_words = f"{percent(words.unknown, words.words, 3)} of words"
+    rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words)]
+    if words.unknown_are == "characters":
+        rows = [("unknown characters, alone in their words: [UNK]", f"{words.unknown:,}", of_words)]
+    if words.added is not None:
+        share = f"{percent(words.added, words.tokens, 3)} of tokens"
+        rows.insert(0, ("words that the vocabulary was extended by", f"{words.added:,}", share))
+    return tuple(rows)
+
+
+def rows_table(found: Inspection) -> Table:
+    """What rows are made of."""
+    sampled = sorted({rows.sampled for kind in found.rows for rows in (kind.single, kind.packed) if rows})
+    number = f"{sampled[0]:,}" if len(sampled) == 1 else f"{sampled[0]:,} to {sampled[-1]:,}"
+    return Table(
+        "Rows",
+        f"Measured on the first {number} rows of the first epoch, which are in random order and the same in every run; "
+        "rows per epoch are exact. Padding is the share of the cells, masked the share of the real tokens.",
+        ("length", "packing", "rows per epoch", "padding", "masked", "IsNext", "pairs per row"),
+        tuple(row for kind in found.rows for row in _row_pair(kind)),
+    )
+
+
+def _row_pair(figures: RowFigures) -> tuple[tuple[str, ...], ...]:
+    kind = figures.kind
+    name = f"{kind.data.sequence_length}" + (f" ({kind.name})" if kind.name else "")
+    if figures.packed is None:
+        return (_row(name, kind.data.rows, figures.single),)
+    return _row(name, "none", figures.single), _row("", "pairs", figures.packed)
+
+
+def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
+    shares = (f"{share:.1%}" for share in (rows.padding, rows.mask_rate))
+    pairs = ("-", "-") if rows.is_next is None else (f"{rows.is_next:.1%}", f"{rows.pairs_per_row:.2f}")
+    return name, packing, f"{rows.per_epoch:,}", *shares, *pairs
+
+
+def duplicates_table(found: Inspection) -> Table:
+    """Which documents stand there more than once."""
+    exact, near, tokens = found.duplicates, found.near, found.words.tokens
+    note = (
+        f"Training split. Near: an estimated Jaccard similarity of {SIMILAR} or more between the sets of runs of "
+        f"{SHINGLE} tokens (MinHash, {HASHES} hashes), looked for among documents of {SHINGLE} tokens or more of which "
+        "no exact copy comes before; linked ones are one group. Copies would go if each group kept one document."
+    )
+    for share, what in ((exact.share, "Exact copies"), (near.share, "Near-duplicates")):
+        if share < 1:
+            note += f" {what} were looked for in a sample of {share:.3g} of the documents."
+    rows = tuple(
+        (
+            name,
+            f"{documents:,}",
+            f"{groups:,}",
+            f"{copies:,}",
+            percent(copies, documents, 2),
+            percent(copied, tokens, 2),
+        )
+        for name, documents, groups, copies, copied in (
+            ("exact", exact.documents, exact.groups, len(exact.copies), exact.copied_tokens),
+            ("near", near.documents, near.groups, near.copies, near.copied_tokens),
+        )
+    )
+    return Table("Duplicates", note, ("", "compared", "groups", "copies", "of documents", "of all tokens"), rows)
+
+
+def overlap_table(found: Inspection) -> Table:
+    """How much of evaluation texts stands in the training text."""
+    note = (
+        "Runs of tokens of each text that stand in the training split. GPT-3's measure (Brown et al. 2020) flags a "
+        "text with any run of 13, PaLM's (Chowdhery et al. 2022) one with 70% of its runs of 8. Theirs are words, "
+        "these are word pieces. Of shorter texts it cannot be told."
+    )
+    for overlap in found.overlaps:
+        if overlap.texts.share < 1:
+            note += f" Of {overlap.texts.name} a sample of {overlap.texts.share:.3g} was looked for."
+    return Table(
+        "Evaluation text in the training text",
+        note,
+        ("texts", "measure", "long enough", "flagged", "of these", "runs seen"),
+        tuple(row for overlap in found.overlaps for row in _overlap(overlap)),
+    )
+
+
+def _overlap(overlap: Overlap) -> list[tuple[str, ...]]:
+    names = [f"{overlap.texts.name} ({overlap.texts.texts:,})"] + [""] * (len(overlap.by_measure) - 1)
+    return [_contaminated(name, one) for name, one in zip(names, overlap.by_measure, strict=True)]
+
+
+def _contaminated(name: str, one: Contaminated) -> tuple[str, ...]:
+    measure = f"{one.measure.name}, {one.measure.n} tokens"
+    flagged = f"{one.flagged:,}", percent(one.flagged, one.texts)
+    return name, measure, f"{one.texts:,}", *flagged, percent(one.seen, one.runs, 2)
+
+
+def percent(part: float, whole: float, digits: int = 1) -> str:
+    """A share for reading; a dash where there is nothing to have a share of."""
+    return f"{part / whole:.{digits}%}" if whole else "-"
+
+
+def frequent_tokens(found: Inspection) -> Sequence[tuple[str, float]]:
+    """The most frequent tokens with their shares of the training split."""
+    return [(token, count / found.words.tokens) for token, count in found.words.most_frequent]

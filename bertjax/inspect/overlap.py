@@ -1,0 +1,111 @@
+"""How much of an evaluation's text stands in the training text: the contamination measures of two well-known reports.
+
+Both count runs of tokens. GPT-3's (Brown et al. 2020, appendix C) calls a text contaminated if any run of 13 is in the
+training text, PaLM's (Chowdhery et al. 2022, section 8) if 70 % of its runs of 8 are. Their tokens are words, ours the
+vocabulary's word pieces, so that a run here is somewhat shorter than theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.inspect.corpus_figures import Count
+from bertjax.inspect.evaluation_texts import EvaluationTexts
+from bertjax.inspect.near_duplicates import NGrams
+from bertjax.inspect.stretches import stretches
+from bertjax.text.store.format import SplitView
+
+_LEAST_BITS, _MOST_BITS = 16, 27
+
+
+@dataclass(frozen=True)
+class Measure:
+    """When a text counts as contaminated."""
+
+    name: str
+    n: int  # tokens of a run
+    least_share: float  # of its runs that are in the training text; 0: any
+
+
+MEASURES = (Measure("GPT-3", 13, 0.0), Measure("PaLM", 8, 0.7))
+
+
+@dataclass(frozen=True)
+class Contaminated:
+    """One set of texts by one measure."""
+
+    measure: Measure
+    texts: int  # long enough to have a run
+    flagged: int
+    runs: int
+    seen: int  # runs that are in the training text
+    worst: tuple[tuple[int, float], ...]  # flagged texts with most of their runs seen: number, share
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One set of texts beside the training text."""
+
+    texts: EvaluationTexts
+    by_measure: tuple[Contaminated, ...]
+
+
+def find_overlaps(
+    training: SplitView, evaluations: Sequence[EvaluationTexts], vocab_size: int, count: Count, examples: int
+) -> tuple[Overlap, ...]:
+    """Read the training text once for each measure, past the runs of all the evaluations, which are held in memory."""
+    found: list[list[Contaminated]] = [[] for _ in evaluations]
+    for measure in MEASURES:
+        runs = NGrams(measure.n, vocab_size)
+        of_each = [runs(texts.ids, texts.segment_lengths) for texts in evaluations]
+        index = RunIndex(np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in of_each)]))
+        for stretch in stretches(training):
+            index.mark(runs(stretch.ids, stretch.lengths)[0])
+            count(len(stretch.ids))
+        for results, texts, (hashes, counts) in zip(found, evaluations, of_each, strict=True):
+            text_of = np.repeat(texts.text_of, counts)
+            results.append(_by_text(measure, text_of, index.is_marked(hashes), texts.texts, examples))
+    return tuple(Overlap(texts, tuple(results)) for texts, results in zip(evaluations, found, strict=True))
+
+
+class RunIndex:
+    """A set of 64-bit hashes that remembers which of them have been met: 9 bytes each, and a table of up to 128 MiB."""
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._sorted = np.unique(hashes)
+        self._met = np.zeros(len(self._sorted), bool)
+        bits = min(max((16 * len(self._sorted)).bit_length(), _LEAST_BITS), _MOST_BITS)
+        self._shift = np.uint64(64 - bits)
+        # One look here spares most of what streams past the search.
+        self._maybe = np.zeros(1 << bits, bool)
+        self._maybe[self._sorted >> self._shift] = True
+
+    def mark(self, hashes: np.ndarray) -> None:
+        """Take note of hashes that are met; those that are not in the set do not matter."""
+        near = hashes[self._maybe[hashes >> self._shift]]
+        if len(near):
+            place = np.minimum(np.searchsorted(self._sorted, near), len(self._sorted) - 1)
+            self._met[place[self._sorted[place] == near]] = True
+
+    def is_marked(self, hashes: np.ndarray) -> np.ndarray:
+        """Which of some hashes of the set have been met: bool, of their shape."""
+        return self._met[np.searchsorted(self._sorted, hashes)]
+
+
+def _by_text(measure: Measure, text_of: np.ndarray, is_seen: np.ndarray, texts: int, examples: int) -> Contaminated:
+    runs = np.bincount(text_of, minlength=texts)
+    seen = np.bincount(text_of[is_seen], minlength=texts)
+    is_flagged = (seen > 0) & (seen >= measure.least_share * runs)
+    share = np.where(is_flagged, seen / np.maximum(runs, 1), 0.0)
+    worst = np.lexsort((-seen, -share))[:examples]
+    return Contaminated(
+        measure=measure,
+        texts=int(np.count_nonzero(runs)),
+        flagged=int(np.count_nonzero(is_flagged)),
+        runs=int(runs.sum()),
+        seen=int(seen.sum()),
+        worst=tuple((int(text), float(share[text])) for text in worst if is_flagged[text]),
+    )

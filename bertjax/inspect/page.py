@@ -1,0 +1,140 @@
+"""An inspection as one self-contained HTML page that forbids itself the network and runs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertjax.inspect.charts import Bars, lying_bars, standing_bars
+from bertjax.inspect.corpus_figures import Lengths
+from bertjax.inspect.findings import frequent_tokens, tables
+from bertjax.inspect.inspection import Inspection
+from bertjax.inspect.readable_rows import Piece, ReadablePair, glues
+from bertjax.report.page import escaped, render_page
+from bertjax.report.table import table_html
+
+_OWN_STYLE = """
+td:first-child { overflow-wrap: anywhere; }
+p.caption { max-width: 96ch; }
+.charts { grid-template-columns: repeat(auto-fill, minmax(min(440px, 100%), 1fr)); }
+.examples td { padding: 7px 18px; }
+.row { padding: 14px 18px; margin-top: 14px; }
+.row p { margin: 6px 0 0; overflow-wrap: anywhere; }
+.row b { color: var(--soft); font-weight: 600; margin-right: 8px; }
+.row mark { padding: 1px 4px; white-space: nowrap; }
+.row mark del { opacity: .75; text-decoration: none; margin-right: 4px; font-size: 12px; }
+"""
+_COLOURS = ("blue", "green", "violet")
+
+
+def render_inspection(found: Inspection) -> str:
+    """The page as HTML; all text is escaped."""
+    amounts, words, rows, duplicates, overlap = tables(found)
+    title = f"Token store {found.store}"
+    body = [
+        f"<h1>{escaped(title)}</h1>",
+        f'<p class="about">fingerprint {escaped(found.fingerprint[:12])}; inspected by bertjax</p>',
+        table_html(amounts),
+        "<h2>Lengths</h2>",
+        _charts([_histogram(one, colour) for one, colour in zip(found.lengths, _COLOURS, strict=True)]),
+        table_html(words),
+        _charts(_frequent(found)),
+        table_html(rows),
+        _charts([_padding(found)]),
+        table_html(duplicates),
+        _examples(
+            ("equal", "documents that begin"), [(f"{number:,}", [text]) for number, text in found.duplicate_texts]
+        ),
+        _examples(
+            ("linked", "nearly equal documents, with their similarity"),
+            [(f"{number:,}", [f"{share:.2f}: {a}", b]) for number, share, a, b in found.near_texts],
+        ),
+        table_html(overlap),
+        _charts([_overlaps(found)]),
+        _examples(
+            ("runs seen", "texts with most of their 13-token runs in the training text"),
+            [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in found.overlap_texts],
+        ),
+        "<h2>Rows as the model sees them</h2>",
+        '<p class="caption">Marked is what is to be predicted: first what is shown, then what was there.</p>',
+        *(_pair(pair) for pair in found.readable),
+    ]
+    return render_page(title, body, style=_OWN_STYLE)
+
+
+def _examples(columns: tuple[str, str], examples: Sequence[tuple[str, Sequence[str]]]) -> str:
+    if not examples:
+        return ""
+    heads = "".join(f"<th>{escaped(name)}</th>" for name in columns)
+    rows = "".join(
+        f"<tr><td>{escaped(mark)}</td><td>{'<br>'.join(escaped(text) for text in texts)}</td></tr>"
+        for mark, texts in examples
+    )
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="card scroll examples" style="margin-top:14px">{table}</div>'
+
+
+def _charts(charts: Sequence[str]) -> str:
+    inner = "\n".join(chart for chart in charts if chart)
+    return f'<div class="charts" style="margin-top:14px">{inner}</div>' if inner else ""
+
+
+def _histogram(lengths: Lengths, colour: str) -> str:
+    edges, counts = lengths.binned(2)
+    quantiles = f"mean {lengths.mean:,.1f}, median {lengths.quantile(0.5):,}, 99% up to {lengths.quantile(0.99):,}"
+    title = f"{lengths.what[0].upper()}{lengths.what[1:]} ({quantiles}, longest {len(lengths.counts) - 1:,})"
+    return standing_bars(title, edges.tolist(), (counts / max(counts.sum(), 1)).tolist(), colour)
+
+
+def _frequent(found: Inspection) -> list[str]:
+    """The most frequent tokens, half of them in each of two charts of one scale."""
+    tokens = frequent_tokens(found)
+    half = -(-len(tokens) // 2)
+    return [
+        lying_bars(title, [token for token, _ in part], [Bars("share", [s for _, s in part], "blue")], tokens[0][1])
+        for title, part in (
+            ("Most frequent tokens, share of all", tokens[:half]),
+            ("The next most frequent tokens", tokens[half:]),
+        )
+        if part
+    ]
+
+
+def _padding(found: Inspection) -> str:
+    names = [f"length {figures.kind.data.sequence_length}" for figures in found.rows]
+    single = Bars("a pair to a row", [figures.single.padding for figures in found.rows], "orange")
+    packed = Bars("packed", [(figures.packed or figures.single).padding for figures in found.rows], "green")
+    return lying_bars("Padding, share of the cells", names, [single, packed])
+
+
+def _overlaps(found: Inspection) -> str:
+    names = [overlap.texts.name[-22:] for overlap in found.overlaps]
+    series = [
+        Bars(f"{one.measure.name}, {one.measure.n} tokens", [], colour)
+        for one, colour in zip(found.overlaps[0].by_measure, ("orange", "violet"), strict=True)
+    ]
+    series = [
+        Bars(bars.label, [_share(o.by_measure[n].flagged, o.by_measure[n].texts) for o in found.overlaps], bars.colour)
+        for n, bars in enumerate(series)
+    ]
+    return lying_bars("Evaluation texts flagged, share of those that are long enough", names, series)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _pair(pair: ReadablePair) -> str:
+    segments = "".join(
+        f"<p><b>{name}</b>{_pieces(pieces)}</p>" for name, pieces in (("A", pair.a), ("B", pair.b)) if pieces
+    )  # fmt: skip
+    return f'<div class="row card"><b>row {pair.row}</b> {escaped(pair.label)}{segments}</div>'
+
+
+def _pieces(pieces: tuple[Piece, ...]) -> str:
+    return "".join(glue + _piece(piece) for glue, piece in zip(glues(pieces), pieces, strict=True))
+
+
+def _piece(piece: Piece) -> str:
+    if piece.original is None:
+        return escaped(piece.shown.removeprefix("##"))
+    return f"<mark><del>{escaped(piece.shown)}</del>{escaped(piece.original)}</mark>"

@@ -1,0 +1,92 @@
+"""What rows of a run are made of: measured on rows that training would get, one sentence pair to a row and packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.text.store.format import SplitView
+from bertjax.tokenization.tokenizer import Tokenizer
+
+SAMPLE_ROWS = 4096
+_ROWS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """Rows to look at: how they are made, and with which draws."""
+
+    name: str  # where they come from, as in `stage 1`; empty: asked for by length
+    data: DataConfig
+    seed: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows made one way, in figures."""
+
+    per_epoch: int
+    sampled: int
+    tokens: int  # real ones of the sample, special tokens counted, padding not
+    cells: int  # of the sample: rows x length
+    masked: int  # tokens to predict
+    pairs: int
+    next_pairs: int  # pairs whose B follows A
+
+    @property
+    def padding(self) -> float:
+        """The share of the cells that hold nothing."""
+        return 1 - self.tokens / self.cells
+
+    @property
+    def mask_rate(self) -> float:
+        """Tokens to predict for each real token."""
+        return self.masked / self.tokens
+
+    @property
+    def is_next(self) -> float | None:
+        """The share of the pairs whose B follows A; None where rows have no pairs."""
+        return self.next_pairs / self.pairs if self.pairs else None
+
+    @property
+    def pairs_per_row(self) -> float:
+        """How many sentence pairs a row holds in the mean."""
+        return self.pairs / self.sampled
+
+
+@dataclass(frozen=True)
+class RowFigures:
+    """One kind of rows, each pair in a row of its own and packed; rows of running text are full as they are."""
+
+    kind: RowKind
+    single: Rows
+    packed: Rows | None
+
+
+def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFigures:
+    """Make the first SAMPLE_ROWS rows of a run both ways, or those of one epoch if it has fewer; they are in random
+    order.
+
+    Raises ValueError if the split has too few documents.
+    """
+
+    def packed(packing: Literal["none", "pairs"]) -> Rows:
+        return _measured(PairBatches(split, tokenizer, replace(kind.data, packing=packing), kind.seed), kind.data)
+
+    return RowFigures(kind, packed("none"), packed("pairs") if kind.data.rows == "pairs" else None)
+
+
+def _measured(batches: PairBatches, data: DataConfig) -> Rows:
+    sampled = min(SAMPLE_ROWS, batches.rows_per_epoch)
+    sums = np.zeros(4, np.int64)
+    for start in range(0, sampled, _ROWS_AT_ONCE):
+        rows = batches.rows(np.arange(start, min(start + _ROWS_AT_ONCE, sampled)))
+        is_pair = rows["pair_weights"] > 0
+        parts = rows["sequence_ids"] > 0, rows["mlm_weights"] > 0, is_pair, is_pair & (rows["pair_labels"] == 0)
+        sums += [np.count_nonzero(part) for part in parts]
+    tokens, masked, pairs, next_pairs = sums.tolist()
+    return Rows(batches.rows_per_epoch, sampled, tokens, sampled * data.sequence_length, masked, pairs, next_pairs)

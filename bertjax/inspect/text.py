@@ -1,0 +1,110 @@
+"""An inspection as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from bertjax.inspect.corpus_figures import Lengths
+from bertjax.inspect.findings import frequent_tokens, tables
+from bertjax.inspect.inspection import Inspection
+from bertjax.inspect.readable_rows import ReadablePair, joined
+from bertjax.report.table import Table, text_lines
+
+_WIDTH = 118
+_BAR = 16
+_QUANTILES = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
+
+
+def render_text(found: Inspection) -> str:
+    """The whole inspection, for a terminal of 120 columns."""
+    amounts, words, rows, duplicates, overlap = map(_table, tables(found))
+    parts = [
+        f"token store {found.store} ({found.fingerprint[:12]})",
+        amounts,
+        _lengths(found.lengths),
+        words,
+        _most_frequent(found),
+        rows,
+        duplicates,
+        _examples("the largest groups of equal documents", [(f"{n:,} x", [text]) for n, text in found.duplicate_texts]),
+        _examples(
+            "a pair of each of the largest groups of near-duplicates, with its similarity",
+            [(f"{n:,} x", [f"{share:.2f}  {a}", b]) for n, share, a, b in found.near_texts],
+        ),
+        overlap,
+        _examples(
+            "texts with most of their 13-token runs in the training text",
+            [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in found.overlap_texts],
+        ),
+        _rows(found.readable),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(table: Table) -> str:
+    return "\n".join([_heading(table.title), *_wrapped(table.note, "  "), *text_lines(table)])
+
+
+def _lengths(all_lengths: Sequence[Lengths]) -> str:
+    """Three histograms beside each other, by powers of two, and their means and quantiles."""
+    binned = [lengths.binned(1) for lengths in all_lengths]
+    longest = max((edges for edges, _ in binned), key=len)
+    bins = len(longest) - 1
+    heads = "".join(f"{lengths.what:<{_BAR + 12}}" for lengths in all_lengths)
+    lines = [f"  {'length':>19}  {heads}".rstrip()]
+    for place in range(bins):
+        low, high = int(longest[place]), int(longest[place + 1]) - 1
+        cells = "".join(_bar(counts, place) for _, counts in binned)
+        lines.append(f"  {(f'{low:,}' if low == high else f'{low:,}-{high:,}'):>19}  {cells}".rstrip())
+    figures = [("mean", [f"{lengths.mean:,.1f}" for lengths in all_lengths])]
+    figures += [
+        (f"{name} up to", [f"{lengths.quantile(share):,}" for lengths in all_lengths]) for name, share in _QUANTILES
+    ]
+    figures.append(("longest", [f"{len(lengths.counts) - 1:,}" for lengths in all_lengths]))
+    lines += [f"  {name:>19}  {''.join(f'{v:<{_BAR + 12}}' for v in values)}".rstrip() for name, values in figures]
+    return "\n".join([_heading("Lengths"), *lines])
+
+
+def _bar(counts: Sequence[int], place: int) -> str:
+    share = counts[place] / max(sum(counts), 1) if place < len(counts) else 0.0
+    largest = max(counts) / max(sum(counts), 1)
+    bar = "█" * round(_BAR * share / largest) if share else ""
+    return f"{bar + (f' {_share(share)}' if share else ''):<{_BAR + 12}}"
+
+
+def _share(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+
+
+def _most_frequent(found: Inspection) -> str:
+    said = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(found))
+    return "\n".join(["  most frequent tokens, with their share of all:", *_wrapped(said, "    ")])
+
+
+def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
+    if not examples:
+        return ""
+    lines = [f"  {title}:"]
+    for mark, texts in examples:
+        for number, text in enumerate(texts):
+            lines += _wrapped(text, f"    {mark if number == 0 else '':>7}  ", " " * 13)
+    return "\n".join(lines)
+
+
+def _rows(pairs: Sequence[ReadablePair]) -> str:
+    lines = [_heading("Rows as the model sees them"), "  [shown:hidden] marks what is to be predicted"]
+    for pair in pairs:
+        lines += ["", f"  row {pair.row}, {pair.label}"]
+        lines += _wrapped(joined(pair.a), "    A  ", " " * 7)
+        lines += _wrapped(joined(pair.b), "    B  ", " " * 7) if pair.b else []
+    return "\n".join(lines)
+
+
+def _heading(title: str) -> str:
+    return f"{title}\n{'-' * len(title)}"
+
+
+def _wrapped(text: str, first: str, following: str | None = None) -> list[str]:
+    indent = first if following is None else following
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

@@ -1,0 +1,1 @@
+"""What goes on inside a trained model: attention, word vectors, masked words."""

@@ -1,0 +1,56 @@
+"""What the checkpoints of a run make of one text, in the order in which it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.interpret.attention_maps import next_sentence, untrained_heads
+from bertjax.interpret.fill_mask import MASK, Guess, encode_with_masks, fill_mask
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.storage.remote import Place, place_of
+from bertjax.training.checkpoint import DIRECTORY, saved_steps
+from bertjax.training.run_directory import TrainedModel, load_run
+
+
+@dataclass(frozen=True)
+class AtStep:
+    """What a checkpoint says."""
+
+    step: int
+    guesses: tuple[tuple[Guess, ...], ...]  # for each [MASK] of the text, best first
+    follows: float | None  # the probability that B follows A, of a pair
+
+
+def along_checkpoints(run: str | Place, sentences: Sequence[str], top: int) -> Iterator[AtStep]:
+    """Ask every checkpoint of a run, or the one that is named, for the [MASK]s of a text or pair and for the pair.
+
+    Raises ValueError for a text that has no [MASK] and no second sentence, for no checkpoints, for a pair and a run
+    whose newest checkpoint has an untrained NSP head, and as `fill_mask` and `load_run` do.
+    """
+    if not any(MASK in sentence for sentence in sentences) and len(sentences) < 2:
+        raise ValueError(
+            f"there is nothing to ask about {sentences[0]!r}: write {MASK} in it, or give a second sentence"
+        )
+    newest = load_run(run)
+    steps = [newest.step] if place_of(str(run)).name.isdecimal() else saved_steps(newest.directory)
+    if len(sentences) == 2 and "NSP head" in untrained_heads(newest):
+        raise ValueError(
+            f"{newest.directory}: nothing has trained its NSP head, so that it cannot say whether B follows A; "
+            "give one sentence"
+        )
+    for step in steps:
+        path = newest.directory / DIRECTORY / str(step)
+        yield _asked(newest if step == newest.step else load_run(path), sentences, top)
+
+
+def _asked(model: TrainedModel, sentences: Sequence[str], top: int) -> AtStep:
+    text = sentences[0] if len(sentences) == 1 else (sentences[0], sentences[1])
+    guesses = fill_mask(model, [text], top)[0] if any(MASK in sentence for sentence in sentences) else []
+    follows = None
+    if len(sentences) == 2:
+        ids = [np.array(encode_with_masks(model.tokenizer, sentence)) for sentence in sentences]
+        follows = next_sentence(model, TokenRow.of(model.tokenizer, ids)).probability
+    return AtStep(model.step, tuple(map(tuple, guesses)), follows)

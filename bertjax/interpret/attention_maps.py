@@ -1,0 +1,165 @@
+"""What happens inside a model: the attention of every head, the vectors of every layer, the gradients of a loss."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.interpret.token_rows import TokenRow, padded
+from bertjax.model.attention.backends import visible
+from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
+from bertjax.model.layers import Layer
+from bertjax.training.run_directory import TrainedModel
+
+_ROWS_AT_ONCE = 16
+
+
+class Inside(NamedTuple):
+    """Of one row of n tokens."""
+
+    attention: np.ndarray  # float32 [layers, H, n, n], looking x looked at; each row of it adds up to 1
+    hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and what each layer makes of them
+    seen: np.ndarray  # bool [n, n]: which token may look at which
+
+
+@dataclass(frozen=True)
+class LabelAtCls:
+    """What a model says at [CLS], and what that depends on."""
+
+    label: str
+    probability: float
+    loss: float  # -log(probability), nats
+    gradient_norms: np.ndarray  # float32 [layers + 1, n]: of the loss by each token's vector, Euclidean
+
+
+def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
+    """The model computed in float32 by the reference, whatever it was trained with."""
+    return _graphdef(replace(model.config.model, dtype="float32", attention="xla", remat="none"))
+
+
+@functools.cache
+def _graphdef(config: ModelConfig) -> nnx.GraphDef:
+    return abstract_bert(config)[0]
+
+
+def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
+    """Which of `MLM head` and `NSP head` nothing has trained: their biases are all still 0, as they are drawn.
+
+    So it is with heads that an imported model lacks, and with those of objectives that a run does not have. A model
+    that was fine-tuned has neither.
+    """
+    if model.kind:
+        return "MLM head", "NSP head"
+    mlm, nsp = model.params["mlm_head"], model.params["nsp_head"]
+    biases = {"MLM head": (mlm["bias"], mlm["transform"]["bias"]), "NSP head": (nsp["dense"]["bias"],)}
+    return tuple(name for name, arrays in biases.items() if not any(map(jnp.any, arrays)))
+
+
+def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Inside]:
+    """The attention and the vectors of each row, without dropout."""
+    graphdef, causal = exact_graphdef(model), model.config.model.causal
+    at_once, longest = min(len(rows), _ROWS_AT_ONCE), max(map(len, rows), default=0)
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[first : first + _ROWS_AT_ONCE]
+        # All batches have one shape, so that it compiles once.
+        batch = padded([*part, *part[:1] * (at_once - len(part))], longest)
+        with jax.default_matmul_precision("highest"):
+            attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
+        seen = np.asarray(visible(jnp.asarray(batch[2]), causal))
+        for number, row in enumerate(part):
+            n = len(row)
+            yield Inside(attention[:, number, :, :n, :n], hidden[:, number, :n], seen[number, :n, :n])
+
+
+def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> LabelAtCls:
+    """That B follows A, or that it does not, as a model takes a pair."""
+    return _label_at_cls(model, row, ("B follows A", "B does not follow A"), 0 if follows else 1)
+
+
+def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
+    """Of a model that was fine-tuned for classification."""
+    assert model.kind == "sequence", "another head has no labels at [CLS]"
+    labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
+    return _label_at_cls(model, row, labels, None)
+
+
+def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wanted: int | None) -> LabelAtCls:
+    """The wanted label by number, or the likeliest.
+
+    Gradients are by the vectors after the embeddings and after each layer: how much the loss would change if a token's
+    vector there moved by a little.
+    """
+    ids, types, sequence_ids = padded([row])
+    layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
+    nudges = jnp.zeros((layers, 1, ids.shape[1], width), jnp.float32)
+    with jax.default_matmul_precision("highest"):
+        (loss, label), gradient = _loss_and_gradient(
+            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, wanted
+        )
+    norms = np.linalg.norm(np.asarray(gradient)[:, 0, : len(row)], axis=-1)
+    return LabelAtCls(labels[int(label)], math.exp(-float(loss)), float(loss), norms)
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _inside(
+    graphdef: nnx.GraphDef, params: Params, ids: jax.Array, types: jax.Array, sequence_ids: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Attention [layers, B, H, L, L] and hidden states [layers + 1, B, L, D]."""
+    encoder = bind(graphdef, params).encoder
+    hidden = encoder.hidden_states(ids, types, sequence_ids)
+
+    def look(_: None, layer_and_input: tuple[Layer, jax.Array]) -> tuple[None, jax.Array]:
+        layer, x = layer_and_input
+        return None, layer.attention.probabilities(x, sequence_ids)
+
+    return jax.lax.scan(look, None, (encoder.layers, hidden[:-1]))[1], hidden
+
+
+def nudged_loss(
+    nudges: jax.Array,
+    network: Network,
+    ids: jax.Array,
+    types: jax.Array,
+    sequence_ids: jax.Array,
+    label: int | None,
+) -> tuple[jax.Array, jax.Array]:
+    """(the loss of a label at [CLS], the label) with the tokens' vectors moved by `nudges`; no label: the likeliest.
+
+    `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
+    """
+
+    def body(x: jax.Array, layer_and_nudge: tuple[Layer, jax.Array]) -> tuple[jax.Array, None]:
+        layer, nudge = layer_and_nudge
+        return layer(x, sequence_ids, None, True, "xla") + nudge, None
+
+    encoder = network.encoder
+    x = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0]
+    x, _ = jax.lax.scan(body, x, (encoder.layers, nudges[1:]))
+    read = network.nsp_logits if isinstance(network, Bert) else network.sequence_logits
+    logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
+    label = logits.argmax() if label is None else label
+    return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "label"))
+def _loss_and_gradient(
+    nudges: jax.Array,
+    graphdef: nnx.GraphDef,
+    params: Params,
+    ids: jax.Array,
+    types: jax.Array,
+    sequence_ids: jax.Array,
+    label: int | None,
+) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    network = bind(graphdef, params)
+    return jax.value_and_grad(nudged_loss, has_aux=True)(nudges, network, ids, types, sequence_ids, label)

@@ -1,0 +1,158 @@
+"""How strongly each head shows each of six known patterns of attention (Vig 2019, "Deconstructing BERT").
+
+A pattern says which tokens a token looks at: its targets. How strong it is in a head is the share of attention that
+tokens with targets give to them, beyond what even attention would give: (share - chance) / (1 - chance), which is 1 if
+they look at nothing else and 0 for a head that looks everywhere alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.input.randomness import below, derive_key, hash64
+from bertjax.interpret.attention_maps import look_inside
+from bertjax.interpret.predictive_words import predictive_words
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.storage.progress import Progress
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.run_directory import TrainedModel
+
+SHOWN_FROM = 0.05  # strength below which no head is said to show a pattern
+RELATED = 10  # words of the vocabulary nearest to a word, by the model's own static vectors, are related to it
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One of the six, and what is counted as it, in words."""
+
+    name: str
+    looks_at: str
+
+
+PATTERNS = (
+    Pattern("next word", "the token after it in its sentence"),
+    Pattern("previous word", "the token before it in its sentence"),
+    Pattern("same or related word", "itself, the same word elsewhere in its sentence, or a related one there"),
+    Pattern("same or related word in the other sentence", "the same word, or a related one, in the other sentence"),
+    Pattern(
+        "words that predict it",
+        "the word that, masked beside it, lowers the model's probability of it most (by a factor of 1.1 at least)",
+    ),
+    Pattern("separators", "[CLS] and the [SEP]s"),
+)
+NEXT, PREVIOUS, SAME, SAME_ACROSS, PREDICTIVE, SEPARATORS = range(len(PATTERNS))
+
+
+class WordTable:
+    """The model's own static vectors, for telling which words are related."""
+
+    def __init__(self, model: TrainedModel) -> None:
+        table = np.asarray(model.params["encoder"]["embeddings"]["word"])[: model.tokenizer.vocab_size]
+        self.words = whole_words(model.tokenizer)
+        centred = table - table[self.words].mean(axis=0)
+        self.vectors = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+
+    def nearest(self, vectors: np.ndarray, count: int) -> np.ndarray:
+        """The ids of the words nearest to each vector, by the cosine of what is left of both without the mean word."""
+        cosines = vectors @ self.vectors[self.words].T
+        count = min(count, len(self.words))
+        first = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
+        order = np.argsort(-np.take_along_axis(cosines, first, axis=1), axis=1, kind="stable")
+        return self.words[np.take_along_axis(first, order, axis=1)]
+
+    def related(self, row: TokenRow) -> np.ndarray:
+        """bool [n, n]: the same word, or one of the `RELATED` nearest of the other; each token and itself too.
+
+        Other pieces of the same occurrence of a word are not counted.
+        """
+        nearest = self.nearest(self.vectors[row.ids], RELATED + 1)  # a word is the nearest of its own
+        is_near = (nearest[:, :, None] == row.ids).any(axis=1)
+        texts = np.array(row.word_texts)
+        apart = row.word_numbers[:, None] != row.word_numbers
+        near = (is_near | is_near.T | (texts[:, None] == texts)) & apart
+        return (near | np.eye(len(row), dtype=bool)) & row.is_word[:, None] & row.is_word
+
+
+def whole_words(tokenizer: Tokenizer) -> np.ndarray:
+    """The ids of tokens that are words by themselves: letters, and no piece of another word."""
+    shown = tokenizer.shown
+    words = [i for i in range(tokenizer.vocab_size) if len(shown[i]) > 1 and shown[i].isalpha()]
+    return np.array([i for i in words if not tokenizer.is_continuation[i]] or words or [0])
+
+
+def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None]) -> np.ndarray:
+    """bool [6, n, n], looking x looked at: what each token would look at under each pattern.
+
+    `predictors` has the place of the predicting word, or None, for the tokens that were asked. Only tokens of sentences
+    look; what [CLS] and [SEP] look at is of no pattern.
+    """
+    n = len(row)
+    text = ~row.is_special
+    within = text[:, None] & text & (row.segments[:, None] == row.segments)
+    across = text[:, None] & text & (row.segments[:, None] != row.segments)
+    wanted = np.zeros((len(PATTERNS), n, n), bool)
+    wanted[NEXT] = within & np.eye(n, k=1, dtype=bool)
+    wanted[PREVIOUS] = within & np.eye(n, k=-1, dtype=bool)
+    wanted[SAME] = within & related
+    wanted[SAME_ACROSS] = across & related
+    for place, predictor in predictors.items():
+        if predictor is not None:
+            wanted[PREDICTIVE, place, predictor] = True
+    wanted[SEPARATORS] = text[:, None] & row.is_special
+    return wanted
+
+
+class PatternSums:
+    """Attention on the patterns' targets, summed over the tokens that have some."""
+
+    def __init__(self, layers: int, heads: int) -> None:
+        self.tokens = np.zeros(len(PATTERNS), np.int64)  # that had targets
+        self._chance = np.zeros(len(PATTERNS))
+        self._attended = np.zeros((len(PATTERNS), layers, heads))
+
+    def add(self, attention: np.ndarray, wanted: np.ndarray, seen: np.ndarray) -> None:
+        """Count a row: attention [layers, H, n, n], targets bool [6, n, n], and who may look at whom, bool [n, n]."""
+        wanted = wanted & seen
+        self.tokens += wanted.any(axis=-1).sum(axis=-1)
+        self._chance += (wanted.sum(axis=-1) / seen.sum(axis=-1)).sum(axis=-1)
+        self._attended += np.einsum("lhij,pij->plh", attention, wanted, optimize=True)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """float64 [6, layers, H]: of a token's attention, what goes to its targets, on average."""
+        return self._attended / np.maximum(self.tokens, 1)[:, None, None]
+
+    @property
+    def chances(self) -> np.ndarray:
+        """float64 [6]: the same for even attention."""
+        return self._chance / np.maximum(self.tokens, 1)
+
+    @property
+    def strengths(self) -> np.ndarray:
+        """float64 [6, layers, H]: shares beyond chance, at most 1; NaN for a pattern that no token could show."""
+        chances = np.where(self.tokens > 0, self.chances, np.nan)[:, None, None]
+        return (self.shares - chances) / (1 - chances)
+
+
+def measure_patterns(
+    model: TrainedModel, rows: Sequence[TokenRow], table: WordTable, knows_masks: bool, progress: Progress
+) -> PatternSums:
+    """Go through rows of sentences; of each row one word is asked for what predicts it, if the model knows masks."""
+    asked = [(row, place) for number, row in enumerate(rows) if (place := _drawn_word(row, number)) is not None]
+    found = predictive_words(model, asked, progress) if knows_masks else []
+    predictors = {id(row): {place: answer} for (row, place), answer in zip(asked, found, strict=False)}
+    sums = PatternSums(model.config.model.num_hidden_layers, model.config.model.num_attention_heads)
+    for number, (row, inside) in enumerate(zip(rows, look_inside(model, rows), strict=True), 1):
+        sums.add(inside.attention, targets(row, table.related(row), predictors.get(id(row), {})), inside.seen)
+        progress("reading attention", number, len(rows))
+    return sums
+
+
+def _drawn_word(row: TokenRow, number: int) -> int | None:
+    words = np.flatnonzero(row.is_word)
+    if not len(words):
+        return None
+    return int(words[below(hash64(derive_key(0, "word to predict"), np.array([number])), len(words))[0]])

@@ -1,0 +1,203 @@
+"""Filling [MASK]: in texts that someone gives, and in held-out sentences for a report."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bertjax.input.randomness import below, derive_key, hash64
+from bertjax.input.training_data import Sentences
+from bertjax.model.bert import Params, bind
+from bertjax.report.run_report import Completion
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.run_directory import TrainedModel
+
+MASK = "[MASK]"
+
+_SAMPLE = 4096  # held-out sentences looked at; what is shown must not cost a pass over the split
+_SENTENCE_TOKENS = range(8, 31)  # long enough to say something, short enough for a line of a report
+# A hidden word's share of the sample: rarer ones are a lottery, and more frequent ones are "the" and "of".
+_RAREST, _COMMONEST, _SEEN = 1e-4, 5e-3, 3
+_SHOWN = 60  # characters of a text in a message
+
+
+class Guess(NamedTuple):
+    """A vocabulary entry for a [MASK]; one that begins with ## continues the word before it."""
+
+    token: str
+    probability: float
+
+
+Text = str | tuple[str, str]  # one text, or two as segments A and B
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    ids: np.ndarray  # int [n], special tokens included
+    segments: np.ndarray  # int [n], 0 and 1
+    masks: np.ndarray  # int [masks]: where the mask tokens are
+
+
+def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list[list[Guess]]]:
+    """For each text, for each [MASK] in it, the `top` likeliest entries, best first.
+
+    [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
+    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, or
+    a causal model, which has never seen a mask.
+    """
+    if model.kind:
+        raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}), and has no MLM head")
+    if model.config.model.causal:
+        raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and knows no {MASK}")
+    if not 1 <= top <= model.config.model.vocab_size:
+        raise ValueError(f"top={top}: ask for 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
+    return _best(model, [_prompt(model, text) for text in texts], top)
+
+
+def held_out_completions(
+    model: TrainedModel, split: Sentences, count: int, seed: int, top: int = 5
+) -> tuple[Completion, ...]:
+    """Hide a word in each of `count` sentences of a split and let the model guess; the same choice for the same seed.
+
+    Sentences have 8 to 30 tokens and no [UNK], those of whole words before those with pieces; the words are whole,
+    alphabetic, neither rare nor among the commonest, and each a different one. Fewer come back if the split has no more
+    such sentences, and none of a causal model, which has never seen a mask.
+    """
+    if model.config.model.causal:
+        return ()
+    hidden = _hide_words(model.tokenizer, _sample(model, split, seed), count, seed)
+    own_mask = model.tokenizer.tokens[model.tokenizer.mask_id]
+
+    def decode(ids: np.ndarray) -> str:
+        text = model.tokenizer.decode(ids, skip_special_tokens=False).replace(own_mask, MASK)
+        return re.sub(r"(?<=[\w,.;:!?])\[MASK\]", f" {MASK}", text)
+
+    guesses = _best(model, [prompt for prompt, _ in hidden], top)
+    return tuple(
+        Completion(decode(prompt.ids[1:-1]), answer, tuple((g.token, g.probability) for g in best))
+        for (prompt, answer), (best,) in zip(hidden, guesses, strict=True)
+    )
+
+
+def _prompt(model: TrainedModel, text: Text) -> _Prompt:
+    """Token ids of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
+    tokenizer, limit = model.tokenizer, model.max_length
+    segments = [encode_with_masks(tokenizer, part) for part in ([text] if isinstance(text, str) else text)]
+    ids = [tokenizer.cls_id]
+    types = [0]
+    for number, segment in enumerate(segments):
+        ids += [*segment, tokenizer.sep_id]
+        types += [number] * (len(segment) + 1)
+    shown = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
+    masks = np.flatnonzero(np.array(ids) == tokenizer.mask_id)
+    if not len(masks):
+        raise ValueError(f"text {shown!r} has no {MASK}; write {MASK} where a word is to be filled in")
+    if len(ids) > limit:
+        raise ValueError(
+            f"text {shown!r} has {len(ids)} tokens, special ones included; the model was trained on rows of {limit} "
+            "(data.sequence_length, stages.*.sequence_length); shorten it"
+        )
+    return _Prompt(np.array(ids), np.array(types), masks)
+
+
+def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text, [MASK] in it being the mask token."""
+    *before, last = text.split(MASK)
+    parts = [*(part.rstrip() for part in before), last]  # the space before a mask is of the hidden word
+    first, *others = (ids.tolist() for ids in tokenizer.encode_sentences(parts))
+    return first + [token for ids in others for token in (tokenizer.mask_id, *ids)]
+
+
+def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray]:
+    """Ids of sentences of fitting length, drawn from a split, each at most once."""
+    if not split.num_sentences:
+        return []
+    drawn = below(hash64(derive_key(seed, "completions"), np.arange(_SAMPLE)), split.num_sentences)
+    chosen = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+    starts = np.asarray(split.sentence_offsets)[chosen]
+    lengths = np.asarray(split.sentence_offsets)[chosen + 1] - starts
+    longest = min(_SENTENCE_TOKENS[-1], model.max_length - 2)
+    fits = (lengths >= _SENTENCE_TOKENS[0]) & (lengths <= longest)
+    if not fits.any():
+        return []
+    ids = split.tokens(starts[fits], lengths[fits]).astype(np.int64)
+    return np.split(ids, np.cumsum(lengths[fits])[:-1])
+
+
+def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, seed: int) -> list[tuple[_Prompt, str]]:
+    """A prompt with one word hidden, and that word, for the first `count` sentences that have one to hide."""
+    if not sentences:
+        return []
+    flat = np.concatenate(sentences)
+    counts = np.bincount(flat, minlength=tokenizer.vocab_size)
+    usual = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
+    words = usual & np.array([token.isalpha() for token in tokenizer.shown])
+    whole_words_first = sorted(sentences, key=lambda ids: bool(tokenizer.is_continuation[ids].any()))
+    hidden: dict[str, _Prompt] = {}
+    for number, ids in enumerate(whole_words_first):
+        if len(hidden) == count:
+            break
+        places = _places_to_hide(tokenizer, ids, words)
+        if len(places) and tokenizer.unk_id not in ids:
+            place = places[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(places))[0]]
+            hidden.setdefault(tokenizer.shown[ids[place]], _with_mask(tokenizer, ids, place))
+    return [(prompt, word) for word, prompt in hidden.items()]
+
+
+def _places_to_hide(tokenizer: Tokenizer, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Where a sentence has a token that is one of `words` (bool [vocab_size]) and no piece follows it."""
+    goes_on = np.append(tokenizer.is_continuation[ids[1:]], False)
+    return np.flatnonzero(words[ids] & ~goes_on)
+
+
+def _with_mask(tokenizer: Tokenizer, ids: np.ndarray, place: int) -> _Prompt:
+    masked = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
+    masked[place + 1] = tokenizer.mask_id
+    return _Prompt(masked, np.zeros_like(masked), np.array([place + 1]))
+
+
+def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[list[list[Guess]]]:
+    """The guesses for each mask of each prompt. All have one shape on the device, so that it compiles once."""
+    width = max((len(prompt.masks) for prompt in prompts), default=0)
+    tokens = model.tokenizer.shown
+    guesses = []
+    length = model.max_length
+    for prompt in prompts:
+        row = _row(prompt, model.tokenizer.pad_id, length, width)
+        shares, ids = jax.device_get(_predict(model.graphdef, model.params, *row, top=top))
+        found = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
+        guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in found])
+    return guesses
+
+
+def _row(prompt: _Prompt, pad_id: int, length: int, width: int) -> Iterator[np.ndarray]:
+    """input_ids, token_type_ids, sequence_ids, int32 [1, length], and mask positions, int32 [1, width]."""
+    parts = (prompt.ids, pad_id), (prompt.segments, 0), (np.ones_like(prompt.ids), 0)
+    for values, filler in parts:
+        yield np.pad(values, (0, length - len(values)), constant_values=filler).astype(np.int32)[None]
+    yield np.pad(prompt.masks, (0, width - len(prompt.masks))).astype(np.int32)[None]
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "top"))
+def _predict(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    input_ids: jax.Array,
+    token_type_ids: jax.Array,
+    sequence_ids: jax.Array,
+    positions: jax.Array,
+    *,
+    top: int,
+) -> tuple[jax.Array, jax.Array]:
+    """The `top` largest probabilities at each position of a row, and whose they are: float32, int32 [P, top]."""
+    bert = bind(graphdef, params)
+    hidden_BLD = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
+    return jax.lax.top_k(jax.nn.softmax(bert.mlm_logits(hidden_BLD, positions)[0].astype(jnp.float32)), top)

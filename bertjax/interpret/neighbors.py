@@ -1,0 +1,121 @@
+"""What is near a word: in the table of word vectors, which knows one vector for it, and in each of its contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.interpret.attention_maps import look_inside
+from bertjax.interpret.attention_patterns import WordTable
+from bertjax.interpret.sample_text import SampleText, places_of
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.run_directory import TrainedModel
+
+_LONGEST = 64  # tokens of a sentence that is shown
+_FOUND_FOR_ONE = 16  # sentences found for each that is shown, so that those shown are spread over the text
+
+
+class Near(NamedTuple):
+    """A word near another, and the sentence that it is in, by number from 0; None if that is the table."""
+
+    word: str
+    cosine: float
+    context: int | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """A sentence around a word."""
+
+    before: str
+    word: str
+    after: str
+    words: tuple[Near, ...]  # the nearest other words of all sentences, as they are in theirs
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """What is near a word. Cosines are about the mean vector of what is compared."""
+
+    pieces: tuple[str, ...]
+    table: tuple[Near, ...]  # nearest words of the vocabulary
+    layer: int
+    contexts: tuple[Context, ...]
+    cosines: np.ndarray  # float32 [contexts, contexts]: of the word's vectors in them
+
+
+def find_neighbors(
+    model: TrainedModel, word: str, sample: SampleText, *, layer: int | None = None, contexts: int = 8, nearest: int = 8
+) -> Neighbors:
+    """Neighbours of a word's static vector (the mean of its pieces'), and of its vectors after a layer (the last one).
+
+    Raises ValueError for a word that the vocabulary does not have, or a layer that the model does not have.
+    """
+    layers = model.config.model.num_hidden_layers
+    layer = layers if layer is None else layer
+    if not 0 <= layer <= layers:
+        raise ValueError(f"--layer {layer}: the model has layers 1 to {layers}, and 0 for the embeddings")
+    ids = _ids_within_text(model.tokenizer, word)
+    rows = sample.containing(ids, contexts * _FOUND_FOR_ONE, min(_LONGEST, model.max_length))
+    rows = [rows[i * len(rows) // contexts] for i in range(contexts)] if len(rows) > contexts else rows
+    table = tuple(_in_table(WordTable(model), ids, model.tokenizer, nearest))
+    pieces = tuple(model.tokenizer.shown[i] for i in ids)
+    if not rows:
+        return Neighbors(pieces, table, layer, (), np.zeros((0, 0), np.float32))
+    vectors = _centred([inside.hidden[layer] for inside in look_inside(model, rows)])
+    own = _of_the_word(ids, rows, vectors)
+    return Neighbors(pieces, table, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
+
+
+def _ids_within_text(tokenizer: Tokenizer, word: str) -> np.ndarray:
+    """The ids of a word that does not begin a text: some vocabularies keep the space before it."""
+    mark, whole = tokenizer.encode_sentences([".", f". {word}"])
+    ids = whole[len(mark) :].astype(np.int32)
+    if not len(ids) or tokenizer.unk_id in ids:
+        raise ValueError(f"word {word!r}: the model's vocabulary has no tokens for it; give another word")
+    return ids
+
+
+def _in_table(table: WordTable, ids: np.ndarray, tokenizer: Tokenizer, count: int) -> list[Near]:
+    vector = table.vectors[ids].mean(axis=0)
+    vector = vector / max(np.linalg.norm(vector), 1e-12)
+    near = [i for i in table.nearest(vector[None], count + len(ids))[0].tolist() if i not in ids][:count]
+    return [Near(tokenizer.shown[i], float(table.vectors[i] @ vector)) for i in near]
+
+
+def _centred(vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
+    mean = np.concatenate(vectors).mean(axis=0)
+    return [one - mean for one in vectors]
+
+
+def _of_the_word(ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """The word's vector where it first stands in each row, the mean of its pieces': [rows, D]."""
+    places = [int(places_of(ids, row)[0]) for row in rows]
+    return np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, places, strict=True)])
+
+
+def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
+    first, second = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (vectors, others))
+    return first @ second.T
+
+
+def _contexts(
+    ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray], own: np.ndarray, nearest: int
+) -> Iterator[Context]:
+    """Each row with the other words of all rows that are nearest to the word in it, a word once."""
+    places = [np.flatnonzero(row.is_word & ~np.isin(row.ids, ids)) for row in rows]
+    others = np.concatenate([one[at] for one, at in zip(vectors, places, strict=True)])
+    tokens = np.concatenate([row.ids[at] for row, at in zip(rows, places, strict=True)])
+    homes = np.repeat(np.arange(len(rows)), [len(at) for at in places])
+    for row, cosines in zip(rows, _cosines(own, others), strict=True):
+        order = np.argsort(-cosines, kind="stable")
+        first = order[np.sort(np.unique(tokens[order], return_index=True)[1])][:nearest]
+        near = tuple(Near(row.tokenizer.shown[tokens[i]], float(cosines[i]), int(homes[i])) for i in first)
+        at = int(places_of(ids, row)[0])
+        parts = row.ids[1:at], row.ids[at : at + len(ids)], row.ids[at + len(ids) : -1]
+        before, word, after = (row.tokenizer.decode(part).strip() for part in parts)
+        yield Context(before, word, after, near)

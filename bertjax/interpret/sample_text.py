@@ -1,0 +1,147 @@
+"""Sentences to measure a model on: what is held out of its text, a file, or those that are built in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.randomness import derive_key, permute
+from bertjax.input.tfrecords.records import are_records
+from bertjax.input.tfrecords.rows import Segments
+from bertjax.input.training_data import Sentences, open_training_data
+from bertjax.interpret.built_in_sentences import SENTENCES
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.storage.lines import read_lines
+from bertjax.storage.progress import Progress
+from bertjax.storage.remote import DEFAULT_CACHE, is_remote
+from bertjax.text.sentences import split_sentences
+from bertjax.text.store.format import TokenStore, read_manifest
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.checkpoint import DIRECTORY, read_metadata
+from bertjax.training.run_directory import TrainedModel
+from bertjax.training.stages import stages_of
+
+_SHORTEST, _LONGEST_PAIR = 4, 48  # tokens of a sentence, and of a pair with its special tokens
+_LOOKED_AT = 20  # places in the text for each pair that is wanted: many sentences are too long
+
+
+@dataclass(frozen=True)
+class SampleText:
+    """Sentences in the order of their text, as the model's own ids, and where they are from, for people."""
+
+    origin: str
+    sentences: Sentences
+    tokenizer: Tokenizer
+
+    def pairs(self, count: int, longest: int) -> list[TokenRow]:
+        """At most `count` pairs of a sentence and the one after it, short enough; always the same ones."""
+        places = self.sentences.num_sentences - 1
+        if places < 1:
+            return []
+        looked_at = np.arange(min(places, count * _LOOKED_AT))
+        starts = permute(looked_at, places, derive_key(0, "sentence pairs"))
+        offsets = np.asarray(self.sentences.sentence_offsets)
+        lengths = np.stack([offsets[starts + 1] - offsets[starts], offsets[starts + 2] - offsets[starts + 1]])
+        fits = (lengths >= _SHORTEST).all(axis=0) & (lengths.sum(axis=0) + 3 <= min(longest, _LONGEST_PAIR))
+        return [
+            TokenRow.of(self.tokenizer, np.split(self._ids(start, 2), [length]))
+            for start, length in zip(starts[fits][:count], lengths[0][fits], strict=False)
+        ]
+
+    def containing(self, word: np.ndarray, count: int, longest: int, at_once: int = 1 << 14) -> list[TokenRow]:
+        """At most `count` sentences, short enough, with the ids of a word, or of a text, in them: the first ones."""
+        found: list[TokenRow] = []
+        for first in range(0, self.sentences.num_sentences, at_once):
+            edges = np.asarray(self.sentences.sentence_offsets[first : first + at_once + 1])
+            ids = self.sentences.tokens(edges[:-1], np.diff(edges))
+            for number in np.unique(np.searchsorted(edges - edges[0], _starts_of(word, ids), side="right") - 1):
+                row = TokenRow.of(self.tokenizer, [ids[edges[number] - edges[0] : edges[number + 1] - edges[0]]])
+                if len(row) <= longest and len(places_of(word, row)):
+                    found.append(row)
+                if len(found) == count:
+                    return found
+        return found
+
+    def _ids(self, sentence: int, count: int) -> np.ndarray:
+        edges = np.asarray(self.sentences.sentence_offsets[sentence : sentence + count + 1])
+        return self.sentences.tokens(edges[:-1], np.diff(edges))
+
+
+def places_of(word: np.ndarray, row: TokenRow) -> np.ndarray:
+    """Where a word begins in a row: its ids in a row, with no other piece of a word behind them."""
+    starts = _starts_of(word, row.ids)
+    numbers = row.word_numbers
+    begins = numbers[starts] != numbers[starts - 1]
+    after = starts + len(word)
+    return starts[begins & (numbers[after] != numbers[after - 1])]
+
+
+def _starts_of(word: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    if len(ids) < len(word):
+        return np.zeros(0, np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(ids, len(word))
+    return np.flatnonzero((windows == word).all(axis=1))
+
+
+def sample_text(model: TrainedModel, file: str | None, progress: Progress) -> SampleText:
+    """The text of a file if one is named, else what is held out of the run's text, else what is built in.
+
+    Raises ValueError for a file that cannot be read or has no two sentences.
+    """
+    if file is not None:
+        return _of_texts(_sentences_of(file), file, model.tokenizer)
+    held_out, why_not = _held_out(model, progress)
+    if held_out is not None:
+        return SampleText("the run's held-out text", held_out, model.tokenizer)
+    return _of_texts(list(SENTENCES), f"sentences built into bertjax ({why_not})", model.tokenizer)
+
+
+def _of_texts(texts: list[str], origin: str, tokenizer: Tokenizer) -> SampleText:
+    ids, lengths = tokenizer.encode(texts)
+    kept = lengths > 0
+    if kept.sum() < 2:
+        raise ValueError(f"{origin}: fewer than two sentences in it; give a file of plain text")
+    return SampleText(origin, Segments(ids.astype(np.int32), lengths[kept]), tokenizer)
+
+
+def _sentences_of(file: str) -> list[str]:
+    """A plain text's sentences; a blank line ends one, the end of a line does not."""
+    if not Path(file).is_file():
+        raise ValueError(f"--text {file}: no such file")
+    lines = read_lines(file, lambda _: None)
+    return [
+        sentence
+        for is_text, group in groupby(lines, lambda line: bool(line.strip()))
+        for sentence in (split_sentences(" ".join(group)) if is_text else ())
+    ]
+
+
+def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None, str]:
+    """The held-out text of the run if it is at hand, else why it is not; nothing is prepared anew."""
+    if not (model.directory / DIRECTORY).is_dir():
+        return None, "the model has no text of its own"
+    data = model.config.data
+    if are_records(data):
+        try:
+            return open_training_data([stage.data for stage in stages_of(model.config)], progress).held_out_text(), ""
+        except (ValueError, OSError) as error:
+            return None, f"the run's records: {error}"
+    wanted = read_metadata(model.directory)["data_fingerprint"]
+    for path, fingerprint in _local_stores(data):
+        if fingerprint == wanted:
+            return TokenStore.open(path).split("held_out"), ""
+    return None, f"no token store of the run is below {data.root}"
+
+
+def _local_stores(data: DataConfig) -> Iterator[tuple[Path, str]]:
+    """The stores where the run's may be, and their fingerprints; damaged ones of other runs are none of ours."""
+    roots = [Path(root) for root in (data.root, data.cache_dir or DEFAULT_CACHE) if not is_remote(root)]
+    for manifest in sorted(found for root in roots for found in root.glob("store-*/manifest.json")):
+        with contextlib.suppress(ValueError):
+            yield manifest.parent, read_manifest(manifest.parent)["fingerprint"]

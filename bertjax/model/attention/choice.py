@@ -1,0 +1,141 @@
+"""Which back end computes the attention: the table of what each can do and where it is the faster one.
+
+Nothing is asked of the machine at hand, for a step may be compiled for another one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention.backends import SPLASH_LENGTHS
+
+FUSED_FROM = 512  # tokens a row; below it the probabilities are small, and XLA fuses the rest as well
+CUDNN_HEAD_DIM = 128  # at most; Hopper takes 256
+CUDNN_PACKED_FROM = (0, 11, 2)  # the jax whose backward pass with a mask computes no gradient of the mask
+CUDNN_CAPABILITY = (8, 0)  # CUDA compute capability, at least: Ampere
+_DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs that a plan may be for and that are not here
+FUSED = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by the name jax has for the platform
+
+
+def compute_capability(device: Any) -> str | None:
+    """What jax says that a GPU can do: of NVIDIA's a number as 9.0, of others a name; None of other devices."""
+    told = getattr(device, "compute_capability", None)
+    if told is not None or device.platform not in ("gpu", "cuda"):
+        return told
+    return next((number for name, number in _DESCRIBED.items() if name in device.device_kind), None)
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """The back end, and why it is that one."""
+
+    backend: Literal["xla", "cudnn", "splash"]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Hindrance:
+    """What a back end cannot do, and what to do about it."""
+
+    reason: str
+    remedy: str
+
+
+def choose_attention(
+    model: ModelConfig,
+    platform: str,
+    length: int,
+    packed: bool,
+    capability: str | None,
+    jax_version: tuple[int, ...] = jax.__version_info__,
+) -> AttentionChoice:
+    """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
+
+    `capability` is what `compute_capability` says of its devices.
+    Raises ValueError if `model.attention` names one that cannot do it, with the reason and what to do.
+    """
+    asked = model.attention
+    if asked == "xla":
+        return AttentionChoice("xla", "as model.attention says")
+    backend = FUSED.get(platform, "xla") if asked == "auto" else asked
+    if backend == "xla":
+        return AttentionChoice("xla", f"there is no other for {platform}")
+    hindrance = _hindrance(backend, model, platform, length, packed, capability, jax_version)
+    if asked != "auto":
+        if hindrance is not None:
+            raise ValueError(f"model.attention={asked!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
+        return AttentionChoice(backend, "as model.attention says")
+    if hindrance is not None:
+        return AttentionChoice("xla", hindrance.reason)
+    if length < FUSED_FROM:
+        return AttentionChoice("xla", f"rows of {length} tokens; {backend} is for {FUSED_FROM} or more")
+    return AttentionChoice(backend, f"rows of {length} tokens on {platform}")
+
+
+def _hindrance(
+    backend: str,
+    model: ModelConfig,
+    platform: str,
+    length: int,
+    packed: bool,
+    capability: str | None,
+    jax_version: tuple[int, ...],
+) -> Hindrance | None:
+    """The first thing that keeps a fused back end from it, if there is one."""
+    if FUSED.get(platform) != backend:
+        where = "an NVIDIA GPU" if backend == "cudnn" else "a TPU"
+        return Hindrance(f"it runs on {where}, and this is compiled for {platform}", "set model.attention='xla'")
+    if model.attention_probs_dropout_prob > 0:
+        return Hindrance(
+            f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
+            "set model.attention_probs_dropout_prob=0",
+        )
+    if backend == "splash":
+        return _splash_hindrance(length)
+    return _device_hindrance(capability) or _cudnn_hindrance(model, length, packed, jax_version)
+
+
+def _device_hindrance(capability: str | None) -> Hindrance | None:
+    number = re.fullmatch(r"(\d+)\.(\d+)", capability or "")
+    if number and tuple(map(int, number.groups())) >= CUDNN_CAPABILITY:
+        return None
+    needed = ".".join(map(str, CUDNN_CAPABILITY))
+    return Hindrance(
+        f"cudnn needs an NVIDIA GPU of compute capability {needed} or more, and this one has {capability or 'none'}",
+        "set model.attention='xla'",
+    )
+
+
+def _splash_hindrance(length: int) -> Hindrance | None:
+    if length % SPLASH_LENGTHS == 0:
+        return None
+    return Hindrance(
+        f"splash takes rows of a multiple of {SPLASH_LENGTHS} tokens, not {length}", "change data.sequence_length"
+    )
+
+
+def _cudnn_hindrance(model: ModelConfig, length: int, packed: bool, jax_version: tuple[int, ...]) -> Hindrance | None:
+    head_dim = model.hidden_size // model.num_attention_heads
+    if model.dtype != "bfloat16":
+        return Hindrance(f"cudnn computes in bfloat16, not {model.dtype}", "set model.dtype='bfloat16'")
+    if head_dim % 8 or head_dim > CUDNN_HEAD_DIM:
+        return Hindrance(
+            f"cudnn takes heads of a multiple of 8 and at most {CUDNN_HEAD_DIM} dims, not {head_dim}",
+            "change model.num_attention_heads",
+        )
+    if packed and jax_version < CUDNN_PACKED_FROM:
+        have, wanted = (".".join(map(str, version)) for version in (jax_version, CUDNN_PACKED_FROM))
+        return Hindrance(
+            f"with packed rows cudnn needs jax {wanted}, and this is {have}", "update jax or set data.packing='none'"
+        )
+    if packed and length % 2:
+        return Hindrance(f"cudnn takes packed rows of an even length only, not {length}", "change data.sequence_length")
+    return None

@@ -1,0 +1,87 @@
+"""Multi-head self-attention within sequences of equal id."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
+from bertjax.model.parameters import weight, zeros
+from bertjax.model.product import product
+from bertjax.parallel.sharding import constrain
+
+
+class Projection(nnx.Module):
+    """The weights of one of query, key, value."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        shape = (config.hidden_size, heads, head_dim)
+        self.kernel = weight(rngs, shape, ("embed", "heads", "head_dim"), config)
+        self.bias = zeros((heads, head_dim), ("heads", "head_dim"))
+
+
+def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
+    """[B, L, D] -> [B, L, H, K] for each projection, all in one product: a wide matmul runs nearer to the peak."""
+    kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
+    bias_THK = jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
+    y_BLTHK = product(x_BLD, kernel_DTHK) + bias_THK
+    parts = [y_BLTHK[:, :, i] for i in range(len(projections))]
+    return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
+
+
+class OutputProjection(nnx.Module):
+    """The heads joined and mixed: [B, L, H, K] -> [B, L, D]."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        self.kernel = weight(rngs, (heads, head_dim, config.hidden_size), ("heads", "head_dim", "embed"), config)
+        self.bias = zeros((config.hidden_size,), ("hidden",))
+
+    def __call__(self, x_BLHK: jax.Array) -> jax.Array:
+        H, K, D = self.kernel.shape
+        joined = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K)
+        y = product(joined, self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype))
+        return constrain(y + self.bias[...].astype(y.dtype), "act_batch", "act_length", "act_embed")
+
+
+class SelfAttention(nnx.Module):
+    """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
+
+    A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding. In a
+    causal model it sees those of them up to itself.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.query = Projection(config, rngs=rngs)
+        self.key = Projection(config, rngs=rngs)
+        self.value = Projection(config, rngs=rngs)
+        self.output = OutputProjection(config, rngs=rngs)
+        self.dropout_rate = config.attention_probs_dropout_prob
+        self.causal = config.causal
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        sequence_ids: jax.Array,
+        dropout_keys: jax.Array | None,
+        packed: bool,
+        backend: Backend,
+    ) -> jax.Array:
+        attended = attend(
+            backend,
+            *project(x_BLD, self.query, self.key, self.value),
+            sequence_ids,
+            packed=packed,
+            causal=self.causal,
+            dropout_keys=dropout_keys,
+            dropout_rate=self.dropout_rate,
+        )
+        return self.output(attended)
+
+    def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """What each token looks at, without dropout: float32 [B, H, L, L], looking x looked at."""
+        q, k = project(x_BLD, self.query, self.key)
+        return attention_probabilities(q, k, visible(sequence_ids, self.causal))

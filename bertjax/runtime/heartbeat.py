@@ -1,0 +1,371 @@
+"""What processes of a run tell each other while it runs: that they live, how far they are, and where to stop.
+
+Process 0 holds a line to each of the others and passes on what all must know. This does not use JAX's own service: that
+notices a dead process after its heartbeat and a stuck one never, and ends the others without a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from bertjax.runtime.agreement import Agreement, Standing
+from bertjax.runtime.rendezvous import Message, Roll
+
+# 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
+EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
+LOST = 75  # another process is gone: the same command, started again everywhere, goes on
+FAILED = 1
+
+_BEAT = 1.0  # seconds between two signs of life
+_UNWIND_SECONDS = 5.0  # for the main thread to end by itself, before it is ended
+_FAREWELL_SECONDS = 2.0  # for what was said last to be heard
+_PATIENCE_AT_REST = 3  # times the heartbeat: what prepares and compiles can keep a thread from speaking
+
+
+class Peers:
+    """The listening thread of a process, and what the working one asks of it.
+
+    The thread calls `end` to end the process, with words for people and the exit code, and before that, where the
+    working thread may end by itself, `unwind`.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        roll: Roll,
+        heartbeat: float,
+        agreement: Agreement,
+        end: Callable[[str, int], None],
+        unwind: Callable[[], None],
+    ) -> None:
+        self.number, self.names, self.count = number, roll.names, len(roll.names)
+        self.agreement, self._lines, self._heartbeat = agreement, roll.lines, heartbeat
+        self._end, self._unwind = end, unwind
+        self.asked: signal.Signals | None = None  # by whomever
+        self.at_rest = "stopped by a signal before the first step; nothing is lost"
+        self._changed = threading.Condition()
+        self._gathering: dict[int, dict[int, tuple[str, str]]] = {}
+        self._gathered: dict[int, list[str]] = {}
+        self._round = 0
+        self._standings: dict[int, Standing] = {}
+        self._gone: set[int] = set()  # who said goodbye
+        self._hung_up: set[int] = set()  # whose line is closed
+        self._ending = self._closing = False
+        self._interrupts = 0
+        self._timers: list[threading.Timer] = []
+        self._answers: dict[int, Standing] = {}
+        self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
+        self._decided = False
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._thread = threading.Thread(target=self._listen_on, name="peers", daemon=True)
+
+    @property
+    def wake(self) -> socket.socket:
+        """A byte written here is the number of a signal that has come."""
+        return self._wake
+
+    def start(self) -> None:
+        """Begin to listen and to be listened to."""
+        now = time.monotonic()
+        for line in self._lines.values():
+            line.heard = now
+        self._thread.start()
+
+    def gather(self, what: str, value: str) -> list[str]:
+        """What every process has to say, by number; waits for all, however long they take, unless one is lost.
+
+        All must gather the same things in the same order.
+        """
+        if self.count == 1:
+            return [value]
+        with self._changed:
+            turn, self._round = self._round, self._round + 1
+        message = {"is": "gather", "turn": turn, "what": what, "value": value}
+        if self.number == 0:
+            self._collect(0, message)
+        else:
+            self._lines[0].send(message)
+        with self._changed:
+            self._changed.wait_for(lambda: turn in self._gathered)
+            return self._gathered.pop(turn)
+
+    def fail(self, why: str, code: int = FAILED) -> None:
+        """Tell the others that this process ends with an error, so that they end too, with the same exit code."""
+        self._ending = True
+        self._tell({"is": "failed", "process": self.number, "why": why, "code": code})
+        self._stay(_FAREWELL_SECONDS * 2)
+
+    def say_goodbye(self) -> None:
+        """Tell the others that this process ends as it should."""
+        self._ending = True
+        self._tell({"is": "goodbye"})
+        self._stay(_UNWIND_SECONDS + _FAREWELL_SECONDS)
+
+    def close(self) -> None:
+        """Say goodbye and stop listening."""
+        self._ending = True
+        self._tell({"is": "goodbye"})
+        self._closing = True
+        for timer in self._timers:
+            timer.cancel()
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
+        self._thread.join(_FAREWELL_SECONDS)
+        for line in self._lines.values():
+            line.close()
+        self._wake.close()
+        self._woken.close()
+
+    def _stay(self, seconds: float) -> None:
+        """Process 0 ends last: when it goes, JAX ends the others at once, and loudly."""
+        deadline = time.monotonic() + seconds
+        while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
+            if threading.current_thread() is self._thread:
+                self._hear_hanging_up()
+            time.sleep(0.02)
+
+    def _hear_hanging_up(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for number, line in self._lines.items():
+                if number not in self._hung_up:
+                    selector.register(line.socket, selectors.EVENT_READ, number)
+            ready = [key.data for key, _ in selector.select(0)]
+        self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
+
+    # Everything below runs in the listening thread, but for `_collect` and `_tell`.
+
+    def _listen_on(self) -> None:
+        """Listen until `close`; a process that nobody hears, and that hears nobody, must not go on."""
+        try:
+            self._listen()
+        except Exception as error:
+            if self._closing:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                traceback.print_exception(error)
+            why = f"what listens to the other processes failed: {type(error).__name__}: {error}"
+            try:
+                self.fail(why)
+            finally:
+                self._end(why, FAILED)
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            for number, line in self._lines.items():
+                selector.register(line.socket, selectors.EVENT_READ, number)
+            beat = 0.0
+            while not self._closing:
+                for key, _ in selector.select(_BEAT / 2):
+                    if key.data is None:
+                        self._take_signals()
+                    elif not self._hear(key.data):
+                        selector.unregister(key.fileobj)
+                now = time.monotonic()
+                if now - beat > _BEAT:
+                    beat = now
+                    self._say_how_far()
+                    self._look_for_silence(now)
+                    self._look_for_hang()
+
+    def _take_signals(self) -> None:
+        try:
+            numbers = self._woken.recv(64)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            self._interrupts += number == signal.SIGINT
+            if self._interrupts > 1:  # for whoever will not wait for the save
+                words, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
+                self.fail(words, code)
+                self._end(words, code)
+            if number in (signal.SIGTERM, signal.SIGINT) and self.asked is None:
+                self._request(signal.Signals(number))
+
+    def _request(self, number: signal.Signals) -> None:
+        """A signal has come here: have everybody say how far they are."""
+        if self.number == 0:
+            self._ask_all(number)
+        else:
+            self.asked = number
+            self._lines[0].send({"is": "request", "signal": int(number)})
+
+    def _hear(self, number: int) -> bool:
+        messages = self._lines[number].receive()
+        if messages is None:
+            self._hung_up.add(number)
+            if number not in self._gone and not self._ending:
+                self._lose(number, "its connection closed: it was killed, or its machine failed")
+            return False
+        for message in messages:
+            handle = getattr(self, f"_hear_{message['is']}")
+            handle(number, message)
+        return True
+
+    def _hear_alive(self, number: int, message: Message) -> None:
+        self._standings[number] = Standing(**message["standing"])
+
+    def _hear_gather(self, number: int, message: Message) -> None:
+        self._collect(number, message)
+
+    def _hear_gathered(self, number: int, message: Message) -> None:
+        self._deliver(message)
+
+    def _hear_goodbye(self, number: int, message: Message) -> None:
+        self._gone.add(number)
+        if self.number == 0 and self.asked is not None:
+            self._decide()
+
+    def _hear_request(self, number: int, message: Message) -> None:
+        if self.asked is None:
+            self._ask_all(signal.Signals(message["signal"]))
+
+    def _hear_stopped(self, number: int, message: Message) -> None:
+        """It had a signal in the roll call, and does not know yet that all had come."""
+        self._gone.add(number)
+        self._hear_request(number, message)
+
+    def _hear_ask(self, number: int, message: Message) -> None:
+        self.asked = self.asked or signal.Signals(message["signal"])
+        standing = self.agreement.ask()
+        self._lines[0].send({"is": "answer", "standing": dataclasses.asdict(standing)})
+
+    def _hear_answer(self, number: int, message: Message) -> None:
+        self._answers[number] = Standing(**message["standing"])
+        self._decide()
+
+    def _hear_settle(self, number: int, message: Message) -> None:
+        self._stop(message["last"], message["at_once"])
+
+    def _hear_failed(self, number: int, message: Message) -> None:
+        who = message["process"]
+        if self.number == 0:
+            self._gone.add(who)
+            self._tell(message, but=who)
+        # What is wrong here too, this process had better say itself.
+        self._end_in(_FAREWELL_SECONDS, f"{self._called(who)} ended with an error: {message['why']}", message["code"])
+
+    def _hear_lost(self, number: int, message: Message) -> None:
+        self._be_lost(message["process"], message["why"])
+
+    def _ask_all(self, number: signal.Signals) -> None:
+        """Process 0: have everybody say how far they are."""
+        self.asked = number
+        self._answers = {0: self.agreement.ask()}
+        self._tell({"is": "ask", "signal": int(number)})
+        self._decide()
+
+    def _decide(self) -> None:
+        """Process 0: the last unit, when everybody who is still there has said how far they are."""
+        if self._decided or not set(range(self.count)) - self._gone <= self._answers.keys():
+            return
+        self._decided = True
+        last = max(standing.units for standing in self._answers.values())
+        at_once = all(standing.resting for standing in self._answers.values())
+        self._tell({"is": "settle", "last": last, "at_once": at_once})
+        self._stop(last, at_once)
+
+    def _stop(self, last: int, at_once: bool) -> None:
+        self.agreement.settle(last)
+        if at_once:
+            # The main thread may be in a compiler, which no signal wakes.
+            self._end_in(_UNWIND_SECONDS, self.at_rest, self.exit_code)
+            self.unwinding = True
+            self._unwind()
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with once it was asked to stop; 0 before."""
+        return EXIT_CODES[self.asked] if self.asked is not None else 0
+
+    def _say_how_far(self) -> None:
+        standing = self.agreement.standing()
+        self._standings[self.number] = standing
+        self._tell({"is": "alive", "standing": dataclasses.asdict(standing)})
+
+    def _look_for_silence(self, now: float) -> None:
+        for number, line in self._lines.items():
+            working = number in self._standings and self._standings[number].doing
+            patience = self._heartbeat * (1 if working else _PATIENCE_AT_REST)
+            if number not in self._gone and not self._ending and now - line.heard > patience:
+                self._lose(number, f"nothing was heard of it for {now - line.heard:.0f} s")
+
+    def _look_for_hang(self) -> None:
+        """Process 0: whether everybody stands still for longer than anything should take, and who is behind."""
+        here = [standing for number, standing in self._standings.items() if number not in self._gone]
+        if self.number or self.count == 1 or len(here) + len(self._gone) < self.count or self.asked is not None:
+            return
+        if all(standing.doing and standing.idle > standing.limit for standing in here):
+            least = min(standing.units for standing in here)
+            behind = [number for number, standing in self._standings.items() if standing.units == least]
+            idle = min(standing.idle for standing in here)
+            why = f"it hangs: nothing has moved for {idle:.0f} s, and it is the one behind, in unit {least}"
+            if len(behind) == len(here):
+                why = f"all hang in the same step: nothing has moved for {idle:.0f} s"
+            self._lose(behind[0], why)
+
+    def _lose(self, number: int, why: str) -> None:
+        if self.number == 0:
+            self._tell({"is": "lost", "process": number, "why": why})
+        self._be_lost(number, why)
+
+    def _be_lost(self, number: int, why: str) -> None:
+        self._ending = True
+        if number == self.number:
+            with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may read it
+                faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._hung_up.add(number)  # it need not be waited for
+        whom = "this process" if number == self.number else self._called(number)
+        self._stay(_UNWIND_SECONDS)
+        self._end(
+            f"lost {whom}: {why}. Every process ends with exit code {LOST}; "
+            "start all of them again, and the run goes on from its newest checkpoint",
+            LOST,
+        )
+
+    def _called(self, number: int) -> str:
+        return f"process {number} ({self.names[number]})"
+
+    def _end_in(self, seconds: float, words: str, code: int) -> None:
+        if self.number == 0:
+            seconds += _FAREWELL_SECONDS / 2
+        timer = threading.Timer(seconds, self._end, (words, code))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _tell(self, message: Message, but: int = -1) -> None:
+        for number, line in self._lines.items():
+            if number != but and number not in self._gone:
+                line.send(message)
+
+    def _collect(self, number: int, message: Message) -> None:
+        """Process 0: add one's word to what all say."""
+        turn = message["turn"]
+        with self._changed:
+            said = self._gathering.setdefault(turn, {})
+            said[number] = (message["what"], message["value"])
+            if len(said) < self.count:
+                return
+            del self._gathering[turn]
+        whats = {what for what, _ in said.values()}
+        assert len(whats) == 1, f"processes gather different things: {whats}"
+        gathered = {"is": "gathered", "turn": turn, "values": [said[number][1] for number in range(self.count)]}
+        self._tell(gathered)
+        self._deliver(gathered)
+
+    def _deliver(self, message: Message) -> None:
+        with self._changed:
+            self._gathered[message["turn"]] = message["values"]
+            self._changed.notify_all()

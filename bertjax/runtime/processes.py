@@ -1,0 +1,287 @@
+"""The processes of a run: how they find each other at the start, what each is told, and how all of them end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+
+import jax
+
+from bertjax.config import HostsConfig
+from bertjax.runtime.agreement import Agreement
+from bertjax.runtime.clusters import Seat, find_place, split_address
+from bertjax.runtime.heartbeat import EXIT_CODES, FAILED, Peers
+from bertjax.runtime.host_memory import keep_freed_memory
+from bertjax.runtime.rendezvous import Roll, StoppedElsewhere, call_roll
+
+_EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
+_UNHEARD = (OSError, ValueError)  # of a stream that is closed, at either end
+_JAX_HEARTBEATS = 5  # of ours fit into one of JAX's, so that ours, which names the lost process, comes first
+_SHUTDOWN_SECONDS = 60
+_HEAR_SECONDS = 2
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal has asked one of the processes to stop while nothing was under way that would be lost."""
+
+    def __init__(self, number: int, words: str = "") -> None:
+        super().__init__(words or "stopped by a signal before the first step; nothing is lost")
+        self.signal = signal.Signals(number)
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with."""
+        return EXIT_CODES[self.signal]
+
+
+class Processes:
+    """All processes of a run, seen from one of them; a context manager around everything that they do together.
+
+    While entered, SIGTERM and SIGINT to any of them stop all: at once where nothing would be lost, which raises
+    `Stopped`, and else where `go_on` says so. An error in one of several ends all.
+    """
+
+    def __init__(self, place: Seat, hosts: HostsConfig) -> None:
+        self.number, self.count = place.process, place.processes
+        self._place, self._hosts = place, hosts
+        self._agreement = Agreement()
+        self._peers: Peers | None = None
+        self._handlers: dict[signal.Signals, object] = {}
+        self._previous_wakeup = -1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that speaks, reports and exports for all."""
+        return self.number == 0
+
+    def __enter__(self) -> Processes:
+        keep_freed_memory()  # before the first thread of the run
+        # In tests a run may be driven from a thread, which cannot have signals.
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
+        try:
+            name = socket.gethostname()
+            roll = self._meet(name) if self.count > 1 else Roll([name])
+        except BaseException:
+            self._restore_signals()
+            raise
+        heartbeat = float(self._hosts.heartbeat_seconds)
+        peers = Peers(self.number, roll, heartbeat, self._agreement, self._end, self._wake_main_thread)
+        if self._handlers:
+            # The listening thread sees a signal at once, also while the main thread is in a compiler.
+            peers.wake.setblocking(False)
+            self._previous_wakeup = signal.set_wakeup_fd(peers.wake.fileno(), warn_on_full_buffer=False)
+        self._peers = peers
+        self._peers.start()
+        try:
+            if self.count > 1:
+                self._start_jax()
+            self._require_devices()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._peers is not None
+        if self.count > 1 and error is not None:
+            self._leave_with(error)
+        if self.count > 1:
+            self.gather("the end")
+            jax.distributed.shutdown()
+        self._restore_signals()
+        self._peers.close()
+
+    def gather(self, what: str, value: str = "") -> list[str]:
+        """What every process says, by number; waits for all of them, as long as they live."""
+        assert self._peers is not None
+        return self._peers.gather(what, value)
+
+    def begin(self, words: str) -> None:
+        """Nothing is under way that would be lost; `words` say where the run stands, should it be stopped now.
+
+        Raises Stopped if that has been asked for.
+        """
+        assert self._peers is not None
+        self._peers.at_rest = words
+        self._agreement.rest()
+        self._raise_if_unwinding()
+
+    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
+        """Whether to begin the next unit of work that all do together: a step, or a batch of an `evaluation`.
+
+        `first`: it is to be compiled, and everything before it is saved. After a no it stays at no, for all processes
+        at the same unit.
+        """
+        return self._agreement.go_on(first=first, doing=doing)
+
+    def begun(self) -> None:
+        """The unit that `go_on` allowed is with the devices."""
+        self._agreement.begun()
+
+    def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
+        """Inside, nothing is taken for a hang for half an hour (`input`), or ever."""
+        return self._agreement.taking_time(doing)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `go_on` has said no."""
+        return self._agreement.over
+
+    @property
+    def exit_code(self) -> int:
+        """What to end with: 0 unless `go_on` has said no."""
+        assert self._peers is not None
+        return self._peers.exit_code if self.stopped else 0
+
+    def finished(self, words: str) -> None:
+        """All has been done that processes do together. Raises Stopped in all if one was asked to stop meanwhile."""
+        self.begin(words)
+        asked = self._peers.asked if self._peers is not None else None
+        stop = [number for number in self.gather("finished", str(int(asked or 0))) if number != "0"]
+        if stop:
+            raise Stopped(int(stop[0]), words)
+
+    def require_same(self, what: str, value: str, advice: str) -> None:
+        """Raise ValueError, in every process, naming those that do not have what process 0 has."""
+        values = self.gather(what, value)
+        others = [number for number, other in enumerate(values) if other != values[0]]
+        if others:
+            raise ValueError(f"{self.called(others)} and process 0 do not have the same {what}; {advice}")
+
+    def called(self, numbers: list[int]) -> str:
+        """Some processes, for people."""
+        names = self._peers.names if self._peers is not None else []
+        shown = ", ".join(f"{number} ({names[number]})" for number in numbers[:5])
+        more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+        return f"process{'es' if len(numbers) > 1 else ''} {shown}{more}"
+
+    def _meet(self, name: str) -> Roll:
+        if self.first:
+            print(f"waiting for {self.count - 1} other processes at {self._place.coordinator}", flush=True)
+        try:
+            return call_roll(self._place, name, self._hosts.join_seconds)
+        except StoppedElsewhere as stopped:
+            raise Stopped(stopped.args[0]) from None
+
+    def _start_jax(self) -> None:
+        # JAX would take SIGTERM for itself.
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        host, port = split_address(self._place.coordinator)
+        jax.distributed.initialize(
+            self._place.coordinator,
+            self.count,
+            self.number,
+            local_device_ids=self._place.local_devices,
+            cluster_detection_method="deactivate",
+            initialization_timeout=self._hosts.join_seconds,
+            heartbeat_timeout_seconds=max(100, _JAX_HEARTBEATS * self._hosts.heartbeat_seconds),
+            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+            coordinator_bind_address=f"{host}:{port}" if host in ("localhost", "127.0.0.1") else None,
+        )
+
+    def _require_devices(self) -> None:
+        expected = self._hosts.devices
+        if not expected or jax.device_count() == expected:
+            return
+        counts = [sum(d.process_index == number for d in jax.devices()) for number in range(self.count)]
+        usual = max(set(counts), key=counts.count)
+        unlike = [number for number, count in enumerate(counts) if count != usual]
+        odd = f"; unlike the others, with {usual} each: {self.called(unlike)}" if unlike else ""
+        raise ValueError(
+            f"hosts.devices={expected}, but the {self.count} processes have {jax.device_count()} "
+            f"{jax.devices()[0].platform} devices{odd}; see what is wrong with them, or correct the key"
+        )
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, some time after a signal; the listening thread has had it at once."""
+        if self._peers is None:
+            raise Stopped(number)
+        self._raise_if_unwinding()
+
+    def _wake_main_thread(self) -> None:
+        """Have it see `_receive`, whatever it waits for, unless that is no Python."""
+        if self._handlers:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+    def _raise_if_unwinding(self) -> None:
+        assert self._peers is not None
+        if self._peers.unwinding and self._peers.asked is not None:
+            self._peers.unwinding = False
+            raise Stopped(self._peers.asked, self._peers.at_rest)
+
+    def _leave_with(self, error: BaseException) -> None:
+        """End this process, one of several, with an error: what JAX does at exit would wait for the others."""
+        assert self._peers is not None
+        if isinstance(error, Stopped):
+            self._end(str(error), error.exit_code)
+        if isinstance(error, _EXPECTED) and not os.environ.get("BERTJAX_TRACEBACK"):
+            words = str(error)
+        else:
+            words = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(*_UNHEARD):
+                traceback.print_exception(error)
+        code = getattr(error, "exit_code", FAILED)
+        try:
+            if not isinstance(error, ValueError):
+                # It may be what became of a collective whose other end is gone; the listening thread will say so then.
+                of_jax = isinstance(error, jax.errors.JaxRuntimeError)
+                time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
+            self._peers.fail(words, code)
+            self._say(words)
+        finally:
+            os._exit(code)
+
+    def _end(self, words: str, code: int) -> None:
+        """End this process, from any thread, whatever goes wrong meanwhile."""
+        try:
+            if self._peers is not None and self.count > 1:
+                self._peers.say_goodbye()
+            self._say(words)
+        finally:
+            os._exit(code)
+
+    def _say(self, words: str) -> None:
+        """Words for people, where somebody still reads them."""
+        with contextlib.suppress(*_UNHEARD):
+            print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
+        with contextlib.suppress(*_UNHEARD):
+            sys.stdout.flush()
+
+    @property
+    def _prefix(self) -> str:
+        return f"\nbertjax: process {self.number}/{self.count}: " if self.count > 1 else "\n"
+
+    def _restore_signals(self) -> None:
+        if not self._handlers:
+            return
+        if self._peers is not None:
+            signal.set_wakeup_fd(self._previous_wakeup)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+
+def join(hosts: HostsConfig) -> Processes:
+    """The processes of this run, to be entered before JAX touches a device.
+
+    Entering raises TimeoutError naming the coordinator that cannot be reached or the processes that do not come, and
+    ValueError for a job that is not as `hosts` says.
+    """
+    return Processes(find_place(hosts), hosts)
+
+
+def alone() -> Processes:
+    """This process without others."""
+    return Processes(find_place(HostsConfig(cluster="one")), HostsConfig())

@@ -1,0 +1,262 @@
+"""The roll call: before JAX is told anything, process 0 hears who is there, and everybody learns who is missing.
+
+Process 0 listens at the coordinator's own port, answers when all have come, and stops listening, so that JAX's service
+can have the port. The connections stay, and are how processes of a run talk (`bertjax.runtime.heartbeat`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import bertjax
+from bertjax.runtime.clusters import Seat, split_address
+
+Message = dict[str, Any]
+
+_GREETING = "bertjax"
+_LONGEST = 1 << 20  # bytes of a message; whoever sends more is no process of ours
+_RETRY_SECONDS = 0.2
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Line:
+    """A connection that carries JSON objects, one a line. Safe to send on from several threads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.heard = time.monotonic()
+        self._pending = b""
+        self._sending = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send, or do nothing if the other end is gone: whoever reads notices that."""
+        with contextlib.suppress(OSError), self._sending:
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[Message] | None:
+        """What has come since the last call, waiting for something to come; None at the end."""
+        try:
+            got = self.socket.recv(1 << 16)
+        except OSError:
+            got = b""
+        if not got or len(self._pending) > _LONGEST:
+            return None
+        self.heard = time.monotonic()
+        *lines, self._pending = (self._pending + got).split(b"\n")
+        try:
+            return [message for line in lines if isinstance(message := json.loads(line), dict)]
+        except ValueError:
+            return None  # some other program
+
+    @property
+    def ended(self) -> bool:
+        """Whether the other end has hung up, and nothing is left to be read."""
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Hang up, also for what else has a copy of the connection."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+@dataclass
+class Roll:
+    """Who is there: names of the hosts by number of the process, and the lines to them (0 has all, the others one)."""
+
+    names: list[str]
+    lines: dict[int, Line] = field(default_factory=dict)
+
+
+class StoppedElsewhere(Exception):
+    """A signal has asked another process to stop before all had come; the argument is its number."""
+
+
+def call_roll(place: Seat, name: str, seconds: float) -> Roll:
+    """Meet the other processes; `name` is this one's host.
+
+    Raises TimeoutError naming the coordinator's address if nobody answers there, or the processes that have not come;
+    ValueError if the processes were not started as one job; StoppedElsewhere.
+    """
+    return _receive(place, name, seconds) if place.process == 0 else _report(place, name, seconds)
+
+
+def _report(place: Seat, name: str, seconds: float) -> Roll:
+    """What every process but 0 does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        line = _reach(place, seconds, deadline)
+        line.send(_greeting(place, name))
+        try:
+            roll = _wait_for_all(line, place, seconds, deadline)
+        except BaseException as error:
+            _tell_if_stopped([line], error)
+            line.close()
+            raise
+        if roll is not None:
+            return roll
+        line.close()
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"process {place.process} of {place.processes}: what answers at {place.coordinator} is not process 0 "
+                f"of this job, after {seconds:.0f} s; end what is left of an earlier job there, or choose another port "
+                "(hosts.coordinator)"
+            )
+        time.sleep(_RETRY_SECONDS)
+
+
+def _wait_for_all(line: Line, place: Seat, seconds: float, deadline: float) -> Roll | None:
+    """What process 0 says when all have come; None if it is not process 0 that answers.
+
+    It may be what is left of an earlier job: JAX's service has the port as long as that job's process 0 lives.
+    """
+    known = False
+    while True:
+        # Process 0 speaks first if it gives up; this is for when its machine is gone.
+        line.socket.settimeout(max(deadline - time.monotonic(), 0) + 10 if known else _patience(deadline))
+        messages = line.receive()
+        if messages is None and not known:
+            return None
+        if messages is None:
+            raise TimeoutError(
+                f"process 0 at {place.coordinator} took this one, {place.process} of {place.processes}, into its "
+                f"list and was gone before all had come, within {seconds:.0f} s; see what it printed"
+            )
+        for message in messages:
+            kind = message.get("is")
+            if kind == "welcome":
+                known = True
+            if kind == "refused":
+                raise {"ValueError": ValueError}.get(message["error"], TimeoutError)(message["why"])
+            if kind == "stopped":
+                raise StoppedElsewhere(message["signal"])
+            if kind == "complete":
+                line.socket.settimeout(None)
+                return Roll(message["names"], {0: line})
+
+
+def _greeting(place: Seat, name: str) -> Message:
+    me = {"process": place.process, "of": place.processes, "name": name}
+    return {"is": _GREETING, "version": bertjax.__version__} | me
+
+
+def _reach(place: Seat, seconds: float, deadline: float) -> Line:
+    while True:
+        try:
+            return Line(socket.create_connection(split_address(place.coordinator), timeout=_patience(deadline)))
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"process {place.process} of {place.processes}: nobody answers at {place.coordinator}, where "
+                    f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, let the network pass "
+                    "the port, or correct hosts.coordinator (hosts.join_seconds is how long to wait)"
+                ) from error
+        time.sleep(_RETRY_SECONDS)
+
+
+def _patience(deadline: float) -> float:
+    return min(max(deadline - time.monotonic(), 0.1), 10.0)
+
+
+def _receive(place: Seat, name: str, seconds: float) -> Roll:
+    """What process 0 does."""
+    roll, callers = Roll([name, *[""] * (place.processes - 1)]), []
+    deadline = time.monotonic() + seconds
+    with _listen(place) as listener, selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        try:
+            while len(roll.lines) < place.processes - 1:
+                for key, _ in selector.select(_RETRY_SECONDS):
+                    if key.data is None:
+                        line = Line(listener.accept()[0])
+                        selector.register(line.socket, selectors.EVENT_READ, line)
+                        callers.append(line)
+                    elif not _hear(roll, key.data, place):
+                        selector.unregister(key.data.socket)
+                        key.data.close()
+                if time.monotonic() > deadline and len(roll.lines) < place.processes - 1:
+                    raise TimeoutError(_who_is_missing(roll, place, seconds))
+        except BaseException as error:
+            _tell_if_stopped(callers, error)
+            for line in callers:
+                if isinstance(error, TimeoutError | ValueError):
+                    line.send({"is": "refused", "error": type(error).__name__, "why": str(error)})
+                line.close()
+            raise
+    for line in roll.lines.values():
+        line.send({"is": "complete", "names": roll.names})
+    return roll
+
+
+def _listen(place: Seat) -> socket.socket:
+    host, port = split_address(place.coordinator)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Elsewhere a machine may be reached under a name that is no address of its own.
+    own = host if host in _LOOPBACK else ""
+    try:
+        return socket.create_server((own, port), family=family, backlog=1024)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"process 0 cannot listen at {place.coordinator} ({error.strerror}); another job may: "
+            "choose another port (hosts.coordinator)",
+        ) from error
+
+
+def _hear(roll: Roll, line: Line, place: Seat) -> bool:
+    """Take what has come from somebody; False if that is over."""
+    number = next((number for number, known in roll.lines.items() if known is line), None)
+    messages = line.receive()
+    if messages is None:
+        if number is not None:  # it may be started again, and come again
+            del roll.lines[number]
+            roll.names[number] = ""
+        return False
+    for message in messages:
+        if message.get("is") == "stopped":
+            raise StoppedElsewhere(message["signal"])
+        if message.get("is") != _GREETING:
+            return False  # some other program
+        number, of, name = message["process"], message["of"], message["name"]
+        if (version := message.get("version", "of an older kind")) != bertjax.__version__:
+            why = f"process {number} on {name} is bertjax {version}, process 0 on {roll.names[0]} {bertjax.__version__}"
+            raise ValueError(f"{why}; install the same on all hosts")
+        if of != place.processes or not 0 < number < of:
+            why = f"process {number} of {of} on {name} has come to a job of {place.processes} processes"
+            raise ValueError(f"{why}; start all with the same hosts.processes, each with its own hosts.process")
+        if number in roll.lines and not roll.lines[number].ended:
+            why = f"process {number} has come twice, from {roll.names[number]} and from {name}"
+            raise ValueError(f"{why}; give each its own hosts.process")
+        roll.lines[number], roll.names[number] = line, name
+        line.send({"is": "welcome"})
+    return True
+
+
+def _who_is_missing(roll: Roll, place: Seat, seconds: float) -> str:
+    missing = [str(number) for number, name in enumerate(roll.names) if not name]
+    some = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
+    there = ", ".join(f"{number} ({name})" for number, name in enumerate(roll.names) if name)
+    return (
+        f"of {place.processes} processes {some} did not come to {place.coordinator} within {seconds:.0f} s; "
+        f"there are {there[:1000]}. See what the missing ones printed, and start all again "
+        "(hosts.join_seconds is how long to wait)"
+    )
+
+
+def _tell_if_stopped(lines: list[Line], error: BaseException) -> None:
+    number = getattr(error, "signal", None) or (error.args[0] if isinstance(error, StoppedElsewhere) else None)
+    if number is not None:
+        for line in lines:
+            line.send({"is": "stopped", "signal": int(number)})

@@ -1,0 +1,205 @@
+"""Lines of text files, compressed or not, in bounded memory; what is wrong with a file is named with its place."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, BinaryIO
+
+from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
+from bertjax.storage.utf8 import ReadCounts, Utf8
+
+CHUNK = 1 << 20  # bytes of text read at once
+LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+BOMB_BYTES = 128 << 20  # of text; a file that gives more than this, and more than BOMB_RATIO times its own bytes,
+BOMB_RATIO = 250  # was made to fill memory or time: text compresses by 3 to 10, the most repetitive logs by 100
+_FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can stand for 128 KiB, so at most 32 MiB come out
+_XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may ask for 4 GiB
+
+Span = tuple[int, int]  # the compressed bytes [start, end) of a .bz2 file that are whole streams
+
+
+def read_lines(
+    path: str,
+    on_cut: Callable[[int], None],
+    cap: int = LINE_CAP,
+    counts: ReadCounts | None = None,
+    span: Span | None = None,
+) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file without their ends (\\n, \\r\\n or \\r), decompressed by suffix.
+
+    A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` is told its number (from 1) and pieces of at most
+    `cap` bytes, cut at a space where there is one, are yielded in its place. Where lines are cut depends on the text
+    alone, not on its compression. NUL bytes and invalid UTF-8 become U+FFFD, added to `counts`. Raises ValueError
+    naming the file and the byte offset in the decompressed text where they are more than `Utf8` lets pass, and for
+    damaged compressed data or such as expand without bound.
+    """
+    name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
+    utf8 = Utf8(name, _remedy(path), ReadCounts() if counts is None else counts)
+    offset, number, rest, reported = 0, 1, b"", 0
+    for chunk in read_chunks(path, name, span):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            lines = _decode(utf8, rest + chunk[:end], offset).split("\n")
+            del lines[-1]
+            yield from lines
+            offset, number, rest = offset + len(rest) + end, number + len(lines), chunk[end:]
+        else:
+            rest += chunk
+        while len(rest) > cap:
+            if reported != number:
+                on_cut(number)
+                reported = number
+            end = _cut(rest, cap)
+            yield from _decode(utf8, rest[:end], offset).split("\n")
+            offset, rest = offset + end, rest[end:]
+    if rest:
+        yield from _decode(utf8, rest, offset).split("\n")
+    utf8.finish()
+
+
+def _decode(utf8: Utf8, block: bytes, offset: int) -> str:
+    text = utf8.decode(block, offset, nul=False)
+    if offset == 0:
+        text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _remedy(path: str) -> str:
+    if path.endswith(COMPRESSED):
+        return "the compressed data may be damaged (test them with the compressor's -t)"
+    return (
+        "convert the file (iconv -t utf-8) or leave it out of the source; "
+        f"compressed files are known by {', '.join(COMPRESSED)}, archives must be unpacked"
+    )
+
+
+def _cut(line: bytes, cap: int) -> int:
+    end = line.rfind(b" ", 0, cap) + 1
+    if not end:
+        end = cap
+        while end > cap - 4 and line[end] & 0xC0 == 0x80:  # never inside a character
+            end -= 1
+    return end
+
+
+def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[bytes]:
+    """The decompressed bytes, `CHUNK` at a time: every chunk but the last is full, however they are compressed.
+
+    `name` is the file's in messages. Raises ValueError for damaged compressed data or such as expand without bound.
+    """
+    read = 0
+    try:
+        most = max(BOMB_BYTES, BOMB_RATIO * bytes_of(path)) if path.endswith(COMPRESSED) else sys.maxsize
+        with _open(path, span) as stream:
+            while chunk := stream.read(CHUNK):
+                read += len(chunk)
+                if read > most:
+                    break
+                yield chunk
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise _damaged(name, read, error) from None
+    except RemoteError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be read: {error.strerror} (after {read} bytes of text)") from None
+    if read > most:
+        raise ValueError(
+            f"{name}: a decompression bomb? More than {most >> 20} MiB came out of {bytes_of(path)} bytes, over "
+            f"{BOMB_RATIO} times as much; if it is meant, give the file decompressed"
+        )
+
+
+def _damaged(name: str, read: int, error: Exception) -> ValueError:
+    what = str(error).strip().rstrip(".")
+    return ValueError(
+        f"{name}: the compressed data are damaged or cut off after {read} bytes of text ({what}); get the file again"
+    )
+
+
+def _open(path: str, span: Span | None) -> BinaryIO:
+    if path.endswith(".gz"):
+        return gzip.open(open_bytes(path) if is_remote(path) else path)
+    if path.endswith(".bz2"):
+        file = open_bytes(path, 0) if span is None else _Slice(path, span)
+        return io.BufferedReader(_Frames(file, bz2.BZ2Decompressor, OSError), CHUNK)
+    if path.endswith(".xz"):
+        begin = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)
+        return io.BufferedReader(_Frames(open_bytes(path, 0), begin, lzma.LZMAError), CHUNK)
+    if path.endswith(".zst"):
+        import zstandard
+
+        begin = zstandard.ZstdDecompressor().decompressobj
+        return io.BufferedReader(_Frames(open_bytes(path, 0), begin, zstandard.ZstdError), CHUNK)
+    return open_bytes(path)
+
+
+class _Slice:
+    """Some bytes of a file, as if they were a file."""
+
+    def __init__(self, path: str, span: Span) -> None:
+        self._file = open_bytes(path, 0)
+        self._file.seek(span[0])
+        self._left = span[1] - span[0]
+        self.close = self._file.close
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+class _Frames(io.RawIOBase):
+    """The text of a file of any number of compressed frames (or streams, as bz2 and xz say).
+
+    Unlike the libraries' own readers it notices a Zstandard file that was cut off, and damage where a stream of a bz2
+    or xz file begins, after which those leave out the rest.
+    """
+
+    def __init__(self, file: BinaryIO | _Slice, begin: Callable[[], Any], error: type[Exception]) -> None:
+        self._file, self._begin, self._error = file, begin, error
+        self._frame = begin()
+        self._fed = False  # whether the frame has begun
+        self._input = self._output = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:
+        while not self._output:
+            if not self._fill():
+                return 0
+        size = min(len(buffer), len(self._output))
+        buffer[:size] = self._output[:size]
+        self._output = self._output[size:]
+        return size
+
+    def _fill(self) -> bool:
+        self._input = self._input or self._file.read(_FED)
+        if not self._input:
+            if self._fed:
+                raise EOFError("the last frame is not complete")
+            return False
+        if not self._fed:
+            self._input = self._input.lstrip(b"\0")  # which may pad .xz files
+            if not self._input:
+                return True
+        try:
+            self._output = memoryview(self._frame.decompress(self._input))
+        except self._error as error:
+            raise EOFError(str(error)) from None
+        self._fed, self._input = True, b""
+        if self._frame.eof:
+            self._input, self._frame, self._fed = self._frame.unused_data, self._begin(), False
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

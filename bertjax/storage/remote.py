@@ -1,0 +1,289 @@
+"""Files in object storage: `gs://`, `s3://` and every other kind of URL that fsspec opens.
+
+Objects appear whole or not at all, and are neither renamed, locked nor mapped into memory. fsspec is here because Orbax
+and TensorFlow Datasets bring it, and because it tells when an object was changed, which their `etils.epath` does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_READ_AT_ONCE = 8 << 20  # bytes; a request costs as long as some megabytes
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+_LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
+
+
+class RemoteError(OSError):
+    """Object storage did not do what it was asked for; what was made before is good, and the command can go on."""
+
+
+@dataclass(frozen=True, order=True)
+class RemotePath:
+    """A place in object storage, with what is needed of pathlib's names."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(f"{self.url.rstrip('/')}/{name}")
+
+    @property
+    def name(self) -> str:
+        """What stands behind the last slash."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name from its last dot on."""
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        """The place that this one is in."""
+        return RemotePath(self.url.rstrip("/").rpartition("/")[0])
+
+    def with_name(self, name: str) -> RemotePath:
+        """The place of another name beside this one."""
+        return self.parent / name
+
+    def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
+        """Do nothing: folders are only what names begin with."""
+
+    def exists(self) -> bool:
+        """Whether there is an object of this name, or one below it."""
+        return self._kind() is not None
+
+    def is_file(self) -> bool:
+        """Whether there is an object of this name."""
+        return self._kind() == "file"
+
+    def is_dir(self) -> bool:
+        """Whether there is an object below this name."""
+        return self._kind() == "directory"
+
+    def _kind(self) -> str | None:
+        # fsspec's own `exists` and `isfile` say no to whatever goes wrong while they look.
+        with _told(self.url, "looked up"):
+            storage, path = _storage(self.url)
+            try:
+                return storage.info(path)["type"]
+            except FileNotFoundError:
+                return None
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """What lies directly below, in order; nothing if there is nothing."""
+        with _told(self.url, "listed"):
+            storage, path = _storage(self.url)
+            try:
+                found = storage.ls(path, detail=False)
+            except FileNotFoundError:
+                found = []
+        names = {name.rstrip("/").rpartition("/")[2] for name in found if name.rstrip("/") != path.rstrip("/")}
+        yield from (self / name for name in sorted(names))
+
+    def read_bytes(self) -> bytes:
+        """All of the object. Raises FileNotFoundError if there is none."""
+        with _told(self.url, "read"):
+            storage, path = _storage(self.url)
+            return storage.cat_file(path)
+
+    def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """All of the object as text. Raises FileNotFoundError if there is none."""
+        return self.read_bytes().decode(encoding, errors)
+
+    def write_bytes(self, content: bytes) -> None:
+        """Put an object there, over one that may be there."""
+        with _told(self.url, "written", missing=RemoteError):
+            storage, path = _storage(self.url)
+            storage.pipe_file(path, content)
+
+    def upload(self, file: Path) -> None:
+        """Put a file of this machine there."""
+        with _told(self.url, "written", missing=RemoteError):
+            storage, path = _storage(self.url)
+            storage.put_file(str(file), path)
+
+    def upload_all(self, folder: Path, names: Iterable[str]) -> None:
+        """Put files of a folder of this machine below this place, under the same names, several at a time."""
+        names = list(names)
+        with _told(self.url, "written", missing=RemoteError):
+            storage, path = _storage(self.url)
+            if names:
+                storage.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
+
+    def download_all(self, folder: Path, names: Iterable[str]) -> None:
+        """Copy objects below this place into a folder of this machine, under the same names, several at a time."""
+        names = list(names)
+        with _told(self.url, "read"):
+            storage, path = _storage(self.url)
+            if names:
+                storage.get([f"{path}/{name}" for name in names], [str(folder / name) for name in names])
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every object below, by its name from here on."""
+        with _told(self.url, "listed"):
+            storage, path = _storage(self.url)
+            found = storage.find(path, detail=True)
+            return {name.removeprefix(path).lstrip("/"): info["size"] for name, info in found.items()}
+
+    def copy_to(self, target: RemotePath) -> None:
+        """Copy every object below, within the storage."""
+        with _told(self.url, "copied"):
+            storage, path = _storage(self.url)
+            _, there = _storage(target.url)
+            for name in storage.find(path):
+                storage.cp_file(name, there + name.removeprefix(path))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object; some storages are content if there is none, whatever `missing_ok` says."""
+        if missing_ok and not self.is_file():
+            return
+        with _told(self.url, "removed"):
+            storage, path = _storage(self.url)
+            storage.rm_file(path)
+
+    def glob(self, pattern: str) -> list[RemotePath]:
+        """The places below this one whose names match, in order."""
+        return [RemotePath(url) for url in sorted(_matches(f"{self.url.rstrip('/')}/{pattern}"))]
+
+    def rmtree(self) -> None:
+        """Remove everything below."""
+        if not self.exists():
+            return
+        with _told(self.url, "removed"):
+            storage, path = _storage(self.url)
+            storage.rm(path, recursive=True)
+
+
+Place = Path | RemotePath
+
+
+def is_remote(path: str | Place) -> bool:
+    """Whether a path is a URL."""
+    return "://" in str(path)
+
+
+def place_of(path: str) -> Place:
+    """The path as an object."""
+    return RemotePath(path) if is_remote(path) else Path(path)
+
+
+def open_bytes(path: str, buffer: int = -1) -> BinaryIO:
+    """Open a file for reading, wherever it is; a remote one is read in pieces, as they are asked for."""
+    if not is_remote(path):
+        return open(path, "rb", buffer)
+    return io.BufferedReader(_RemoteFile(path), _READ_AT_ONCE)
+
+
+def bytes_of(path: str) -> int:
+    """The size of a file, wherever it is."""
+    if not is_remote(path):
+        return os.path.getsize(path)
+    with _told(path, "looked up"):
+        storage, inner = _storage(path)
+        return storage.size(inner)
+
+
+def state_of(url: str) -> tuple[int, int]:
+    """The size of an object, and a number that is another one when it has been changed."""
+    with _told(url, "looked up"):
+        storage, path = _storage(url)
+        info = storage.info(path)  # with the object's ETag, generation or time of change
+        return info["size"], int(hashlib.sha256(str(info).encode()).hexdigest()[:15], 16)
+
+
+def remote_files(pattern: str) -> dict[str, int]:
+    """URL -> bytes of the objects that a pattern matches. Raises ValueError as opening one does."""
+    return {url: info["size"] for url, info in _matches(pattern).items() if info["type"] == "file"}
+
+
+def listing_command(url: str) -> str:
+    """What to type to see what is there."""
+    scheme = url.partition("://")[0]
+    folder = url.partition("*")[0].rpartition("/")[0]
+    return f"`{_LISTING.get(scheme, 'fsspec.open_files, or a tool for')} {folder}/`"
+
+
+class _RemoteFile(io.RawIOBase):
+    """An object as a file, a request for every read."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._place = url, 0
+        with _told(url, "opened"):
+            self._storage, self._path = _storage(url)
+            self._size = self._storage.size(self._path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def readinto(self, buffer: bytearray) -> int:
+        end = min(self._place + len(buffer), self._size)
+        if end <= self._place:
+            return 0
+        with _told(self._url, "read", missing=RemoteError):
+            data = self._storage.cat_file(self._path, start=self._place, end=end)
+        if len(data) != end - self._place:
+            raise RemoteError(f"{self._url}: {len(data)} bytes came at byte {self._place} instead of {len(buffer)}")
+        buffer[: len(data)] = data
+        self._place = end
+        return len(data)
+
+
+def _matches(pattern: str) -> dict[str, dict]:
+    with _told(pattern, "listed"):
+        storage, path = _storage(pattern)
+        found = storage.glob(path, detail=True)
+        return {storage.unstrip_protocol(name): info for name, info in found.items()}
+
+
+def _storage(url: str) -> tuple[AbstractFileSystem, str]:
+    """The file system of a URL and the path there. Raises ValueError if what opens it is not installed."""
+    import fsspec
+
+    scheme = url.partition("://")[0]
+    try:
+        # Listings are asked for anew: other machines write too.
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        what = f"pip install 'bertjax[{extra}]'" if extra else str(error)
+        raise ValueError(f"{url}: the library that opens {scheme}:// is not installed; {what}") from None
+    except ValueError as error:
+        raise ValueError(f"{url}: {error}; give gs://, s3://, another that fsspec knows, or a path") from None
+
+
+@contextmanager
+def _told(url: str, what: str, missing: type[OSError] = FileNotFoundError) -> Iterator[None]:
+    """Errors of object storage, of which every library has its own, as `RemoteError` with where to look."""
+    try:
+        yield
+    except (ValueError, RemoteError):
+        raise
+    except Exception as error:
+        kind = missing if isinstance(error, FileNotFoundError) else RemoteError
+        raise kind(
+            f"{url}: cannot be {what} ({type(error).__name__}: {error}); see what is there with "
+            f"{listing_command(url)}, and whether this machine's credentials allow it"
+        ) from error
+
+
+DEFAULT_CACHE = "data/cache"  # of remote stores

@@ -1,0 +1,139 @@
+"""The `docs` source: the English prose in the docstrings of the installed Python packages and the standard library.
+
+Nothing is imported: modules are read with `ast`. The same versions give the same bytes, whatever the file system. A
+unit of work is a package, or a part of a large one; a paragraph that a unit has had already is left out, so that units
+stay independent of each other and of how many processes read them.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources.docs_prose import prose
+
+UNIT_BYTES = 3_000_000  # of source code; some half a second of work
+STANDARD_LIBRARY = "stdlib"
+
+# tests, copies of other packages, generated interfaces
+_SKIPPED_FOLDER = re.compile(
+    r"__pycache__|_?tests?|_?testing|idlelib|lib2to3|turtledemo|site-packages|dist-packages"
+    r"|_?vendor(?:ed)?|externs?|externals|third_party|_bundled|_api|_tf_keras"
+)
+_SKIPPED_FILE = re.compile(r"test_.*|.*_tests?|.*_pb2|.*_pb2_grpc|conftest")
+_LEAST_SENTENCES, _LEAST_CHARACTERS = 3, 200  # of a document
+
+
+def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
+    """(name, module files) of every unit of the packages, named as they are imported and separated by commas.
+
+    No packages means all that are installed, and the standard library (`stdlib`). Raises ValueError for one that is not
+    installed, with the nearest name.
+    """
+    installed = _installed()
+    wanted = [name.strip() for name in packages.split(",") if name.strip()] or sorted(installed)
+    found = []
+    for name in sorted(set(wanted)):
+        if name not in installed:
+            near = difflib.get_close_matches(name, installed, 1)
+            hint = f"did you mean {near[0]}?" if near else "use names as they are imported"
+            raise ValueError(f"source docs:{packages}: no package {name!r} in this environment; {hint}")
+        parts = _parts(_modules(installed[name]))
+        found += [(f"{name}[{n}]" if len(parts) > 1 else name, part) for n, part in enumerate(parts)]
+    return found
+
+
+def read(members: tuple[str, ...], counts: ReadCounts) -> Iterator[str | None]:
+    """Yield the paragraphs of the modules' documents, one for each module and class; None ends a document."""
+    seen: set[str] = set()
+    for path in members:
+        for docstrings in _documents(path, counts):
+            paragraphs = []
+            for paragraph in (paragraph for docstring in docstrings for paragraph in prose(docstring)):
+                if paragraph not in seen:
+                    seen.add(paragraph)
+                    paragraphs.append(paragraph)
+            text = " ".join(paragraphs)
+            if len(text) >= _LEAST_CHARACTERS and text.count(". ") + 1 >= _LEAST_SENTENCES:
+                yield from paragraphs
+                yield None
+
+
+def _installed() -> dict[str, str]:
+    """Import name -> file or folder, of everything in site-packages but this package itself."""
+    paths = sysconfig.get_paths()
+    found = {STANDARD_LIBRARY: paths["stdlib"]}
+    for root in dict.fromkeys((paths["purelib"], paths["platlib"])):
+        for entry in os.listdir(root):
+            name = entry.removesuffix(".py")
+            path = os.path.join(root, entry)
+            if name.isidentifier() and (name != entry or os.path.isdir(path)) and not name.startswith("__"):
+                found.setdefault(name, path)
+    found.pop(__package__.partition(".")[0], None)
+    return found
+
+
+def _modules(path: str) -> list[str]:
+    if os.path.isfile(path):
+        return [path]
+    modules = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not _SKIPPED_FOLDER.fullmatch(name)]
+        for name in files:
+            stem, suffix = os.path.splitext(name)
+            if suffix == ".py" and not _SKIPPED_FILE.fullmatch(stem):
+                modules.append(os.path.join(folder, name))
+    return sorted(modules, key=lambda module: module.split(os.sep))
+
+
+def _parts(modules: list[str]) -> list[tuple[str, ...]]:
+    """Successive groups of modules of about `UNIT_BYTES` each."""
+    parts: list[list[str]] = []
+    size = UNIT_BYTES
+    for module in modules:
+        if size >= UNIT_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(module)
+        size += os.path.getsize(module)
+    return [tuple(part) for part in parts]
+
+
+def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
+    """The docstrings of a module and its functions, then those of each class and its methods."""
+    with open(path, "rb") as stream:
+        code = stream.read()
+    if b'"""' not in code and b"'''" not in code:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python no longer likes
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        counts.unreadable_modules += 1  # for another Python, or a template
+        return
+    classes: list[ast.AST] = [tree]
+    for node in classes:
+        docstrings = []
+        for inner in _definitions(node):
+            if isinstance(inner, ast.ClassDef):
+                classes.append(inner)
+            else:
+                docstrings.append(ast.get_docstring(inner, clean=False))
+        own = ast.get_docstring(node, clean=False)
+        yield [docstring for docstring in (own, *docstrings) if docstring]
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+    """The functions and classes of a body, also under `if` and `try`, in order."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child
+        elif isinstance(child, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            yield from _definitions(child)

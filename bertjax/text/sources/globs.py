@@ -1,0 +1,51 @@
+"""Which files a glob means, on this machine or in object storage, and where to get text if it means none."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from bertjax.storage.remote import is_remote, listing_command, remote_files
+
+_DUMPS = "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles-multistream.xml.bz2"
+_WHERE_FROM = {
+    "wikipedia": f"a dump is at {_DUMPS} (dewiki for German, and so on); download it, and do not unpack it",
+    "wikiextractor": f"WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself, from {_DUMPS}",
+    "parquet": "Wikipedia is had with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
+    "--local-dir wiki`, for parquet:wiki/20231101.en/*.parquet",
+}
+_BOOKS = (
+    "BooksCorpus is not given out any more; use books that you have, a text file each (text:books/*.txt), or Project "
+    "Gutenberg's by tfds:pg19:book_text"
+)
+
+
+class NoFilesError(ValueError):
+    """A glob that matches nothing."""
+
+
+def matching_files(pattern: str) -> dict[str, int]:
+    """Path -> bytes of the files that a glob matches, in order; `**` matches any depth, `~` is the home directory.
+
+    Raises NoFilesError naming the working directory, or how to list a remote folder, when there are none.
+    """
+    if is_remote(pattern):
+        found = remote_files(pattern)
+        if not found:
+            raise NoFilesError(f"the glob matches nothing (see what is there with {listing_command(pattern)})")
+        return dict(sorted(found.items()))
+    pattern = os.path.expanduser(pattern)
+    paths = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
+    files = sorted(path for path in paths if os.path.isfile(path))
+    if not files:
+        what = "only directories; add /* or /**" if paths else f"nothing (working directory {os.getcwd()})"
+        raise NoFilesError(f"the glob matches {what}")
+    return {path: os.path.getsize(path) for path in files}
+
+
+def where_from(kind: str, pattern: str) -> str:
+    """Where text of a kind can be had, or what else to use; '' where there is nothing to say."""
+    if kind in _WHERE_FROM:
+        return _WHERE_FROM[kind]
+    return _BOOKS if re.search("book", pattern, re.IGNORECASE) else ""

@@ -1,0 +1,198 @@
+"""The `parquet` source: the rows of Parquet and Arrow files, as Hugging Face data sets lie on disk.
+
+Which of them a file is, its first bytes tell: Parquet, an Arrow stream (`data-*.arrow`, as `save_to_disk` of Hugging
+Face's `datasets` writes them) or an Arrow file. One column is read, a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from bertjax.storage.lines import BOMB_BYTES, BOMB_RATIO
+from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
+from bertjax.storage.utf8 import ReadCounts, Utf8
+from bertjax.text.documents import paragraphs_of
+from bertjax.text.sources.formats import RECORD_CAP
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+_ROWS = 4  # at once, so that few long ones are held; more are hardly faster
+_RECORDS = 256  # at once: several columns of short values, where more are faster
+_BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
+_STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # types as their bytes
+
+
+def require_field(path: str, field: str) -> None:
+    """Raise ValueError naming the file unless it is Parquet or Arrow and has a column of strings of that name."""
+    with _reading(path) as pa:
+        schema = _schema(path, pa)
+        names, place = schema.names, schema.get_field_index(field)
+        kind = str(schema.field(place).type) if place >= 0 else ""
+    if not kind:
+        has = ", ".join(names[:20]) or "none"
+        raise ValueError(
+            f"{path}: no field {field!r}; it has {has}; name one of them: parquet:GLOB:FIELD, or --field FIELD"
+        )
+    if kind not in _STRINGS:
+        raise ValueError(
+            f"{path}: field {field!r} is {kind}, not string; name a field of text (parquet:GLOB:FIELD, or --field "
+            "FIELD), or cast it"
+        )
+
+
+def read(path: str, counts: ReadCounts, field: str) -> Iterator[str | None]:
+    """Yield the paragraphs of a file's documents, a row each; lines are paragraphs, None ends a document.
+
+    Raises ValueError as `texts` does.
+    """
+    for text in texts(path, counts, field):
+        yield from paragraphs_of(text)
+
+
+def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
+    """The text in a column of each row of a file; a null is an empty one.
+
+    Raises ValueError naming the file, and the row where there is one, if the file is damaged, has no such column of
+    strings, has a row above `RECORD_CAP` bytes, or expands without bound.
+    """
+    require_field(path, field)
+    utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
+    for number, value in enumerate(_values(path, field), 1):
+        if value is not None and value.size > RECORD_CAP:
+            raise ValueError(
+                f"{path}, row {number}: a text of more than {RECORD_CAP >> 20} MiB; split it, or leave it out"
+            )
+        yield utf8.decode(value.to_pybytes(), record=f"row {number}, ") if value else ""
+    utf8.finish()
+
+
+def fields_of(path: str) -> list[str]:
+    """The names of a file's columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
+    with _reading(path) as pa:
+        return _schema(path, pa).names
+
+
+def records(path: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Each row of a file as Python's values of these of its columns, whatever their types; None for a null.
+
+    Raises ValueError naming the file if it is damaged or expands without bound.
+    """
+    with _reading(path) as pa:
+        for batch in _batches(path, fields, pa, _RECORDS):
+            for start in range(0, batch.num_rows, _RECORDS):
+                rows = batch.slice(start, _RECORDS)
+                rows.validate(full=True)
+                yield from rows.to_pylist()
+
+
+def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
+    with _reading(path) as pa:
+        for column in _columns(path, field, pa):
+            binary = getattr(pa, _STRINGS[str(column.type)])()
+            for start in range(0, len(column), _ROWS):
+                rows = column.slice(start, _ROWS).view(binary)
+                rows.validate(full=True)  # offsets that point outside of the file's data would be followed
+                for row in rows:
+                    yield row.as_buffer()
+
+
+def _columns(path: str, field: str, pa: ModuleType) -> Iterator[pyarrow.Array]:
+    """The field's values in successive arrays; those of Arrow files lie in the file and not in memory."""
+    return (batch.column(0) for batch in _batches(path, [field], pa, _ROWS))
+
+
+def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Iterator[pyarrow.RecordBatch]:
+    """Some columns of a file, of Parquet at most so many rows at a time, of Arrow in the file's own batches."""
+    if _magic(path) == _PARQUET:
+        import pyarrow.parquet
+
+        source = _remote_file(path, pa) if is_remote(path) else path
+        with pyarrow.parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
+            _refuse_bomb(path, file.metadata)
+            yield from file.iter_batches(rows, columns=list(fields), use_threads=False)
+        return
+    places = [_schema(path, pa).get_field_index(field) for field in fields]
+    options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+    with _arrow_file(path, pa) as file:
+        if _magic(path) == _ARROW_STREAM:
+            _require_stream_end(path)
+            yield from pa.ipc.open_stream(file, options=options)
+        else:
+            reader = pa.ipc.open_file(file, options=options)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+
+def _schema(path: str, pa: ModuleType) -> pyarrow.Schema:
+    magic = _magic(path)
+    if magic == _PARQUET:
+        import pyarrow.parquet
+
+        return pyarrow.parquet.read_schema(_remote_file(path, pa) if is_remote(path) else path)
+    with _arrow_file(path, pa) as file:
+        return (pa.ipc.open_stream if magic == _ARROW_STREAM else pa.ipc.open_file)(file).schema
+
+
+def _magic(path: str) -> bytes:
+    with open_bytes(path) as file:
+        start = file.read(8)
+    for magic in (_PARQUET, _ARROW_FILE, _ARROW_STREAM):
+        if start.startswith(magic):
+            return magic
+    raise ValueError(
+        f"{path}: neither Parquet nor Arrow (it begins with {start!r}); give such files, decompressed, or name the "
+        "kind of source that it is"
+    )
+
+
+def _arrow_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
+    return _remote_file(path, pa) if is_remote(path) else pa.memory_map(path)
+
+
+def _remote_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
+    return pa.PythonFile(open_bytes(path), "r")
+
+
+def _require_stream_end(path: str) -> None:
+    """A stream that was cut off between two batches would pass for a shorter one."""
+    with open_bytes(path) as file:
+        file.seek(-len(_STREAM_END), os.SEEK_END)
+        if file.read() != _STREAM_END:
+            raise _damaged(path, "an Arrow stream without its end")
+
+
+def _refuse_bomb(path: str, metadata: pyarrow.parquet.FileMetaData) -> None:
+    # Not column by column: looking at a damaged one there ends the process.
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    if size > max(BOMB_BYTES, BOMB_RATIO * bytes_of(path)):
+        raise ValueError(
+            f"{path}: a decompression bomb? It has {size >> 20} MiB in a file of {bytes_of(path)} bytes, over "
+            f"{BOMB_RATIO} times as much; if it is meant, write it uncompressed"
+        )
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[ModuleType]:
+    """pyarrow, whose complaints become ValueErrors that name the file."""
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError:
+        raise ValueError(f"{path}: needs pyarrow to be read; pip install 'bertjax[parquet]'") from None
+    try:
+        yield pa
+    except RemoteError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+        raise _damaged(path, str(error).strip().partition("\n")[0]) from None
+
+
+def _damaged(path: str, what: str) -> ValueError:
+    return ValueError(f"{path}: damaged or cut off ({what}); get the file again, or leave it out of the source")

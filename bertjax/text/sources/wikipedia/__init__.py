@@ -1,0 +1,1 @@
+"""MediaWiki dumps: pages out of the XML, and running text out of wikitext."""

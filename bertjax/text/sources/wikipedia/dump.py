@@ -1,0 +1,197 @@
+"""The `wikipedia` source: the articles of MediaWiki's XML dumps (`*-pages-articles*.xml.bz2`), page by page.
+
+The format is that of mediawiki.org, Help:Export and export-0.11.xsd, and those before it. Dumps of several bz2 streams
+are read as one, or in spans of their bytes by several processes. Articles are the pages of namespace 0 that are no
+redirects and hold wikitext.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.parsers import expat
+
+from bertjax.storage.lines import Span, read_lines
+from bertjax.storage.remote import bytes_of
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources.wikipedia.links import Names, normal_name
+from bertjax.text.sources.wikipedia.multistream import cut_at
+from bertjax.text.sources.wikipedia.wikitext import paragraphs
+
+PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
+
+_TAG_CAP = 1 << 16  # characters of one tag or comment of the XML, which older expats read again at every line
+_DEPTH_CAP = 32  # of elements inside one another; dumps have 5
+# Elements whose text is kept, with the one they stand in.
+_WANTED = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
+_IS_IT = "is it a MediaWiki XML dump, as it was downloaded?"
+_HIDDEN_NAMESPACES = (-2, 6, 14)  # media, files, categories
+# For dumps from before <redirect>: `#REDIRECT [[Target]]`, whatever the word is in the edition's language.
+_REDIRECT = re.compile(r"\s*+#[^\s\[\]#*:;]{1,40}+(?: [^\s\[\]:]{1,20}+)?\s*+:?\s*+\[\[[^\[\]\n]++\]\]")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of a dump; `text` is wikitext, and empty unless the page is an article."""
+
+    title: str
+    namespace: int
+    redirect: bool
+    text: str
+
+
+def read(path: str, counts: ReadCounts | None = None, span: Span | None = None) -> Iterator[str | None]:
+    """Yield the paragraphs of a dump's articles, in the dump's order; None ends an article.
+
+    `span` is a range of bytes of a multistream dump: ranges that adjoin give every article of the dump once, in its
+    order, wherever they end. Raises ValueError as `Dump.pages` does.
+    """
+    dump = Dump(path, counts, span)
+    for page in dump.pages():
+        if page.namespace == 0 and not page.redirect:
+            yield from paragraphs(page.text, dump.names)
+            yield None
+
+
+class Dump:
+    """A dump, or the streams of a multistream dump that begin in a span of its bytes; read once, in bounded memory."""
+
+    def __init__(self, path: str, counts: ReadCounts | None = None, span: Span | None = None) -> None:
+        self.path = path
+        self.names = Names()  # with those of the dump, once its head has been read
+        self._counts = counts
+        self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
+        self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
+        self._headed = False  # whether what stands before the pages has been read
+        self._done: list[Page] = []
+        self._inside: list[str] = []  # the elements that are open
+        self._namespaces: dict[str, int] = {}  # numbers by local names, normalised
+        self._key = ""  # of the namespace that is being read
+        self._page: dict[str, str] = {}
+        self._held: list[str] = []  # text of the element that is being read
+        self._size = 0
+        self._parser = expat.ParserCreate("utf-8")
+        self._parser.buffer_text = True
+        self._parser.buffer_size = 1 << 16
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.StartDoctypeDeclHandler = self._refuse_doctype
+
+    def pages(self) -> Iterator[Page]:
+        """Yield every page.
+
+        Raises ValueError naming the file and the page or line if the file is no dump, is cut off or damaged, declares
+        a document type (which could define entities that expand without bound), or has a page above `PAGE_CAP`.
+        """
+        if self._span is None:
+            yield from self._pages()
+            return
+        start, end = self._span
+        if start == end:
+            return
+        if start:
+            self._take_head()
+            self._parse("<mediawiki>", 0)
+        yield from self._pages()
+
+    def _pages(self) -> Iterator[Page]:
+        waiting = position = number = 0
+        for number, line in enumerate(self._lines(self._counts, self._span), 1):
+            self._parse(f"{line}\n", number)
+            waiting = waiting + len(line) if position == self._parser.CurrentByteIndex else 0
+            if waiting > _TAG_CAP:
+                raise ValueError(f"{self._name}, line {number}: a tag of more than {_TAG_CAP >> 10} KiB; {_IS_IT}")
+            position = self._parser.CurrentByteIndex
+            if self._done:
+                yield from self._done
+                self._done.clear()
+        if self._span is not None and self._span[1] < bytes_of(self.path):
+            self._parse("</mediawiki>", number)
+        self._parse("", number, last=True)
+
+    def _take_head(self) -> None:
+        """Read the names of the namespaces where they stand, at the beginning of the file."""
+        head = Dump(self.path)
+        for number, line in enumerate(head._lines(None, (0, cut_at(self.path, 1))), 1):
+            head._parse(f"{line}\n", number)
+            if head._headed:
+                break
+        self.names, self._namespaces = head.names, head._namespaces
+
+    def _lines(self, counts: ReadCounts | None, span: Span | None) -> Iterator[str]:
+        return read_lines(self.path, self._refuse_line, PAGE_CAP, counts, span)
+
+    def _parse(self, text: str, number: int, last: bool = False) -> None:
+        try:
+            self._parser.Parse(text, last)
+        except expat.ExpatError as error:
+            what = expat.ErrorString(error.code)
+            if last and self._inside:
+                raise ValueError(f"{self._place()}: cut off here ({what}); get the file again") from None
+            raise ValueError(f"{self._place()}, line {number}: bad XML ({what}); {_IS_IT}") from None
+
+    def _place(self) -> str:
+        """The file and the page that is being read, or the one before it."""
+        title = self._page.get("title")
+        return f"{self._name}, page {title!r}" if title else self._name
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        parent = self._inside[-1] if self._inside else ""
+        if not parent and name != "mediawiki":
+            raise ValueError(f"{self._name}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
+        self._inside.append(name)
+        if len(self._inside) > _DEPTH_CAP:
+            raise ValueError(f"{self._place()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
+        if name == "page":
+            self._page, self._headed = {}, True
+        elif name == "redirect" and parent == "page":
+            self._page["redirect"] = ""
+        elif _WANTED.get(name) == parent and (name != "text" or self._is_article()):
+            self._key = attributes.get("key", "")
+            self._held, self._size = [], 0
+            self._parser.CharacterDataHandler = self._hold
+
+    def _end(self, name: str) -> None:
+        self._inside.pop()
+        if self._parser.CharacterDataHandler is not None:
+            self._parser.CharacterDataHandler = None
+            held = "".join(self._held)
+            if name == "namespace":
+                self._namespaces[normal_name(held)] = self._number(self._key)
+            else:
+                self._page[name] = held  # of several revisions the last one, which is the newest
+        elif name == "namespaces":
+            self.names = Names.of(name for name, key in self._namespaces.items() if key in _HIDDEN_NAMESPACES)
+        elif name == "page":
+            redirect = "redirect" in self._page or bool(_REDIRECT.match(self._page.get("text", "")))
+            text = "" if redirect else self._page.get("text", "")
+            self._done.append(Page(self._page.get("title", ""), self._namespace(), redirect, text))
+
+    def _hold(self, text: str) -> None:
+        self._held.append(text)
+        self._size += len(text)
+        if self._size > PAGE_CAP:
+            raise ValueError(f"{self._place()}: a page of more than {PAGE_CAP >> 20} Mi characters; {_IS_IT}")
+
+    def _is_article(self) -> bool:
+        wikitext = self._page.get("model", "wikitext") == "wikitext"
+        return wikitext and "redirect" not in self._page and self._namespace() == 0
+
+    def _namespace(self) -> int:
+        """Of the page that is being read; dumps from before 2012 tell it by the title only."""
+        if "ns" in self._page:
+            return self._number(self._page["ns"])
+        prefix, colon, _ = self._page.get("title", "").partition(":")
+        return self._namespaces.get(normal_name(prefix), 0) if colon else 0
+
+    def _number(self, text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,9}", text):
+            raise ValueError(f"{self._place()}: a namespace has the number {text[:40]!r}; {_IS_IT}")
+        return int(text)
+
+    def _refuse_line(self, number: int) -> None:
+        raise ValueError(f"{self._place()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
+
+    def _refuse_doctype(self, *_: object) -> None:
+        raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")

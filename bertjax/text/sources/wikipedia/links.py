@@ -1,0 +1,84 @@
+"""The links of wikitext: which words of them a reader sees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bertjax.text.sources.wikipedia.gaps import GAP, replace_nested
+
+FILE_NAMES = ("file", "image", "media")  # known in every language edition beside its own names
+CATEGORY_NAMES = ("category",)
+
+_BALANCED = re.compile(r"\[\[((?:[^\[\]]++|\[[^\[\]]*+\])*)\]\]")
+_ANY = re.compile(r"\[\[((?:[^\[\]]++|\[(?!\[)|\](?!\]))*)\]\]")
+_FILE = re.compile(
+    r"\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|opus|webm|mp[34]|mpe?g|wav|flac|midi?|djvu?|pdf|stl)$", re.I
+)
+# Codes of languages, as in [[de:Titel]]; the prefixes of other places look the same.
+_LANGUAGE = re.compile(r"(?!(?:mw|doi|rfc|wmf|voy|wp|arc|cat|hdl|rev)$)(?:[a-z]{2,3}(?:-[a-z]{2,10}){0,3}|simple)")
+_LINKS_ONLY = re.compile(r"^[ \t]*(?:\[\[[^\[\]|:\n]+:[^\[\]\n]*\]\][ \t]*)+$", re.M)
+_PIPE_TRICK = re.compile(r"[(（][^()（）]*[)）]$|[,，].*")
+
+_SCHEME = r"(?:(?:https?|ftps?|sftp|irc|gopher|svn|git)://|(?:mailto|news|tel|geo|magnet|urn):|//)"
+_EXTERNAL = re.compile(rf"\[{_SCHEME}[^\s\[\]<>\"]++[ \t]*([^\[\]\n]*+)\]", re.I)
+_BARE = re.compile(
+    r"\b(?:https?|ftps?)://[^\s\[\]<>\"|{}「」『』（）。、，]*[^\s\[\]<>\"|{}「」『』（）。、，.,;:!?)'*]", re.I
+)
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the pages that a link does not show are called in a language edition: files and categories, normalised."""
+
+    hidden: frozenset[str] = field(default_factory=lambda: frozenset((*FILE_NAMES, *CATEGORY_NAMES)))
+
+    @classmethod
+    def of(cls, local: Iterable[str]) -> Names:
+        """With an edition's own names of the namespaces -2 (media), 6 (files) and 14 (categories)."""
+        return cls(frozenset((*FILE_NAMES, *CATEGORY_NAMES, *map(normal_name, local))))
+
+
+def normal_name(name: str) -> str:
+    """A namespace's name as it is compared: MediaWiki takes no notice of case and takes `_` for a space."""
+    return " ".join(name.replace("_", " ").split()).casefold()
+
+
+def resolve_links(text: str, names: Names) -> str:
+    """Put the words that a reader sees in the place of links between pages; of files and categories `GAP`.
+
+    A line of nothing but links with a prefix goes whole: categories under names that the dump does not tell.
+    """
+    if "[[" not in text:
+        return text
+
+    def words(found: re.Match[str]) -> str:
+        return _words(found[1], names)
+
+    return replace_nested(_LINKS_ONLY.sub(GAP, text), _BALANCED, _ANY, words)
+
+
+def resolve_external_links(text: str) -> str:
+    """Put labels in the place of links to other sites; `GAP` where there is no label, and for bare addresses."""
+    if "[" in text:
+        text = _EXTERNAL.sub(lambda found: found[1].strip() or GAP, text)
+    return _BARE.sub(GAP, text) if "://" in text else text
+
+
+def _words(link: str, names: Names) -> str:
+    """What is seen of a link, given what is between its brackets: its label, else its target without the prefix `:`."""
+    target, pipe, label = link.partition("|")
+    if target.count("{{") != target.count("}}"):
+        return link  # what a template makes of it is not known
+    if ":" in target:
+        prefix = target[: target.index(":")].strip()
+        if prefix and (normal_name(prefix) in names.hidden or _LANGUAGE.fullmatch(prefix)):
+            return GAP
+        if _FILE.search(target.rstrip()):
+            return GAP
+    if not pipe:
+        return target.strip().lstrip(":")
+    if "{" not in label:  # of a template or variants of the language
+        label = label.rpartition("|")[2]
+    return label if label.strip() else _PIPE_TRICK.sub("", target.rpartition(":")[2].strip()).strip()

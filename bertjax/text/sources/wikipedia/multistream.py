@@ -1,0 +1,80 @@
+"""Where a multistream dump can be cut, so that several processes read one file.
+
+Such a dump (`*-pages-articles-multistream.xml.bz2`) is many bz2 streams in one file: the first holds what stands before
+the pages, each of the others some hundred pages, whole. bzip2 starts a stream on a whole byte.
+"""
+
+from __future__ import annotations
+
+import bz2
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from bertjax.storage.remote import open_bytes
+
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how a stream begins, and its first block (0x314159265359)
+_STREAM_BYTES = 10
+_WINDOW = 1 << 20  # bytes that are searched at once
+_FED = 1 << 14  # compressed bytes at once; some streams are smaller
+_HEAD_CAP = 1 << 20  # bytes of text in the first stream; those of the largest editions are 4 KB
+_PAGE = re.compile(rb"\s*<page>")
+_PAGE_OR_END = re.compile(rb"\s*<(?:page|/mediawiki)>")
+
+
+def is_multistream(path: str) -> bool:
+    """Whether the file is a multistream dump, by its first two streams."""
+    with open_bytes(path) as file:
+        first = bz2.BZ2Decompressor()
+        size = 0
+        try:
+            while not first.eof and size < _HEAD_CAP:
+                data = file.read(_FED)
+                if not data:
+                    return False
+                size += len(first.decompress(data, _HEAD_CAP))
+        except OSError:
+            return False
+        return first.eof and bool(_PAGE.match(_beginning(file, file.tell() - len(first.unused_data))))
+
+
+def cut_at(path: str, position: int) -> int:
+    """The first byte at or after `position` at which the dump can be cut; the file's size where there is none.
+
+    That is the start of a stream that begins with a page, or with the end of the dump. What only looks like one (the
+    compressed data may hold the same bytes) does not decompress to that.
+    """
+    with open_bytes(path) as file:
+        if position == 0:
+            return 0
+        for start in _streams(file, position):
+            if _PAGE_OR_END.match(_beginning(file, start)):
+                return start
+        return file.seek(0, 2)
+
+
+def _streams(file: BinaryIO, position: int) -> Iterator[int]:
+    """Where streams seem to begin, from `position` on."""
+    while True:
+        file.seek(position)
+        window = file.read(_WINDOW)
+        yield from (position + found.start() for found in _STREAM.finditer(window))
+        if len(window) < _WINDOW:
+            return
+        position += _WINDOW - _STREAM_BYTES + 1
+
+
+def _beginning(file: BinaryIO, start: int) -> bytes:
+    """The first text of the stream at `start`, some bytes at least; nothing if it is none or is damaged."""
+    file.seek(start)
+    stream = bz2.BZ2Decompressor()
+    text = b""
+    try:
+        while len(text) < 64 and not stream.eof:
+            data = file.read(_FED)
+            if not data:
+                break
+            text += stream.decompress(data, 64)
+    except OSError:
+        return b""
+    return text

@@ -1,0 +1,126 @@
+"""The tags of wikitext: comments, extensions such as <ref> and <math>, and HTML.
+
+What is dropped with everything inside: notes, formulas, galleries, maps, music, blocks of code, struck out text,
+headings, lists and tables. Of all other HTML only the tags go: <i>, <small>, <code>, <span> stand in sentences, <div>
+and <blockquote> around paragraphs.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bertjax.text.sources.wikipedia.gaps import BREAK, GAP, JOINT
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DROPPED = _names(
+    # As MediaWiki does it, the first closing tag ends them, whatever is inside.
+    """
+    ref references math chem ce gallery timeline score imagemap hiero graph mapframe maplink inputbox categorytree
+    indicator templatestyles templatedata charinsert phonos pre includeonly style script rt rp s del strike h1 h2 h3 h4
+    h5 h6 languages poll quiz rss
+    """
+)
+_LITERAL = _names("nowiki syntaxhighlight source")  # of code only what stands `inline` in a sentence
+_BLOCKS = _names(
+    "p div center blockquote poem li dd dt tr td th caption tbody thead hr article ul ol dl table gallery references "
+    "h1 h2 h3 h4 h5 h6"
+)
+_INLINE = _LITERAL | _names(
+    """
+    a abbr b bdi bdo big cite code data del dfn em font i includeonly ins kbd langconvert mark math noinclude
+    onlyinclude pre q rb ref rtc ruby s samp section small span strike strong sub sup templatestyles time translate tt
+    tvar u var wbr
+    """
+)
+_OPENING = re.compile(r"<(?:!--|([a-zA-Z][a-zA-Z0-9]*+)([^<>]*+)>)")
+_TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
+_END = {name: re.compile(rf"</{name}\s*>", re.I) for name in _DROPPED | _LITERAL}
+_NESTING = re.compile(r"<(/?)(?:table|ul|ol|dl)\b[^<>]*+>", re.I)
+_HIDDEN = re.compile(r"<(span|div)\b[^<>]{0,300}display:\s{0,9}none[^<>]{0,300}>[^<>]*+</\1\s*>", re.I)
+_BREAKS = re.compile(r"(?:<br\b[^<>]*+>\s*+){2,}", re.I)
+_ESCAPED = str.maketrans({character: f"&#{ord(character)};" for character in "[]{}|'<>=*:_-!/"} | {"\n": " "})
+
+
+def drop_opaque(text: str) -> str:
+    """Drop comments and what no markup counts in, first of all: `GAP` stands in its place, or literal characters.
+
+    Time is linear: that a tag has no end is found out once.
+    """
+    if "<" not in text:
+        return text
+    parts, kept, at = [], 0, 0
+    endless: set[str] = set()
+    while found := _OPENING.search(text, at):
+        at = found.end()
+        name = (found[1] or "").lower()
+        if name in endless or (name and name not in _END):
+            continue
+        if name and found[2].endswith("/"):
+            end, inside = at, ""
+        else:
+            begin, end = _find_end(text, name, at)
+            if end < 0:
+                endless.add(name)
+                continue
+            inside = text[at:begin]
+        parts.append(text[kept : found.start()])
+        parts.append(_replacement(name, found[2] or "", inside))
+        kept = at = end
+        if not name and text[end : end + 1] == "\n" == text[max(found.start() - 1, 0)]:
+            kept = at = end + 1  # a comment alone on its line goes with the line
+    return "".join(parts) + text[kept:]
+
+
+def _find_end(text: str, name: str, at: int) -> tuple[int, int]:
+    """Where the closing tag of what opened before `at` begins and ends; (-1, -1) if there is none."""
+    if not name:  # a comment that is not closed goes on to the end
+        begin = text.find("-->", at)
+        return (begin, begin + 3) if begin >= 0 else (len(text), len(text))
+    found = _END[name].search(text, at)
+    return found.span() if found else (-1, -1)
+
+
+def _replacement(name: str, attributes: str, inside: str) -> str:
+    if not name:
+        return ""
+    if name == "nowiki" or (name in _LITERAL and "inline" in attributes.lower()):
+        text = inside.translate(_ESCAPED)
+        return (f"&#{ord(text[0])};{text[1:]}" if text.startswith(("#", ";")) else text) + JOINT
+    return GAP
+
+
+def drop_tags(text: str) -> str:
+    """Drop HTML lists, tables and hidden text, and the tags of everything else; blocks are set off by `BREAK`."""
+    if "<" not in text:
+        return text
+    text = _drop_nesting(_HIDDEN.sub(GAP, text))
+    return _TAG.sub(_instead_of_tag, _BREAKS.sub(BREAK, text))
+
+
+def _instead_of_tag(found: re.Match[str]) -> str:
+    name = found[1].lower()
+    if name == "br":
+        return f"{GAP} "
+    if name in _INLINE:
+        return JOINT
+    return BREAK if name in _BLOCKS else found[0]  # what is no tag of MediaWiki's is shown as it is
+
+
+def _drop_nesting(text: str) -> str:
+    """Drop lists and tables, which contain each other; one that is never closed loses its tags only."""
+    parts, kept, opened, depth = [], 0, 0, 0
+    for found in _NESTING.finditer(text):
+        if not found[1]:
+            if not depth:
+                opened = found.start()
+            depth += 1
+        elif depth:
+            depth -= 1
+            if not depth:
+                parts += text[kept:opened], BREAK
+                kept = found.end()
+    return "".join(parts) + text[kept:]

@@ -1,0 +1,153 @@
+"""Wikitext to prose: the paragraphs of an article without markup, headings, lists, tables, notes and pictures.
+
+"For Wikipedia we extract only the text passages and ignore lists, tables, and headers" (Devlin et al. 2018, 3.1). The
+rules are MediaWiki's (mediawiki.org: Help:Formatting, Help:Links, Help:Tables, Writing systems/Syntax), in the order
+in which its parser applies them. Nothing is expanded or looked up; which templates leave words behind is told in
+`wikitemplates`. Every step takes linear time, whatever the text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from html.entities import html5
+
+from bertjax.text.sources.wikipedia.gaps import BREAK, GAP, JOINT, close_gaps, without_marks
+from bertjax.text.sources.wikipedia.links import Names, resolve_external_links, resolve_links
+from bertjax.text.sources.wikipedia.tags import drop_opaque, drop_tags
+from bertjax.text.sources.wikipedia.templates import resolve_templates
+
+_ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may stand before what makes a line a list or a heading
+_NO_PROSE = ("*", "#", ":", ";", "|", "{{")  # lists, what is left of tables, templates that are not closed
+_HEADING = re.compile(r"=.*=")
+_SWITCH = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*)__")
+_QUOTES = re.compile("'{2,}")
+_ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
+_LEFT_OPEN = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+")
+_VARIANT = re.compile(r"-\{([^{}]*+)\}-")
+_VARIANT_CODE = re.compile(
+    r"(?:^|[;；])\s{0,9}(?:zh|sr|kk|ku|iu|uz|shi|crh|gan|tg|ban|[a-z]{2,3}-[a-z-]{2,9})\s{0,9}[:：]"
+)
+_HIDDEN_VARIANT = frozenset("HTD-")  # flags of rules and titles, which show nothing
+
+
+def paragraphs(text: str, names: Names) -> list[str]:
+    """The prose of a page's wikitext: paragraphs without newlines, each with a letter or digit in it.
+
+    `names` are those of the dump's edition, by which files and categories are known.
+    """
+    text = drop_opaque(without_marks(text))
+    text = resolve_templates(resolve_links(text, names))
+    if "-{" in text:
+        text = _VARIANT.sub(_first_variant, text)
+    text = drop_tags(text)
+    return [prose for block in _blocks(text) for part in block.split(BREAK) if (prose := _prose(part))]
+
+
+def _first_variant(found: re.Match[str]) -> str:
+    """`-{zh-hans:计算机;zh-hant:電腦}-` is 计算机, `-{text}-` is text."""
+    flags, pipe, text = found[1].rpartition("|")
+    if pipe and _HIDDEN_VARIANT.intersection(map(str.strip, flags.split(";"))):
+        return GAP
+    code = _VARIANT_CODE.search(text)
+    if not code:
+        return text.strip()
+    following = _VARIANT_CODE.search(text, code.end())
+    return text[code.end() : following.start() if following else None].strip(" ;；\n")
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Successive lines of prose, joined by spaces as a browser does; everything else ends a block.
+
+    A line that begins with a space is shown as it was typed: programs and diagrams, no prose.
+    """
+    held: list[str] = []
+    lines = text.split("\n")
+    for line in _outside_tables(lines) if "{|" in text else lines:
+        start = line.lstrip(_ASIDE)
+        if not start and GAP in line and BREAK not in line:
+            continue  # what was on this line does not show, or stands beside the text
+        prose = start and line[0] != " " and not start.startswith(_NO_PROSE) and not _is_heading(start)
+        rule = start.startswith("----")
+        if held and (rule or not prose):
+            yield " ".join(held)
+            held = []
+        if prose:
+            held.append(_without_quotes(start.lstrip("-") if rule else line))
+    if held:
+        yield " ".join(held)
+
+
+def _is_heading(line: str) -> bool:
+    return line[0] == "=" and bool(_HEADING.fullmatch(line.rstrip(_ASIDE)))
+
+
+def _outside_tables(lines: list[str]) -> list[str]:
+    """The lines outside tables; if one is never closed, tables end at headings."""
+    kept, closed = _skip_tables(lines, headings_close=False)
+    return kept if closed else _skip_tables(lines, headings_close=True)[0]
+
+
+def _skip_tables(lines: list[str], headings_close: bool) -> tuple[list[str], bool]:
+    kept, depth = [], 0
+    for line in lines:
+        start = line.lstrip(f"{_ASIDE}:")
+        if start.startswith("{|"):
+            depth += 1
+            kept.append("")
+        elif depth and start.startswith("|}"):
+            depth -= 1
+        elif depth and headings_close and start and _is_heading(start):
+            depth = 0
+        elif not depth:
+            kept.append(line)
+    return kept, not depth
+
+
+def _without_quotes(line: str) -> str:
+    """The line without the apostrophes that make italics and bold; of four or more than five, the rest are text."""
+    if "''" not in line:
+        return line
+    kept = _apostrophe(line)
+
+    def rest(found: re.Match[str]) -> str:
+        length = len(found[0])
+        return "'" * (length - 5 if length > 5 else length == 4 or found.start() == kept)
+
+    return _QUOTES.sub(rest, line)
+
+
+def _apostrophe(line: str) -> int:
+    """Where three apostrophes are one and italics (`l'''Humanité''`), as MediaWiki decides it; -1 if nowhere.
+
+    That is so if both bold and italics would be left open: after a word of one letter, else after a longer one.
+    """
+    runs = [(found.start(), found.end() - found.start()) for found in _QUOTES.finditer(line)]
+    bold = [start for start, length in runs if length == 3]
+    italics = sum(length == 2 or length >= 5 for _, length in runs)
+    if not bold or not italics % 2 or not sum(length >= 3 for _, length in runs) % 2:
+        return -1
+
+    def rank(start: int) -> int:
+        return 2 if line[start - 1 : start] in (" ", "") else line[max(start - 2, 0) : start - 1] not in (" ", "")
+
+    return min(bold, key=rank)
+
+
+def _prose(text: str) -> str:
+    """The text of a paragraph without what markup is left in it; empty if it has neither letter nor digit."""
+    text = resolve_external_links(text.replace(JOINT, ""))
+    if "__" in text:
+        text = _SWITCH.sub(lambda found: found[0] if found[1] != found[1].upper() else GAP, text)
+    if "{{" in text or "}}" in text or "[[" in text or "]]" in text:
+        text = _LEFT_OPEN.sub("", text)
+    if "&" in text:
+        text = _ENTITY.sub(_character, text)
+    text = close_gaps(" ".join(text.split())).strip()
+    return text if any(map(str.isalnum, text)) else ""
+
+
+def _character(entity: re.Match[str]) -> str:
+    """What an entity with its semicolon stands for; one without a name that HTML knows stays."""
+    return html.unescape(entity[0]) if entity[1][0] == "#" else html5.get(f"{entity[1]};", entity[0])

@@ -1,0 +1,1 @@
+"""The token store: its format, its writer, and its copy on a local disk."""

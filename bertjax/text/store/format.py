@@ -1,0 +1,309 @@
+"""The token store, format version 1: tokens of a corpus on disk, memory-mapped, every block checked when first read.
+
+A store is a directory:
+    manifest.json            what is in it: counts, tokenizer, fingerprint, and of each file bytes, SHA-256 and the
+                             SHA-256 of each block of 1 MiB
+    vocab.txt, or its like   the vocabulary its ids belong to
+    train-00000.tokens       ids, flat, little endian, uint16 (uint32 if the vocabulary has more than 65,536 entries)
+    train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
+    train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
+    held_out-00000...        the same for the documents kept for evaluation
+    train-00000.continues    where words were segmented: bool, whether a token goes on with the word before it
+Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
+`store_writer` makes one; `prepare` makes one from text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bertjax.storage.remote import Place
+from bertjax.text.ragged import places_in
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 1 << 20
+PARTS = ("tokens", "sentences", "documents")
+PLANES = {"continues": "|b1"}  # further arrays of one value per token, for stores that have them
+OFFSET_DTYPE = "<i8"
+
+Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, ...] = ("train", "held_out")
+
+
+def token_dtype(vocab_size: int) -> str:
+    """The smallest unsigned dtype that holds every id."""
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+def content_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of what a store holds: everything in its manifest but where the text came from."""
+    content = {key: value for key, value in manifest.items() if key not in ("fingerprint", "provenance")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_manifest(path: Place) -> dict[str, Any]:
+    """What a store says of itself. Raises ValueError if it is none, of another format version, or was changed."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        version = manifest["format_version"]
+    except FileNotFoundError:
+        raise ValueError(f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"token store {path}: manifest.json is damaged; delete the store and prepare it again"
+        ) from None
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
+        )
+    if content_fingerprint(manifest) != manifest.get("fingerprint"):
+        raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
+    return manifest
+
+
+def size_of(manifest: Mapping[str, Any], split: Split) -> str:
+    """How much there is in a split, for people."""
+    about = manifest["splits"][split]
+    return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
+
+
+class TokenStore:
+    """A store opened for reading."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.fingerprint: str = manifest["fingerprint"]
+        self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
+        self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
+        homes = manifest["provenance"].get("shard_sources", {})
+        self._splits = {
+            split: SplitView(
+                [_Shard(path, shard, manifest["token_dtype"]) for shard in manifest["splits"][split]["shards"]],
+                homes.get(split),
+            )
+            for split in SPLITS
+        }
+
+    @classmethod
+    def open(cls, path: str | Path) -> TokenStore:
+        """Open a store; no token is read yet.
+
+        Raises ValueError if it is no store, of another format version, its manifest was changed, or a file is
+        missing or has another size.
+        """
+        return cls(Path(path), read_manifest(Path(path)))
+
+    def split(self, name: Split) -> SplitView:
+        """The documents of `train` or `held_out` as one corpus."""
+        if name not in self._splits:
+            raise ValueError(f"token store {self.path}: no split {name!r}; it has {', '.join(self._splits)}")
+        return self._splits[name]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer whose ids the store holds.
+
+        Raises ValueError if its vocabulary is not the one that the manifest speaks of.
+        """
+        about = self.manifest["tokenizer"]
+        made = load_tokenizer(self.path, TextRules.told(about))
+        if made.fingerprint != about["fingerprint"]:
+            raise ValueError(
+                f"token store {self.path}: its vocabulary is not the one it was made with; prepare it again"
+            )
+        return made
+
+    def verify(self) -> None:
+        """Check every block of every file. Raises ValueError naming the first damaged file and byte offset."""
+        for view in self._splits.values():
+            view.verify()
+
+
+class SplitView:
+    """One split of a store, its shards seen as one corpus; offsets are global over the shards."""
+
+    def __init__(self, shards: list[_Shard], sources: list[int] | None = None) -> None:
+        self._shards, self._sources = shards, sources
+        self._first_sentence = _bases([shard.num_sentences for shard in shards])
+        self._first_token = _bases([shard.num_tokens for shard in shards])
+        self.num_documents = sum(shard.num_documents for shard in shards)
+        self.num_sentences = int(self._first_sentence[-1])
+        self.num_tokens = int(self._first_token[-1])
+
+    @cached_property
+    def document_offsets(self) -> np.ndarray:
+        """int64 [documents + 1]: the sentence at which each document starts."""
+        return _joined([shard.documents for shard in self._shards], self._first_sentence)
+
+    @cached_property
+    def sentence_offsets(self) -> np.ndarray:
+        """int64 [sentences + 1]: the token at which each sentence starts."""
+        return _joined([shard.sentences for shard in self._shards], self._first_token)
+
+    @property
+    def tells_sources(self) -> bool:
+        """Whether the store says which documents are of which source; older ones do not."""
+        return self._sources is not None
+
+    @property
+    def num_sources(self) -> int:
+        """How many sources its documents are of. Raises ValueError if the store does not tell."""
+        return max(self._homes(), default=-1) + 1
+
+    @cached_property
+    def source_edges(self) -> np.ndarray:
+        """int64 [sources + 1]: the document with which each source starts.
+
+        Raises ValueError if the store does not tell.
+        """
+        held = np.zeros(self.num_sources, np.int64)
+        np.add.at(held, self._homes(), [shard.num_documents for shard in self._shards])
+        return _bases(held)
+
+    def of_source(self, source: int) -> SplitView:
+        """The documents of one source. Raises ValueError if the store does not tell."""
+        return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home == source])
+
+    def _homes(self) -> list[int]:
+        if self._sources is None:
+            raise ValueError(
+                "token store: it does not tell which document is of which source, as older ones do not; "
+                "delete it and prepare it again"
+            )
+        return self._sources
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of ranges [start, start + length), concatenated in order: uint16 or uint32 [sum of lengths].
+
+        starts, lengths: int64 [n]; a range may not reach over the end of a document. Raises ValueError if one lies
+        outside the split, and, naming file and byte offset, if a block that is read for the first time is damaged.
+        """
+        return self._gather([shard.tokens for shard in self._shards], starts, lengths)
+
+    @property
+    def tells_words(self) -> bool:
+        """Whether words were segmented when it was made."""
+        return all(shard.continues is not None for shard in self._shards)
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Which tokens of ranges go on with the word before them: bool [sum of lengths]; otherwise as `tokens`."""
+        return self._gather([shard.continues for shard in self._shards if shard.continues], starts, lengths)
+
+    def _gather(self, files: list[_CheckedFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The values of ranges in files of one value per token, one file to a shard."""
+        starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
+        self._check_ranges(starts, lengths)
+        if len(files) == 1:
+            return files[0].take(places_in(starts, lengths), starts, lengths)
+        home = np.searchsorted(self._first_token, starts, side="right") - 1
+        order = np.argsort(home, kind="stable")
+        local, sizes = starts[order] - self._first_token[home[order]], lengths[order]
+        places, ends = places_in(local, sizes), _bases(sizes)
+        gathered = np.empty(len(places), files[0].dtype if files else np.uint16)
+        edges = np.searchsorted(home[order], np.arange(len(files) + 1))
+        for file, a, b in zip(files, edges[:-1], edges[1:], strict=True):
+            if a < b:
+                span = slice(ends[a], ends[b])
+                gathered[span] = file.take(places[span], local[a:b], sizes[a:b])
+        out = np.empty_like(gathered)
+        out[places_in(_bases(lengths)[:-1][order], sizes)] = gathered
+        return out
+
+    def verify(self) -> None:
+        """Check every block. Raises ValueError naming the first damaged file and byte offset."""
+        for shard in self._shards:
+            for file in (shard.tokens, shard.sentences, shard.documents, shard.continues):
+                if file is not None:
+                    file.whole()
+
+    def _check_ranges(self, starts: np.ndarray, lengths: np.ndarray) -> None:
+        if not len(starts):
+            return
+        bad = (starts < 0) | (lengths < 0) | (starts >= self.num_tokens)
+        if not bad.any():
+            bad = starts + lengths > self._first_token[np.searchsorted(self._first_token, starts, side="right")]
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            raise ValueError(
+                f"token range {first}: start {starts[first]}, length {lengths[first]} is not inside one shard of the "
+                f"split (it has {self.num_tokens} tokens); ranges must lie within documents"
+            )
+
+
+class _Shard:
+    """The files of one shard."""
+
+    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str) -> None:
+        self.num_documents: int = record["documents"]
+        self.num_sentences: int = record["sentences"]
+        self.num_tokens: int = record["tokens"]
+        files = record["files"]
+        self.tokens = _CheckedFile(folder, files["tokens"], dtype)
+        self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
+        self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
+        plane = "continues"
+        self.continues = _CheckedFile(folder, files[plane], PLANES[plane]) if plane in files else None
+
+
+class _CheckedFile:
+    """A memory-mapped array whose blocks are compared with their SHA-256 the first time they are read."""
+
+    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str) -> None:
+        self._path = folder / record["name"]
+        self._digests: list[str] = record["blocks"]
+        self.dtype = np.dtype(dtype)
+        found = self._path.stat().st_size if self._path.is_file() else None
+        if found != record["bytes"]:
+            state = "is missing" if found is None else f"has {found} bytes instead of {record['bytes']}"
+            raise ValueError(f"token store file {self._path} {state}; delete the store and prepare it again")
+        # A plain array over the map: indexing np.memmap itself costs more than the gather.
+        self._array = np.asarray(np.memmap(self._path, self.dtype, mode="r"))
+        self._checked = np.zeros(len(self._digests), bool)
+        self._all_checked = False
+
+    def whole(self) -> np.ndarray:
+        """All of it, checked."""
+        if not self._all_checked:
+            self._check(np.arange(len(self._digests)))
+        return self._array
+
+    def take(self, places: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The elements at `places`, which lie in the ranges given by `starts` and `lengths`."""
+        if not self._all_checked:
+            per_block = BLOCK_BYTES // self.dtype.itemsize
+            first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
+            self._check(np.unique(places_in(first, last - first + 1)))
+        return self._array.take(places)
+
+    def _check(self, blocks: np.ndarray) -> None:
+        content = memoryview(self._array).cast("B")
+        for block in blocks[~self._checked[blocks]].tolist():
+            start = block * BLOCK_BYTES
+            if hashlib.sha256(content[start : start + BLOCK_BYTES]).hexdigest() != self._digests[block]:
+                raise ValueError(
+                    f"token store file {self._path}: the block at byte {start} is damaged (its SHA-256 is not the "
+                    f"manifest's); delete the store and prepare it again"
+                )
+            self._checked[block] = True
+        self._all_checked = bool(self._checked.all())
+
+
+def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+
+def _joined(files: list[_CheckedFile], bases: np.ndarray) -> np.ndarray:
+    """Offsets of shards as one array of offsets; the map itself where there is one shard."""
+    if len(files) == 1:
+        return files[0].whole()
+    parts = [file.whole()[:-1] + base for file, base in zip(files, bases, strict=False)]
+    return np.concatenate([*parts, bases[-1:]])

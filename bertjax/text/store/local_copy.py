@@ -1,0 +1,116 @@
+"""A token store on this machine's disk, copied there once from where it lies: object storage, or a slow shared disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bertjax.config import DataConfig
+from bertjax.storage.atomic_directories import alone_in
+from bertjax.storage.files import sync, write_durably
+from bertjax.storage.progress import Progress, no_progress
+from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath, is_remote, open_bytes, remote_files
+from bertjax.text.prepare import prepare
+from bertjax.text.store.format import TokenStore, read_manifest
+
+_CHUNK = 8 << 20
+
+
+def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
+    """The store of the sources, made if it is not there and copied to `data.cache_dir` if that is set or it is remote.
+
+    Raises as `prepare`, `local_copy` and `TokenStore.open` do.
+    """
+    return open_near(prepare(data, progress), data.cache_dir, progress)
+
+
+def open_near(store: Place, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:
+    """A store that is there, by way of a copy if a cache is named or the store is remote."""
+    if isinstance(store, Path) and not cache_dir:
+        return TokenStore.open(store)
+    return TokenStore.open(local_copy(store, cache_dir or DEFAULT_CACHE, progress))
+
+
+def local_copy(store: Place, cache_dir: str, progress: Progress = no_progress) -> Path:
+    """Return the folder of a store's copy below `cache_dir`, `<store's name>-<fingerprint>`; copies what is missing.
+
+    The folder appears whole; a copy that was interrupted goes on with the files that are missing. Raises ValueError
+    naming the file whose SHA-256 is not the manifest's, OSError if the disk has too little room.
+    """
+    if is_remote(cache_dir):
+        raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder of a local disk")
+    manifest = read_manifest(store)
+    target = Path(cache_dir) / f"{store.name}-{manifest['fingerprint'][:12]}"
+    with alone_in(Path(cache_dir)):
+        if not target.exists():
+            _copy(store, manifest, target, progress)
+    return target
+
+
+def _copy(store: Place, manifest: dict[str, Any], target: Path, progress: Progress) -> None:
+    folder = target.with_name(f"{target.name}.partial")
+    folder.mkdir(exist_ok=True)
+    files = _files_of(manifest)
+    total = sum(file["bytes"] for file in files)
+    what = f"copying the token store, {total / 1e6:,.1f} MB, to {target}"
+    done = sum(file["bytes"] for file in files if _is_there(folder, file))
+    _require_room(folder, total - done, store)
+    progress(what, done, total)
+    for file in files:
+        if not _is_there(folder, file):
+            _copy_file(store / file["name"], folder / file["name"], file)
+            done += file["bytes"]
+            progress(what, done, total)
+    # What else a store has is small: its vocabulary, which has a fingerprint of its own, and last the manifest.
+    others = _names_in(store) - {file["name"] for file in files} - {"manifest.json"}
+    for name in [*sorted(others), "manifest.json"]:
+        write_durably(folder / name, (store / name).read_bytes())
+    sync(folder)
+    os.rename(folder, target)
+    sync(target.parent)
+
+
+def _files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
+    return [file for shard in shards for file in shard["files"].values()]
+
+
+def _is_there(folder: Path, file: dict[str, Any]) -> bool:
+    """Whether a file is copied: it gets its name when all of it is on the disk and has been checked."""
+    return (folder / file["name"]).is_file()
+
+
+def _copy_file(source: Place, target: Path, file: dict[str, Any]) -> None:
+    found = hashlib.sha256()
+    partial = target.with_name(f"{target.name}.partial")
+    with open_bytes(str(source)) as read, open(partial, "wb") as written:
+        while chunk := read.read(_CHUNK):
+            found.update(chunk)
+            written.write(chunk)
+        written.flush()
+        os.fsync(written.fileno())
+    if found.hexdigest() != file["sha256"]:
+        partial.unlink()
+        raise ValueError(
+            f"token store file {source}: its SHA-256 is {found.hexdigest()}, the manifest's is {file['sha256']}; it "
+            "was damaged there: delete the store and prepare it again"
+        )
+    os.replace(partial, target)
+
+
+def _names_in(store: Place) -> set[str]:
+    if isinstance(store, RemotePath):
+        return {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
+    return {path.name for path in store.iterdir()}
+
+
+def _require_room(folder: Path, needed: int, store: Place) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            f"data.cache_dir={folder.parent}: {needed / 1e6:,.1f} MB of {store} are to be copied there and "
+            f"{free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
+        )

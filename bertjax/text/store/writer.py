@@ -1,0 +1,202 @@
+"""Writing a token store: shards as streams, then the manifest that makes a directory a store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from bertjax.storage.files import sync, write_durably
+from bertjax.storage.remote import Place
+from bertjax.text.store.format import (
+    BLOCK_BYTES,
+    FORMAT_VERSION,
+    OFFSET_DTYPE,
+    PARTS,
+    PLANES,
+    SPLITS,
+    content_fingerprint,
+    token_dtype,
+)
+from bertjax.tokenization.tokenizer import Tokenizer
+
+
+class ShardWriter:
+    """Appends documents to the files of one shard; memory does not grow with the shard."""
+
+    def __init__(self, folder: Path, name: str, vocab_size: int, planes: Sequence[str] = ()) -> None:
+        self._dtype = token_dtype(vocab_size)
+        self._planes = planes
+        self._files = {part: _HashedFile(folder / f"{name}.{part}") for part in (*PARTS, *planes)}
+        self._name = name
+        self.documents = self.sentences = self.tokens = 0
+        for part in ("sentences", "documents"):
+            self._files[part].write(np.zeros(1, OFFSET_DTYPE))
+
+    def add(
+        self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, **planes: np.ndarray
+    ) -> None:
+        """Append documents.
+
+        ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens; document_lengths: [documents] in
+        sentences; no length is 0 and each level sums to the one below. Each plane: [tokens].
+        """
+        assert sentence_lengths.sum() == len(ids) and document_lengths.sum() == len(sentence_lengths)
+        assert (sentence_lengths > 0).all() and (document_lengths > 0).all()
+        assert planes.keys() == set(self._planes) and all(len(plane) == len(ids) for plane in planes.values())
+        for name, plane in planes.items():
+            self._files[name].write(plane.astype(PLANES[name]))
+        self._files["tokens"].write(ids.astype(self._dtype))
+        self._files["sentences"].write((self.tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
+        self._files["documents"].write((self.sentences + np.cumsum(document_lengths)).astype(OFFSET_DTYPE))
+        self.documents += len(document_lengths)
+        self.sentences += len(sentence_lengths)
+        self.tokens += len(ids)
+
+    def finish(self) -> dict[str, Any]:
+        """Put the files on the disk for good and return the shard's record for the manifest."""
+        return {
+            "name": self._name,
+            "documents": self.documents,
+            "sentences": self.sentences,
+            "tokens": self.tokens,
+            "files": {part: file.finish() for part, file in self._files.items()},
+        }
+
+    def discard(self) -> None:
+        """Remove the files."""
+        for file in self._files.values():
+            file.discard()
+
+
+class _HashedFile:
+    """A file written front to back, hashed as it goes: whole and by block."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stream: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by finish or discard)
+        self._whole = hashlib.sha256()
+        self._blocks: list[str] = []
+        self._block = bytearray()
+        self._bytes = 0
+
+    def write(self, array: np.ndarray) -> None:
+        data = array.tobytes()
+        self._stream.write(data)
+        self._bytes += len(data)
+        self._block += data
+        while len(self._block) >= BLOCK_BYTES:
+            self._end_block()
+
+    def finish(self) -> dict[str, Any]:
+        if self._block:
+            self._end_block()
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self._stream.close()
+        digests = {"sha256": self._whole.hexdigest(), "blocks": self._blocks}
+        return {"name": self._path.name, "bytes": self._bytes, **digests}
+
+    def discard(self) -> None:
+        # Closing flushes, which fails again where the disk is full.
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        self._path.unlink(missing_ok=True)
+
+    def _end_block(self) -> None:
+        block = bytes(self._block[:BLOCK_BYTES])
+        self._whole.update(block)
+        self._blocks.append(hashlib.sha256(block).hexdigest())
+        del self._block[:BLOCK_BYTES]
+
+
+def finish_store(
+    folder: Place,
+    target: Place,
+    shards: Mapping[str, Sequence[Mapping[str, Any]]],
+    tokenizer: Tokenizer,
+    provenance: Mapping[str, Any],
+    planes: Sequence[str] = (),
+) -> None:
+    """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
+
+    A remote folder is the target already, and a store once it has a manifest.
+    `shards` are the records of each split's shards in order, which have `planes`; `provenance` tells where the text
+    came from.
+    """
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "tokenizer": {
+            "fingerprint": tokenizer.fingerprint,
+            "vocab_size": tokenizer.vocab_size,
+            "special": tokenizer.special,
+            **tokenizer.rules.described(),
+        },
+        "token_dtype": token_dtype(tokenizer.vocab_size),
+        "block_bytes": BLOCK_BYTES,
+        "splits": {split: _totals(shards.get(split, [])) for split in SPLITS},
+        "planes": {name: PLANES[name] for name in planes},
+        "provenance": dict(provenance),
+    }
+    manifest["fingerprint"] = content_fingerprint(manifest)
+    for name, content in tokenizer.files.items():
+        write_durably(folder / name, content)
+    write_durably(folder / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
+    if isinstance(folder, Path):
+        sync(folder)
+        os.rename(folder, target)
+        sync(folder.parent)
+
+
+def write_store(
+    path: str | Path,
+    splits: Mapping[str, Iterable[list[list[int]]]],
+    tokenizer: Tokenizer,
+    *,
+    documents_per_shard: int | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a store of documents that are lists of sentences of ids, e.g. `{"train": [[[5, 6], [7]], [[8]]]}`.
+
+    A split starts a new shard after every `documents_per_shard` documents. Raises ValueError if `path` exists.
+    """
+    path = Path(path)
+    if path.exists():
+        raise ValueError(f"token store {path}: there is something already; choose another path or delete it")
+    folder = path.with_name(f"{path.name}.partial")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    shards: dict[str, list[dict[str, Any]]] = {}
+    for split, documents in splits.items():
+        held = list(documents)
+        size = documents_per_shard or max(len(held), 1)
+        groups = [held[start : start + size] for start in range(0, len(held), size)]
+        shards[split] = [
+            _write_shard(folder, f"{split}-{number:05}", group, tokenizer.vocab_size)
+            for number, group in enumerate(groups)
+        ]
+    finish_store(folder, path, shards, tokenizer, provenance or {})
+    return path
+
+
+def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], vocab_size: int) -> dict[str, Any]:
+    writer = ShardWriter(folder, name, vocab_size)
+    sentences = [sentence for document in documents for sentence in document]
+    writer.add(
+        np.array([token for sentence in sentences for token in sentence], np.int64),
+        np.array([len(sentence) for sentence in sentences], np.int64),
+        np.array([len(document) for document in documents], np.int64),
+    )
+    return writer.finish()
+
+
+def _totals(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    sums = {key: sum(shard[key] for shard in shards) for key in ("documents", "sentences", "tokens")}
+    return {**sums, "shards": list(shards)}

@@ -1,0 +1,201 @@
+"""Counts, lengths, words and rows of a store, against plain loops over the documents that it was made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.inspect.corpus_figures import Lengths, count_store, lengths_of, words_of
+from bertjax.inspect.readable_rows import Piece, joined, readable_rows
+from bertjax.inspect.row_figures import SAMPLE_ROWS, RowKind, measure_rows
+from bertjax.inspect.stretches import stretches
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+WORDS = [f"{a}{b}{c}" for a in "bdfgklmé" for b in "aeiou" for c in "nrst"]
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "##ing", "##ed", ".", "[", "unused", *WORDS], TextRules(True, True))
+DATA = DataConfig(sequence_length=48, max_predictions=8)
+
+
+def random_documents(number, seed):
+    """Sentences begin with a whole word, as real ones do; some tokens are far more frequent than others."""
+    draw = np.random.default_rng(seed)
+    usual = [n for n in range(TOKENIZER.vocab_size - 20) if n not in (0, 2, 3, 4) and TOKENIZER.tokens[n] != "unused"]
+    starts = [n for n in usual if not TOKENIZER.is_continuation[n]]
+    weights = 1 / np.arange(1, len(usual) + 1)
+    return [
+        [
+            [int(draw.choice(starts)), *draw.choice(usual, draw.integers(0, 20), p=weights / weights.sum()).tolist()]
+            for _ in range(draw.integers(1, 12))
+        ]
+        for _ in range(number)
+    ]
+
+
+TRAIN, HELD_OUT = random_documents(60, 0), random_documents(7, 1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    described = [
+        {"kind": "text", "files": [["a.txt", ""], ["b.txt", ""]]},
+        {"kind": "jsonl", "files": [["c.jsonl", ""]]},
+    ]
+    homes = {"train": [0, 0, 0, 1, 1, 1], "held_out": [1]}
+    return TokenStore.open(
+        write_store(
+            tmp_path_factory.mktemp("figures") / "store", {"train": TRAIN, "held_out": HELD_OUT}, TOKENIZER,
+            documents_per_shard=10, provenance={"shard_sources": homes, "sources": described},
+        )
+    )  # fmt: skip
+
+
+def flat(documents):
+    return [token for document in documents for sentence in document for token in sentence]
+
+
+def brute_amount(documents):
+    tokens = flat(documents)
+    spelled = sum(len(TOKENIZER.tokens[t].removeprefix("##").encode()) for t in tokens if t != TOKENIZER.unk_id)
+    return (len(documents), sum(map(len, documents)), len(tokens), spelled, tokens.count(TOKENIZER.unk_id))
+
+
+def test_amounts_are_those_of_the_documents_by_split_and_source(store):
+    read = []
+    amounts, _ = count_store(store, TOKENIZER, read.append)
+    found = {
+        (a.split, a.source): (a.documents, a.sentences, a.tokens, a.spelled_bytes, a.unknown) for a in amounts
+    }  # fmt: skip
+    first, second = "text: a.txt and 1 more", "jsonl: c.jsonl"
+    assert found == {
+        ("train", ""): brute_amount(TRAIN),
+        ("train", first): brute_amount(TRAIN[:30]),
+        ("train", second): brute_amount(TRAIN[30:]),
+        ("held_out", ""): brute_amount(HELD_OUT),
+        ("held_out", first): (0,) * 5,
+        ("held_out", second): brute_amount(HELD_OUT),
+    }
+    assert sum(read) == len(flat(TRAIN)) + len(flat(HELD_OUT))
+
+
+def test_a_store_that_does_not_tell_sources_has_an_amount_for_each_split(tmp_path):
+    store = TokenStore.open(write_store(tmp_path / "store", {"train": TRAIN}, TOKENIZER, provenance={}))
+    amounts, counts = count_store(store, TOKENIZER, lambda more: None)
+    assert [(a.split, a.source, a.tokens) for a in amounts] == [("train", "", len(flat(TRAIN))), ("held_out", "", 0)]
+    assert counts["held_out"].by_id.sum() == 0
+    assert [one.mean for one in lengths_of(store.split("held_out"))] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
+def test_lengths_are_those_of_the_documents(store, monkeypatch, at_once):
+    monkeypatch.setattr("bertjax.inspect.corpus_figures.OFFSETS_AT_ONCE", at_once)
+    wanted = [
+        [len(s) for d in TRAIN for s in d],
+        [len(d) for d in TRAIN],
+        [sum(map(len, d)) for d in TRAIN],
+    ]  # fmt: skip
+    for lengths, values in zip(lengths_of(store.split("train")), wanted, strict=True):
+        assert lengths.counts.tolist() == [values.count(n) for n in range(max(values) + 1)]
+        assert lengths.mean == pytest.approx(np.mean(values))
+        for share in (0.5, 0.9, 0.99, 1.0):
+            assert lengths.quantile(share) == np.quantile(values, share, method="inverted_cdf")
+
+
+@pytest.mark.parametrize("per_octave", [1, 2])
+@pytest.mark.parametrize("longest", [1, 2, 3, 4, 255, 256, 1000])
+def test_bins_hold_every_length_once(per_octave, longest):
+    counts = np.arange(longest + 1)
+    edges, binned = Lengths("x", counts).binned(per_octave)
+    assert edges[0] == 1 and edges[-1] > longest and (np.diff(edges) > 0).all()
+    assert binned.tolist() == [sum(counts[a:b]) for a, b in itertools.pairwise(edges)]
+    if per_octave == 1:
+        assert edges.tolist() == [2**n for n in range(len(edges))]
+
+
+def test_words_are_counted_as_a_plain_loop_counts_them(store):
+    _, counts = count_store(store, TOKENIZER, lambda more: None)
+    words = words_of(counts["train"], TOKENIZER, None, 4)
+    continues = [TOKENIZER.tokens[t].startswith("##") for t in flat(TRAIN)]
+    assert (words.tokens, words.continuations, words.words) == (
+        len(continues), sum(continues), len(continues) - sum(continues)
+    )  # fmt: skip
+    assert words.split == sum(b and not a for a, b in itertools.pairwise(continues)) > 0
+    frequency = Counter(flat(TRAIN))
+    assert words.unknown == frequency[TOKENIZER.unk_id] > 0
+    assert (words.unknown_are, words.added) == ("words", None)
+    added = TOKENIZER.tokens[9:12]
+    assert words_of(counts["train"], TOKENIZER, added, 4).added == sum(frequency[n] for n in range(9, 12)) > 0
+    usable = [n for n, token in enumerate(TOKENIZER.tokens) if token not in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")]
+    assert words.never == sum(frequency[n] == 0 for n in usable) >= 21
+    assert words.rare == sum(0 < count < 10 for count in frequency.values()) > 0
+    assert [count for _, count in words.most_frequent] == [count for _, count in frequency.most_common(4)]
+    assert dict(words.most_frequent).keys() <= set(TOKENIZER.tokens)
+
+
+@pytest.mark.parametrize("tokens", [1, 50, 1 << 20])
+def test_stretches_are_the_chosen_documents_in_order(store, tokens):
+    chosen = np.array([0, 3, 4, 29, 30, 31, 59])
+    read = list(stretches(store.split("train"), chosen, tokens))
+    assert np.concatenate([s.documents for s in read]).tolist() == chosen.tolist()
+    assert np.concatenate([s.ids for s in read]).tolist() == flat([TRAIN[n] for n in chosen])
+    assert np.concatenate([s.lengths for s in read]).tolist() == [len(flat([TRAIN[n]])) for n in chosen]
+    assert (len(read) == 1) == (tokens == 1 << 20)
+    assert all(s.lengths[:-1].sum() < tokens for s in read)
+
+
+def test_rows_are_measured_as_a_plain_loop_measures_them(store):
+    figures = measure_rows(store.split("train"), TOKENIZER, RowKind("", DATA, 5))
+    for rows, packing in ((figures.single, "none"), (figures.packed, "pairs")):
+        batches = PairBatches(store.split("train"), TOKENIZER, replace(DATA, packing=packing), 5)
+        assert rows.per_epoch == rows.sampled == batches.rows_per_epoch < SAMPLE_ROWS
+        batch = batches.rows(np.arange(rows.per_epoch))
+        cells = [cell for row in batch["input_ids"].tolist() for cell in row]
+        real = [cell for cell in cells if cell != TOKENIZER.pad_id]
+        assert rows.padding == pytest.approx(1 - len(real) / len(cells))
+        assert rows.mask_rate == pytest.approx(batch["mlm_weights"].sum() / len(real))
+        labels = batch["pair_labels"][batch["pair_weights"] > 0].tolist()
+        assert rows.is_next == pytest.approx(labels.count(0) / len(labels))
+        assert rows.pairs_per_row == pytest.approx(len(labels) / rows.per_epoch)
+    assert figures.packed.padding < figures.single.padding
+    assert figures.single.pairs_per_row == 1 < figures.packed.pairs_per_row
+    assert figures.packed.pairs == figures.single.pairs
+
+
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_readable_rows_tell_text_and_what_is_hidden(store, packing):
+    data = replace(DATA, packing=packing)
+    batches = PairBatches(store.split("train"), TOKENIZER, data, 3)
+    batch = batches.rows(np.arange(4))
+    pairs = readable_rows(store.split("train"), TOKENIZER, RowKind("", data, 3), 4)
+    assert len(pairs) == np.count_nonzero(batch["pair_weights"])
+    shown = [p.shown for pair in pairs for p in (*pair.a, *pair.b)]
+    cells = [TOKENIZER.tokens[n] for row in batch["input_ids"] for n in row]
+    assert shown == [token for token in cells if token not in ("[CLS]", "[SEP]", "[PAD]")]
+    hidden = [p.original for pair in pairs for p in (*pair.a, *pair.b) if p.original is not None]
+    assert hidden == [TOKENIZER.tokens[n] for n in batch["mlm_labels"][batch["mlm_weights"] > 0]]
+    labels = batch["pair_labels"][batch["pair_weights"] > 0]
+    assert [pair.label for pair in pairs] == [("IsNext", "NotNext")[n] for n in labels]
+    texts = {" ".join(TOKENIZER.tokens[t] for t in flat([d])) for d in TRAIN}
+    for pair in pairs:
+        for segment in (pair.a, pair.b):
+            text = " ".join(p.original or p.shown for p in segment)
+            assert any(text in whole for whole in texts)
+
+
+def test_pieces_are_joined_as_they_are_read():
+    pieces = (Piece("play"), Piece("##ing"), Piece("[MASK]", "the"), Piece("[MASK]", "##ed"), Piece("ban", "ban"))
+    assert joined(pieces) == "playing [MASK:the][MASK:##ed] [ban:ban]"
+
+
+def test_a_model_that_reads_to_the_right_has_nothing_hidden(store):
+    kind = RowKind("", replace(DATA, predict="next"), 0)
+    pieces = [p for pair in readable_rows(store.split("train"), TOKENIZER, kind, 3) for p in (*pair.a, *pair.b)]
+    assert pieces and not any(piece.original for piece in pieces)

@@ -1,0 +1,41 @@
+"""Small random models, and text of their words, for looking inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from exported_models import trained_model
+
+from bertjax.input.tfrecords.rows import Segments
+from bertjax.interpret.sample_text import SampleText
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+from bertjax.training.run_directory import TrainedModel
+
+_WORDS = """i went to the store at bought fresh straw ##berries sweet bank river money loan water sat on paid into muddy
+high interest account of a museum opened in drawings family gave it every year . , <b> & </script>"""
+WORDS = _WORDS.split()
+
+
+def wordpiece() -> WordPiece:
+    """A vocabulary of a few whole words, some of which HTML would take for its own."""
+    return WordPiece([*SPECIAL_TOKENS, *WORDS, "<", ">", "/", "b", "script"], TextRules(True, True))
+
+
+def small_model(directory: Path, **fields) -> TrainedModel:
+    """A random model over that vocabulary, which takes rows of 64 tokens."""
+    return trained_model(directory, wordpiece(), **fields)
+
+
+def text_of(tokenizer: Tokenizer, sentences: list[str], origin: str = "a <test>") -> SampleText:
+    """Sentences to measure on."""
+    ids, lengths = tokenizer.encode(sentences)
+    return SampleText(origin, Segments(ids.astype(np.int32), lengths), tokenizer)
+
+
+def random_sentences(count: int, seed: int = 0) -> list[str]:
+    """Sentences of 4 to 12 words drawn at random."""
+    draw = np.random.default_rng(seed)
+    words = [word for word in WORDS if word.isalpha()]
+    return [" ".join(draw.choice(words, draw.integers(4, 13))) + " ." for _ in range(count)]

@@ -1,0 +1,172 @@
+"""What is read off the inside of a model: attention as transformers computes it, gradients as differences say."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_models import fine_tuned_model, trained_model
+
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.interpret.attention_maps import (
+    exact_graphdef,
+    likeliest_label,
+    look_inside,
+    next_sentence,
+    untrained_heads,
+)
+from bertjax.interpret.token_rows import read_row
+from bertjax.model.bert import abstract_bert, bind
+from bertjax.training.run_directory import TrainedModel
+
+LAYERS = 2
+PAIRS = [("The museum opened 1877", "drawings of the museum"), ("naive", "the and of the museum of drawings and the")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> TrainedModel:
+    return trained_model(tmp_path_factory.mktemp("run"), num_hidden_layers=LAYERS)
+
+
+def rows_of(model):
+    return [read_row(model.tokenizer, pair, 64) for pair in PAIRS]
+
+
+def test_attention_is_what_transformers_puts_out(model, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = export_huggingface(model, tmp_path / "exported")
+    network = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    first, second = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(first, second, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        out = network(**inputs, output_attentions=True, output_hidden_states=True)
+    for number, (row, inside) in enumerate(zip(rows_of(model), look_inside(model, rows_of(model)), strict=True)):
+        n = len(row)
+        assert inputs["input_ids"][number, :n].tolist() == row.ids.tolist()
+        theirs = np.stack([layer[number, :, :n, :n].numpy() for layer in out.attentions])
+        np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=1e-6)
+        hidden = np.stack([layer[number, :n].numpy() for layer in out.hidden_states])
+        np.testing.assert_allclose(inside.hidden, hidden, rtol=0, atol=2e-5)
+        assert np.abs(theirs - 1 / n).max() > 0.1, "heads that tell tokens apart"
+        np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
+
+
+def through(layer, x, weights):
+    """A layer by hand: from the attention of its heads, [H, L, L], and its input, [1, L, D], to its output."""
+    value = jnp.einsum("BLD,DHK->BLHK", x, layer.attention.value.kernel[...]) + layer.attention.value.bias[...]
+    x = layer.attention_norm(x + layer.attention.output(jnp.einsum("HLM,BMHK->BLHK", weights, value)))
+    return layer.mlp_norm(x + layer.mlp(x))
+
+
+def layer_of(bert, number):
+    return jax.tree.map(lambda x: x[number], bert.encoder.layers)
+
+
+def test_attention_is_the_one_that_the_layer_uses(model):
+    """The mean of the values under it, through the rest of the layer, is what the next layer gets."""
+    (row,) = rows_of(model)[:1]
+    (inside,) = look_inside(model, [row])
+    bert, run = bind(exact_graphdef(model), model.params), jax.jit(through)
+    with jax.default_matmul_precision("highest"):
+        for number in range(LAYERS):
+            mixed = run(layer_of(bert, number), inside.hidden[number][None], inside.attention[number])
+            np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
+
+
+def test_a_causal_model_looks_back_only(tmp_path):
+    causal = trained_model(tmp_path, causal=True)
+    (row,) = rows_of(causal)[:1]
+    (inside,) = look_inside(causal, [row])
+    assert not np.triu(inside.attention, 1).any() and not np.triu(inside.seen, 1).any()
+    assert np.tril(inside.seen).sum() == len(row) * (len(row) + 1) / 2
+
+
+def test_gradients_are_what_finite_differences_say(model):
+    """A token's vector moved by a little, and the rest of the way by hand: so much does the loss change."""
+    (row,) = rows_of(model)[:1]
+    (inside,) = look_inside(model, [row])
+    bert, draw = bind(exact_graphdef(model), model.params), np.random.default_rng(0)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def probabilities(first, x):
+        with jax.default_matmul_precision("highest"):
+            for number in range(first, LAYERS):
+                layer = layer_of(bert, number)
+                x = through(layer, x, layer.attention.probabilities(x, jnp.ones(x.shape[:2], jnp.int32))[0])
+            return jax.nn.softmax(bert.nsp_head(bert.pooler(x[:, :1]))[0, 0])
+
+    def loss(first, x, follows):
+        return -np.log(np.float64(probabilities(first, x[None])[0 if follows else 1]))
+
+    for follows in (True, False):
+        found = next_sentence(model, row, follows)
+        assert found.loss == pytest.approx(loss(0, inside.hidden[0], follows), rel=1e-4)
+        said = probabilities(LAYERS, inside.hidden[-1][None])[0 if follows else 1]
+        assert found.probability == pytest.approx(float(said), rel=1e-4)
+        assert found.label == ("B follows A" if follows else "B does not follow A")
+        for first in range(LAYERS + 1):
+            for token in (0, 1, len(row) - 1):
+                # Along 32 directions at right angles: the length of a gradient is that of all its products.
+                ways = np.linalg.qr(draw.normal(size=(32, 32)))[0].astype(np.float32)
+                moved = np.zeros((32, len(row), 32), np.float32)
+                moved[:, token] = 1e-2 * ways
+                products = [
+                    (
+                        loss(first, inside.hidden[first] + way, follows)
+                        - loss(first, inside.hidden[first] - way, follows)
+                    )
+                    / 2e-2
+                    for way in moved
+                ]
+                assert found.gradient_norms[first, token] == pytest.approx(np.linalg.norm(products), rel=1e-2, abs=1e-4)
+        assert (found.gradient_norms[:-1] > 0).all()
+        assert found.gradient_norms[-1, 0] > 0 and not found.gradient_norms[-1, 1:].any(), "[CLS] alone is read"
+
+
+def test_gradients_of_a_classifier_are_those_of_transformers(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    labels = ("bad", "so so", "good")
+    classifier = fine_tuned_model(tmp_path / "run", "sequence", labels, num_hidden_layers=LAYERS)
+    folder = export_huggingface(classifier, tmp_path / "exported")
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for pair, row in zip(PAIRS, rows_of(classifier), strict=True):
+        out = network.eval()(**tokenizer(*pair, return_tensors="pt"), output_hidden_states=True)
+        loss = torch.nn.functional.cross_entropy(out.logits, out.logits.argmax(-1))
+        norms = torch.stack([part[0].norm(dim=-1) for part in torch.autograd.grad(loss, out.hidden_states)])
+        found = likeliest_label(classifier, row)
+        assert found.label == labels[int(out.logits.argmax())]
+        assert (found.loss, found.probability) == pytest.approx(
+            (loss.item(), out.logits.softmax(-1).max().item()), 1e-4
+        )
+        np.testing.assert_allclose(found.gradient_norms, norms.numpy(), rtol=1e-3, atol=1e-5 * float(norms.max()))
+
+
+def test_heads_that_nothing_trained_are_told(model):
+    assert untrained_heads(model) == ()
+    mlm, nsp = (jax.tree.map_with_path(without_biases, model.params[head]) for head in ("mlm_head", "nsp_head"))
+    assert untrained_heads(replace(model, params=model.params | {"nsp_head": nsp})) == ("NSP head",)
+    assert untrained_heads(replace(model, params=model.params | {"mlm_head": mlm})) == ("MLM head",)
+
+
+def without_biases(path, leaf):
+    return 0 * leaf if path[-1].key == "bias" else leaf
+
+
+def test_what_a_run_computes_in_bfloat16_is_shown_in_float32(model):
+    config = replace(model.config, model=replace(model.config.model, dtype="bfloat16"))
+    rough = replace(model, config=config, graphdef=abstract_bert(config.model)[0])
+    for one, other in zip(look_inside(rough, rows_of(model)), look_inside(model, rows_of(model)), strict=True):
+        np.testing.assert_array_equal(one.attention, other.attention)
+
+
+def test_sentences_that_cannot_be_shown_are_refused(model):
+    with pytest.raises(ValueError, match="has nothing in it"):
+        read_row(model.tokenizer, ["the", " "], 64)
+    with pytest.raises(ValueError, match=r"have 9 tokens, special ones included; the model was trained on rows of 8"):
+        read_row(model.tokenizer, ["the of and", "the of and"], 8)

@@ -1,0 +1,212 @@
+"""The page about attention, opened in a real browser: what it draws, and that pointing at a token changes it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from exported_models import fine_tuned_model
+from small_models import random_sentences, small_model, text_of, wordpiece
+
+from bertjax.interpret.attention_page import render_attention
+from bertjax.interpret.attention_patterns import PATTERNS
+from bertjax.interpret.attention_view import AttentionView, view_attention
+from bertjax.storage.progress import no_progress
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SHORT = ("I went to the store.", "At the store, <b> bought fresh strawberries.")
+LONG = ("the museum opened in " * 7, "every year a family gave it drawings . " * 4 + "sweet")
+
+LISTENS = "<script>window.failed = []; addEventListener('error', e => failed.push(e.message));</script>"
+ASKS = """<script>{
+const all = (what, from = document) => [...from.querySelectorAll(what)];
+const token = (side, i) => document.querySelector(`#heads [data-side="${side}"][data-token="${i}"]`);
+const point = (side, i) => token(side, i).querySelector('.hit').dispatchEvent(new PointerEvent('pointerenter'));
+const values = side => all(`#heads [data-side="${side}"] .value`).map(v => v.textContent);
+const drawn = () => all('#heads .lines path').map(p => p.getAttribute('d')).join('').split('M').length - 1;
+const chosen = () => document.getElementById('chosen').textContent;
+const look = () => ({lines: drawn(), left: values(0), right: values(1), chosen: chosen(),
+  colours: new Set(all('#heads .lines path').map(p => p.getAttribute('style'))).size});
+addEventListener('load', () => {
+  const said = {};
+  said.before = look();
+  point(0, 2); said.from = look();
+  point(1, 3); said.to = look();
+  document.getElementById('heads').dispatchEvent(new PointerEvent('pointerleave')); said.after = look();
+  all('#layer-chips button')[1].click(); all('#head-chips button').at(-1).click(); said.all = look();
+  all('#overview button')[6].click(); said.thumb = look();
+  all('.cell')[1].click(); said.cell = look();
+  const dots = canvas => [...canvas.getContext('2d').getImageData(0, 0, 120, 120).data];
+  said.thumbs = all('#overview canvas').map(canvas => dots(canvas).some(dot => dot));
+  said.gradient = all('#gradient .lines path').length;
+  const boxes = all('#heads [data-side="0"] text:not(.value)').map(t => t.getBoundingClientRect());
+  said.rows = boxes.map(box => [box.top, box.bottom, box.left, box.height]);
+  said.texts = all('#heads [data-side="1"] text:not(.value)').map(t => t.textContent);
+  said.wide = document.documentElement.scrollWidth <= innerWidth;
+  said.failed = failed;
+  document.body.append(Object.assign(document.createElement('pre'), {id: 'said', textContent: JSON.stringify(said)}));
+});
+}</script>"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    model = small_model(tmp_path_factory.mktemp("run"))
+    # So that words mean more to each other than in a model drawn at random.
+    return replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))
+
+
+@pytest.fixture(scope="module")
+def views(model) -> dict[str, AttentionView]:
+    sample = text_of(model.tokenizer, random_sentences(40))
+    return {
+        name: view_attention(model, "runs/<small>", pair, sample, 20, no_progress)
+        for name, pair in (("few", SHORT), ("many", LONG))
+    }
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"needs a browser to open the page with: none of {', '.join(BROWSERS)} is installed")
+    return found
+
+
+@pytest.fixture(scope="module")
+def said(views, browser, tmp_path_factory) -> dict[str, dict]:
+    """What the script above found on each page, with the page's own script having run in the browser."""
+    folder = tmp_path_factory.mktemp("pages")
+    found = {}
+    for name, view in views.items():
+        page = render_attention(view).replace("<main>", f"{LISTENS}<main>").replace("</body>", f"{ASKS}</body>")
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"]
+        options += ["--window-size=1240,1600", "--virtual-time-budget=2000", "--dump-dom"]
+        command = [browser, *options, (folder / f"{name}.html").as_uri()]
+        opened = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        result = re.search(r'<pre id="said">(.*?)</pre>', opened.stdout, re.S)
+        assert result, f"the page did not run to its end\n{opened.stderr[-2000:]}"
+        found[name] = json.loads(html.unescape(result[1]))
+    return found
+
+
+@pytest.mark.parametrize("name", ["few", "many"])
+def test_pointing_at_a_token_leaves_its_lines_and_says_its_weights(views, said, name):
+    view, shown = views[name], said[name]
+    assert shown["failed"] == []
+    layer, head = (int(number) - 1 for number in re.findall(r"\d+", shown["before"]["chosen"]))
+    weights = view.attention[layer, head]
+    assert shown["before"]["lines"] == lines_of(weights) > 0
+    assert not any(shown["before"]["left"] + shown["before"]["right"])
+    assert shown["from"]["lines"] == lines_of(weights[2]) < shown["before"]["lines"]
+    assert_says(shown["from"]["right"], weights[2])
+    assert shown["to"]["lines"] == lines_of(weights[:, 3])
+    assert_says(shown["to"]["left"], weights[:, 3])
+    assert not any(shown["from"]["left"] + shown["to"]["right"])
+    assert shown["after"] == shown["before"]
+
+
+def lines_of(weights):
+    """How many weights are drawn, by the 16 bits that the page has of each."""
+    return (np.round(weights * 65535) / 65535 >= 0.02).sum()
+
+
+def assert_says(texts, weights):
+    for text, weight in zip(texts, weights, strict=True):
+        if abs(weight - 0.005) > 1e-4:
+            assert bool(text) == (weight > 0.005)
+        if text:
+            assert float(text.removesuffix("%")) == pytest.approx(100 * weight, abs=0.06 if weight < 0.099 else 0.6)
+
+
+@pytest.mark.parametrize("name", ["few", "many"])
+def test_layers_and_heads_are_chosen(views, said, name):
+    shown, view = said[name], views[name]
+    assert shown["all"]["chosen"] == "Layer 2, all heads" and shown["all"]["colours"] == 4
+    assert shown["all"]["lines"] == lines_of(view.attention[1])
+    assert shown["thumb"]["chosen"] == "Layer 2, head 3" and shown["cell"]["chosen"] == "Layer 1, head 2"
+    assert shown["thumb"]["lines"] == lines_of(view.attention[1, 2])
+    assert shown["thumbs"] == [True] * 8 and shown["gradient"] > 0
+
+
+@pytest.mark.parametrize("name", ["few", "many"])
+def test_tokens_can_be_read(views, said, name):
+    shown, view = said[name], views[name]
+    assert len(shown["rows"]) == len(view.row) == {"few": 21, "many": 64}[name]
+    assert shown["texts"] == [view.row.tokenizer.shown[token] for token in view.row.ids]
+    for (top, bottom, left, height), (below, *_) in zip(shown["rows"], shown["rows"][1:], strict=False):
+        assert left > 0 and height >= 12 and below - top >= 15 and bottom - below <= 4, "lines of text do not collide"
+    assert shown["wide"], "nothing to scroll sideways for"
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(views):
+    page = render_attention(views["few"])
+    assert "default-src 'none'" in page
+    addresses = set(re.findall(r"https?://[^\s'\"<]+", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(?:link|img|iframe|script[^>]* src)|@import|url\(|fetch\(|XMLHttpRequest", page)
+    assert "<b>" not in page.partition("<main>")[2].partition("What each head does")[0].replace("<b></b>", "")
+    assert "runs/&lt;small&gt;" in page and "a &lt;test&gt;" in page
+    assert page.count("</script>") == 2
+
+
+def test_the_page_says_how_strong_each_pattern_is_in_each_head(views):
+    view, page = views["few"], render_attention(views["few"])
+    for number, pattern in enumerate(PATTERNS):
+        assert html.escape(pattern.looks_at) in page
+        for layer in range(2):
+            for head in range(4):
+                share, strength = (x[number, layer, head] for x in (view.patterns.shares, view.patterns.strengths))
+                assert (
+                    f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, {strength:.2f} beyond" in page
+                )
+    assert page.count('class="cell') == 6 * 2 * 4
+
+
+def test_what_a_model_cannot_tell_is_said(model, tmp_path):
+    sample = text_of(model.tokenizer, random_sentences(10))
+    alone = view_attention(model, "small", SHORT[:1], sample, 8, no_progress)
+    assert alone.at_cls is None and "whether B follows A takes a second sentence" in render_attention(alone)
+    bare = replace(model, params=model.params | {"nsp_head": jax.tree.map(np.zeros_like, model.params["nsp_head"])})
+    numbers = fine_tuned_model(tmp_path, "regression", tokenizer=model.tokenizer)
+    for other, said in (
+        (bare, "the model has no trained NSP head; once fine-tuned for classification, it has a label there"),
+        (numbers, "the model was fine-tuned for regression, and gives a text no label"),
+    ):
+        view = view_attention(other, "small", SHORT, sample, 8, no_progress)
+        assert view.at_cls is None and said in render_attention(view)
+    causal = small_model(tmp_path, causal=True)
+    data = replace(causal.config.data, predict="next")
+    training = replace(causal.config.training, objectives=("mlm",))
+    causal = replace(causal, config=replace(causal.config, data=data, training=training))
+    view = view_attention(causal, "small", SHORT, sample, 8, no_progress)
+    page = render_attention(view)
+    assert "“words that predict it” is not measured: the model predicts the next token" in page
+    assert "“next word” is not measured: no token may look at" in page
+    assert "[CLS] of a causal model sees nothing but itself" in page
+    assert np.isnan(view.patterns.strengths[0]).all() and "Not measured." in page
+
+
+def test_the_label_of_a_classifier_is_what_a_gradient_is_of(tmp_path):
+    model = fine_tuned_model(tmp_path, "sequence", ("<bad>", "good"), tokenizer=wordpiece())
+    view = view_attention(model, "small", SHORT[:1], text_of(model.tokenizer, random_sentences(10)), 8, no_progress)
+    assert view.at_cls is not None and view.at_cls.label in ("<bad>", "good")
+    page = render_attention(view)
+    label = html.escape(view.at_cls.label)
+    assert f"<h2>What “{label}” depends on</h2>" in page
+    assert f"The model says “{label}” with {view.at_cls.probability:.1%}" in page
+    assert "is not shown" not in " ".join(view.missing)
+
+
+def test_a_text_without_pairs_is_refused(model):
+    sample = text_of(model.tokenizer, ["the store ."] * 5)
+    with pytest.raises(ValueError, match="no two sentences in a row that are short enough"):
+        view_attention(model, "small", SHORT, sample, 8, no_progress)

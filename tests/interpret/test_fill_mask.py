@@ -1,0 +1,153 @@
+"""Filling [MASK]: the model's own probabilities, the choice of held-out words, messages for texts that do not fit."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import Config, DataConfig, ModelConfig
+from bertjax.interpret.fill_mask import fill_mask, held_out_completions
+from bertjax.model.bert import abstract_bert, bind
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+from bertjax.training.run_directory import TrainedModel
+
+RARE = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in "nrst"]  # 140 words
+PIECES = ["[", "]", "mask", "cls", "##ing", "##ed", ".", ",", "1877"]
+TOKENIZER = WordPiece([*SPECIAL_TOKENS, "the", "of", *PIECES, *RARE], TextRules(True, True))
+LENGTH = 40
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    config = ModelConfig(
+        vocab_size=TOKENIZER.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, max_position_embeddings=64,
+    )  # fmt: skip
+    graphdef, shapes, _ = abstract_bert(config)
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
+    whole = Config(model=config, data=DataConfig(sequence_length=LENGTH))
+    return TrainedModel(tmp_path_factory.mktemp("run"), 1, whole, TOKENIZER, graphdef, params)
+
+
+def ids_of(*tokens):
+    return [TOKENIZER.tokens.index(token) for token in tokens]
+
+
+def probabilities(model, ids, types):
+    """By the plain model, at another padded length: float [16, vocabulary]."""
+    row = [np.pad(values, (0, 16 - len(ids)))[None] for values in (ids, types, np.ones_like(ids))]
+    return np.asarray(plain(model.graphdef, model.params, *row))[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def plain(graphdef, params, ids, types, sequence_ids):
+    bert = bind(graphdef, params)
+    everywhere = jnp.arange(ids.shape[1])[None]
+    return jax.nn.softmax(bert.mlm_logits(bert.encoder(ids, types, sequence_ids), everywhere))
+
+
+def assert_are_the_best(guesses, row, top):
+    best = np.argsort(-row[: TOKENIZER.vocab_size], kind="stable")[:top]
+    assert [guess.token for guess in guesses] == [TOKENIZER.tokens[i] for i in best]
+    np.testing.assert_allclose([guess.probability for guess in guesses], row[best], rtol=1e-5)
+
+
+def test_guesses_are_the_models_own(model):
+    (first, second), (only,) = fill_mask(model, ["The [MASK] of [MASK]ing ban.", "Ban [MASK]"], top=7)
+    ids = ids_of("[CLS]", "the", "[MASK]", "of", "[MASK]")
+    # What follows a [MASK] begins a word: there is no "ing" of its own in this vocabulary.
+    ids += ids_of("[UNK]", "ban", ".", "[SEP]")
+    rows = probabilities(model, ids, [0] * len(ids))
+    assert_are_the_best(first, rows[2], 7)
+    assert_are_the_best(second, rows[4], 7)
+    assert_are_the_best(only, probabilities(model, ids_of("[CLS]", "ban", "[MASK]", "[SEP]"), [0] * 4)[2], 7)
+
+
+def test_a_pair_is_two_segments(model):
+    ((guesses,),) = fill_mask(model, [("the ban", "of [MASK]")], top=3)
+    ids = ids_of("[CLS]", "the", "ban", "[SEP]", "of", "[MASK]", "[SEP]")
+    assert_are_the_best(guesses, probabilities(model, ids, [0, 0, 0, 0, 1, 1, 1])[5], 3)
+
+
+def test_other_special_tokens_are_plain_text(model):
+    ((guesses,),) = fill_mask(model, ["[CLS] [mask] [MASK]"], top=3)
+    ids = ids_of("[CLS]", "[", "cls", "]", "[", "mask", "]", "[MASK]", "[SEP]")
+    assert_are_the_best(guesses, probabilities(model, ids, [0] * 9)[7], 3)
+
+
+def test_texts_that_do_not_fit_are_refused(model):
+    with pytest.raises(ValueError, match=r"text 'no gap here' has no \[MASK\]"):
+        fill_mask(model, ["the [MASK]", "no gap here"], 5)
+    assert fill_mask(model, ["ban " * (LENGTH - 3) + "[MASK]"], 1)
+    with pytest.raises(ValueError, match=r"has 41 tokens, special ones included; the model was trained on rows of 40"):
+        fill_mask(model, ["ban " * (LENGTH - 2) + "[MASK]"], 1)
+    for top in (0, TOKENIZER.vocab_size + 1):
+        with pytest.raises(ValueError, match=f"top={top}: ask for 1 to {TOKENIZER.vocab_size}"):
+            fill_mask(model, ["[MASK]"], top)
+    assert len(fill_mask(model, ["[MASK]"], TOKENIZER.vocab_size)[0][0]) == TOKENIZER.vocab_size
+
+
+def sentence(draw, words, *, pieces=False, unknown=False):
+    """Ids of a sentence in which every other word is "the" or "of"."""
+    tokens = []
+    for number in range(words):
+        tokens.append(["the", "of"][number % 2] if number % 3 else RARE[draw.integers(len(RARE))])
+        if pieces and number == 3:
+            tokens.append("##ing")
+    return ids_of(*tokens, *(["[UNK]"] if unknown else []), ".")
+
+
+def held_out(tmp_path, sentences):
+    path = write_store(tmp_path / "store", {"held_out": [sentences]}, TOKENIZER)
+    return TokenStore.open(path).split("held_out")
+
+
+def test_completions_hide_whole_and_telling_words(model, tmp_path):
+    draw = np.random.default_rng(1)
+    good = [sentence(draw, int(draw.integers(7, 25))) for _ in range(300)]
+    bad = [sentence(draw, words, unknown=unknown) for words, unknown in ((3, False), (35, False), (9, True)) * 100]
+    bad += [ids_of("1877", *["the"] * 9)] * 50
+    pieces = [sentence(draw, 12, pieces=True) for _ in range(300)]
+    split = held_out(tmp_path, [*pieces, *bad, *good])
+    found = held_out_completions(model, split, 40, seed=3)
+    assert found == held_out_completions(model, split, 40, seed=3)
+    assert found[:5] != held_out_completions(model, split, 5, seed=4)
+    texts = {TOKENIZER.decode(ids) for ids in good}
+    for completion in found:
+        assert completion.text.count("[MASK]") == 1 and completion.answer in RARE
+        assert completion.text.replace("[MASK]", completion.answer) in texts
+        ((guesses,),) = fill_mask(model, [completion.text], top=5)
+        assert [token for token, _ in completion.guesses] == [guess.token for guess in guesses]
+        np.testing.assert_allclose([p for _, p in completion.guesses], [g.probability for g in guesses], rtol=1e-5)
+    assert len({completion.answer for completion in found}) == len(found) == 40
+
+
+def test_sentences_with_pieces_come_when_there_are_no_others(model, tmp_path):
+    draw = np.random.default_rng(1)
+    split = held_out(tmp_path, [sentence(draw, 12, pieces=True) for _ in range(300)])
+    found = held_out_completions(model, split, 4, seed=0)
+    # The fourth word goes on as "...ing" and is never the one hidden: a [MASK] never has a piece after it.
+    assert len(found) == 4 and all("[MASK]ing" not in c.text and "ing" in c.text for c in found)
+
+
+def test_fewer_completions_come_from_a_split_that_has_no_more(model, tmp_path):
+    assert held_out_completions(model, held_out(tmp_path, [ids_of(*["the"] * 10)] * 9), 5, seed=0) == ()
+    empty = TokenStore.open(write_store(tmp_path / "empty", {"train": [[[7]]]}, TOKENIZER)).split("held_out")
+    assert held_out_completions(model, empty, 5, seed=0) == ()
+
+
+def test_rows_of_the_trained_length_hold_the_sentences(model, tmp_path):
+    short = replace(model, config=replace(model.config, data=DataConfig(sequence_length=16)))
+    draw = np.random.default_rng(1)
+    split = held_out(tmp_path, [sentence(draw, int(draw.integers(10, 25))) for _ in range(400)])
+    found = held_out_completions(short, split, 5, seed=0)
+    assert len(found) == 5 and all(len(c.text.split()) <= 14 for c in found)

@@ -1,0 +1,138 @@
+"""Neighbours of a word, and the text that its contexts are taken from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import random_sentences, small_model, text_of
+
+from bertjax.__main__ import main
+from bertjax.config import DataConfig
+from bertjax.interpret.attention_maps import look_inside
+from bertjax.interpret.built_in_sentences import SENTENCES
+from bertjax.interpret.neighbors import find_neighbors
+from bertjax.interpret.sample_text import places_of, sample_text
+from bertjax.interpret.token_rows import read_row
+from bertjax.storage.progress import no_progress
+from bertjax.text.store.writer import write_store
+
+BANKS = [
+    "the bank paid money .",
+    "they sat on the muddy bank of the river",
+    "a museum opened",
+    "the river bank was high",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_model(tmp_path_factory.mktemp("run"))
+
+
+def test_one_word_has_as_many_vectors_as_contexts_and_one_in_the_table(model):
+    found = find_neighbors(model, "Bank", text_of(model.tokenizer, BANKS))
+    assert [(c.before, c.word) for c in found.contexts] == [
+        ("the", "bank"),
+        ("sat on the muddy", "bank"),
+        ("the river", "bank"),
+    ]
+    rows = [read_row(model.tokenizer, [BANKS[n]], 64) for n in (0, 1, 3)]
+    hidden = [inside.hidden[-1] for inside in look_inside(model, rows)]
+    mean = np.concatenate(hidden).mean(axis=0)
+    word = model.tokenizer.tokens.index("bank")
+    own = np.stack([one[row.ids == word][0] for one, row in zip(hidden, rows, strict=True)]) - mean
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.cosines, own @ own.T, atol=1e-5)
+    assert found.cosines[0, 1] < 0.999 and np.diag(found.cosines) == pytest.approx(1)
+    # Without layers there is no context: all that differs is the place.
+    before_position = find_neighbors(model, "bank", text_of(model.tokenizer, ["the bank .", "a bank ."] * 2), layer=0)
+    np.testing.assert_allclose(before_position.cosines, 1, atol=1e-5)
+    nearest = found.contexts[0].words[0]
+    row, one = rows[nearest.context], hidden[nearest.context] - mean
+    cosines = one @ own[0] / np.linalg.norm(one, axis=1)
+    place = model.tokenizer.tokens.index(nearest.word)
+    assert nearest.cosine == pytest.approx(max(cosines[row.ids == place]), abs=1e-5)
+    assert "bank" not in [near.word for context in found.contexts for near in context.words]
+
+
+def test_the_nearest_in_the_table_are_by_the_models_own_vectors(model):
+    table = np.array(model.params["encoder"]["embeddings"]["word"])
+    place = model.tokenizer.tokens.index
+    table[place("loan")] = table[place("bank")] + 0.05
+    embeddings = model.params["encoder"]["embeddings"] | {"word": jnp.asarray(table)}
+    near = replace(model, params=model.params | {"encoder": model.params["encoder"] | {"embeddings": embeddings}})
+    found = find_neighbors(near, "bank", text_of(model.tokenizer, random_sentences(20)))
+    assert found.table[0].word == "loan" and found.table[0].cosine > 0.9 and found.pieces == ("bank",)
+
+
+def test_a_word_of_pieces_is_found_whole(model):
+    sample = text_of(model.tokenizer, ["sweet strawberries .", "fresh straw", "strawberries of a year"])
+    found = find_neighbors(model, "strawberries", sample)
+    assert found.pieces == ("straw", "##berries") and len(found.contexts) == 2
+    assert not find_neighbors(model, "straw", text_of(model.tokenizer, ["sweet strawberries ."] * 2)).contexts
+    with pytest.raises(ValueError, match="has no tokens for it"):
+        find_neighbors(model, "北", sample)
+    with pytest.raises(ValueError, match="--layer 3: the model has layers 1 to 2"):
+        find_neighbors(model, "straw", sample, layer=3)
+
+
+def test_contexts_are_spread_over_the_text(model):
+    sentences = [f"the bank {'high ' * (n % 9)}." for n in range(100)]
+    sample = text_of(model.tokenizer, sentences)
+    assert len(find_neighbors(model, "bank", sample, contexts=5).contexts) == 5
+    rows = sample.containing(np.array([model.tokenizer.tokens.index("bank")]), 100, 64, at_once=7)
+    assert [len(row) for row in rows] == [5 + n % 9 for n in range(100)]
+    assert all(places_of(np.array([model.tokenizer.tokens.index("bank")]), row).tolist() == [2] for row in rows)
+
+
+def test_pairs_are_neighbours_in_the_text_and_the_same_every_time(model):
+    sentences = random_sentences(60)
+    sample = text_of(model.tokenizer, sentences)
+    pairs = sample.pairs(20, 64)
+    whole = [ids.tolist() for ids in model.tokenizer.encode_sentences(sentences)]
+    first, end = model.tokenizer.cls_id, model.tokenizer.sep_id
+    follow = [[first, *a, end, *b, end] for a, b in itertools.pairwise(whole)]
+    assert len(pairs) == 20 and all(row.ids.tolist() in follow for row in pairs)
+    assert len({tuple(row.ids.tolist()) for row in pairs}) == 20
+    assert [row.ids.tolist() for row in sample.pairs(20, 64)] == [row.ids.tolist() for row in pairs]
+    assert all(len(row) <= 20 for row in sample.pairs(20, 20))
+
+
+def test_the_text_is_a_file_else_what_is_held_out_else_built_in(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("I went to the\nstore. The store was high.\n\nA museum opened.\n")
+    of_file = sample_text(model, "text.txt", no_progress)
+    assert of_file.origin == "text.txt" and of_file.sentences.num_sentences == 3
+    built_in = sample_text(model, None, no_progress)
+    assert built_in.sentences.num_sentences == len(SENTENCES) and "the model has no text of its own" in built_in.origin
+    with pytest.raises(ValueError, match="no such file"):
+        sample_text(model, "nowhere.txt", no_progress)
+    (tmp_path / "one.txt").write_text("One sentence.")
+    with pytest.raises(ValueError, match="fewer than two sentences"):
+        sample_text(model, "one.txt", no_progress)
+
+
+def test_held_out_text_is_that_of_the_runs_own_store(model, tmp_path, monkeypatch):
+    run = replace(model, directory=tmp_path / "run", config=replace(model.config, data=DataConfig(root=str(tmp_path))))
+    (run.directory / "checkpoints").mkdir(parents=True)
+    encoded = [ids.tolist() for ids in model.tokenizer.encode_sentences(random_sentences(9))]
+    ours = write_store(tmp_path / "store-ours", {"held_out": [encoded], "train": [encoded[:2]]}, model.tokenizer)
+    write_store(tmp_path / "store-a", {"held_out": [encoded[:3]], "train": [encoded]}, model.tokenizer)
+    (tmp_path / "store-damaged").mkdir()
+    (tmp_path / "store-damaged" / "manifest.json").write_text("{")
+    fingerprint = json.loads((ours / "manifest.json").read_text())["fingerprint"]
+    monkeypatch.setattr("bertjax.interpret.sample_text.read_metadata", lambda _: {"data_fingerprint": fingerprint})
+    found = sample_text(run, None, no_progress)
+    assert found.origin == "the run's held-out text" and found.sentences.num_sentences == 9
+    monkeypatch.setattr("bertjax.interpret.sample_text.read_metadata", lambda _: {"data_fingerprint": "another"})
+    assert f"no token store of the run is below {tmp_path}" in sample_text(run, None, no_progress).origin
+
+
+def test_no_context_at_all_is_refused_before_anything_is_read(capsys):
+    assert main(["neighbors", "nowhere", "bank", "--contexts", "0"]) == 1
+    assert "--contexts 0: give 1 or more" in capsys.readouterr().err

@@ -1,0 +1,47 @@
+"""Which word predicts another: as asked one by one of the plain model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from exported_models import trained_model
+
+from bertjax.interpret import predictive_words as measured
+from bertjax.interpret.token_rows import read_row
+from bertjax.model.bert import bind
+from bertjax.storage.progress import no_progress
+
+
+def test_the_predicting_word_lowers_the_probability_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(measured, "_ROWS_AT_ONCE", 5)
+    model = trained_model(tmp_path)
+    # So that words mean more to each other than in a model drawn at random.
+    model = replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))
+    rows = [
+        read_row(model.tokenizer, texts, 64)
+        for texts in (["the museum opened, and the drawings", "of 1877"], ["naive museum"], ["the"])
+    ]
+
+    @jax.jit
+    def log_probability(ids, types, place, token):
+        bert = bind(model.graphdef, model.params)
+        hidden = bert.encoder(ids[None], types[None], jnp.ones_like(ids)[None])
+        return jax.nn.log_softmax(bert.mlm_logits(hidden, place[None, None])[0, 0])[token]
+
+    def asked(row, place, *hidden):
+        ids = row.ids.copy()
+        ids[[place, *hidden]] = model.tokenizer.mask_id
+        return float(log_probability(ids, row.segments, np.int32(place), row.ids[place]))
+
+    questions = [(row, place) for row in rows for place in np.flatnonzero(row.is_word).tolist()]
+    wanted = []
+    for row, place in questions:
+        others = [other for other in np.flatnonzero(row.is_word).tolist() if other != place]
+        drops = [asked(row, place) - asked(row, place, other) for other in others]
+        best = int(np.argmax(drops)) if drops else None
+        wanted.append(None if best is None or drops[best] < np.log(1.1) else others[best])
+    assert measured.predictive_words(model, questions, no_progress) == wanted
+    assert None in wanted and len({answer for answer in wanted if answer is not None}) > 1

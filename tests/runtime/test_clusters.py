@@ -1,0 +1,176 @@
+"""Where a process stands, from what each cluster tells it; where JAX detects the same cluster, as JAX reads it."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import jax._src.clusters as jax_clusters
+import pytest
+
+from bertjax.config import HostsConfig
+from bertjax.runtime import clusters
+from bertjax.runtime.clusters import ALONE, Seat, find_place, split_address
+
+SLURM = {
+    "SLURM_JOB_ID": "123456",
+    "SLURM_STEP_NODELIST": "node[007-009,012],other",
+    "SLURM_NTASKS": "8",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x4)",
+}
+GKE = {"TPU_WORKER_HOSTNAMES": "t-0.job,t-1.job,t-2.job,t-3.job", "TPU_WORKER_ID": "2"}
+SLICES = GKE | {
+    "MEGASCALE_NUM_SLICES": "3",
+    "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "s-0.job:8080",
+}
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node007", "node007"),
+        ("node1,other", "node1"),
+        ("node[001-015],other", "node001"),
+        ("n[3,7-9]", "n3"),
+        ("a,b[1-2]", "a"),
+        ("rack[1-2]-x", "rack1-x"),
+    ],
+)
+def test_slurm(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
+    told = SLURM | {"SLURM_STEP_NODELIST": nodes}
+    found = find_place(HostsConfig(), told)
+    assert found == Seat("slurm", f"{first}:{61_440 + 123_456 % 4096}", 8, 5)
+    if first != "rack1-x":  # which JAX cuts short
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        theirs = jax_clusters.SlurmCluster
+        address = theirs.get_coordinator_address(timeout_secs=1, override_coordinator_port=None)
+        assert (found.coordinator, found.processes, found.process) == (
+            address,
+            theirs.get_process_count(),
+            theirs.get_process_id(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("visible", "tasks", "devices"),
+    [
+        ("0,1,2,3", "4(x2)", (1,)),
+        ("0,1,2,3,4,5,6,7", "4(x2)", (2, 3)),
+        ("0,1,2,3", "1(x2)", None),
+        (None, "4", None),
+    ],
+)
+def test_tasks_of_a_node_share_its_gpus(visible: str | None, tasks: str, devices: tuple[int, ...] | None) -> None:
+    told = SLURM | {"SLURM_STEP_TASKS_PER_NODE": tasks} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+    assert find_place(HostsConfig(), told).local_devices == devices
+    assert find_place(HostsConfig(), told | {"SLURM_GPUS_PER_TASK": "2"}).local_devices is None
+
+
+@pytest.mark.parametrize("visible", ["2", "0,1,2"])
+def test_gpus_that_tasks_cannot_share_evenly_are_refused(visible: str) -> None:
+    with pytest.raises(ValueError, match=rf"CUDA_VISIBLE_DEVICES={visible} for 2 tasks .*--gpus-per-task"):
+        find_place(HostsConfig(), SLURM | {"CUDA_VISIBLE_DEVICES": visible})
+
+
+@pytest.mark.parametrize("told", [GKE, SLICES])
+def test_tpu_by_variables(monkeypatch: pytest.MonkeyPatch, told: dict[str, str]) -> None:
+    monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
+    found = find_place(HostsConfig(), told)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    theirs = jax_clusters.GkeTpuCluster
+    monkeypatch.setattr(theirs, "wait_for_coordinator", lambda *_: None)
+    monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.get_metadata", lambda _: ("", 404))
+    address = theirs.get_coordinator_address(timeout_secs=1, override_coordinator_port=str(clusters.PORT))
+    assert found == Seat("tpu", address, theirs.get_process_count(), theirs.get_process_id())
+
+
+@pytest.fixture
+def metadata() -> Iterator[tuple[str, dict[str, str]]]:
+    """A server like that of a Google machine, and what it tells."""
+    attributes: dict[str, str] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = attributes.get(self.path.rpartition("/")[2])
+            self.send_response(404 if known is None or self.headers["Metadata-Flavor"] != "Google" else 200)
+            self.end_headers()
+            self.wfile.write((known or "").encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}", attributes
+        server.shutdown()
+
+
+@pytest.mark.parametrize("endpoints", ["w0:0:10.0.0.4,w1:1:10.0.0.5", "10.0.0.4,10.0.0.5"])
+def test_tpu_by_metadata(monkeypatch: pytest.MonkeyPatch, metadata: tuple[str, dict[str, str]], endpoints: str) -> None:
+    monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
+    server, attributes = metadata
+    attributes |= {"worker-network-endpoints": endpoints, "agent-worker-number": "1", "tpu-env": "ZONE: 'z'\n"}
+    assert find_place(HostsConfig(), {"GCE_METADATA_IP": server}) == Seat("tpu", "10.0.0.4:8476", 2, 1)
+    attributes["tpu-env"] += "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
+    attributes["tpu-env"] += "MEGASCALE_COORDINATOR_ADDRESS: '10.9.0.1:8080'\n"
+    assert find_place(HostsConfig(), {"GCE_METADATA_IP": server}) == Seat("tpu", "10.9.0.1:8476", 4, 3)
+
+
+def test_kubernetes() -> None:
+    named = POD | {"BERTJAX_POD_NAME": "bert-workers-0-3.bert.default.svc.cluster.local"}
+    four = HostsConfig(processes=4)
+    assert find_place(four, named) == Seat("kubernetes", "bert-workers-0-0.bert.default.svc.cluster.local:8476", 4, 3)
+    assert find_place(replace(four, coordinator="c:1"), POD).coordinator == "c:1"
+    with pytest.raises(ValueError, match="does not tell a pod how many"):
+        find_place(HostsConfig(), named)
+    with pytest.raises(ValueError, match="does not tell it"):
+        find_place(four, POD | {"BERTJAX_POD_NAME": "somewhere"})
+
+
+def test_an_address_by_keys_or_variables() -> None:
+    keys = HostsConfig(coordinator="10.0.0.2:8476", processes=3, process=1)
+    assert find_place(keys, {}) == Seat("address", "10.0.0.2:8476", 3, 1)
+    told = {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
+    assert find_place(HostsConfig(), told) == Seat("address", "h:1", 2, 0)
+    # A cluster knows the number of a process, the keys where process 0 is.
+    assert find_place(HostsConfig(coordinator="h:1"), SLURM).coordinator == "h:1"
+
+
+def test_nothing_is_one_process() -> None:
+    assert find_place(HostsConfig(), {}) == ALONE
+    assert find_place(HostsConfig(cluster="one"), SLURM) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told", "words"),
+    [
+        (HostsConfig(processes=16), SLURM, "hosts.processes=16, but there are 8 processes"),
+        (HostsConfig(processes=2), {}, "hosts.processes=2, but there are 1 processes"),
+        (HostsConfig(process=2), SLURM, "hosts.process=2, but this is process 5"),
+        (HostsConfig(coordinator="h:1"), {}, "no cluster says which process this is"),
+        (HostsConfig(coordinator="h:1", processes=2, process=2), {}, "numbered from 0"),
+        (HostsConfig(coordinator="h", processes=2, process=1), {}, "write it as HOST:PORT"),
+        (HostsConfig(cluster="slurm"), {}, "start the processes by srun"),
+        (HostsConfig(cluster="kubernetes"), {}, "an indexed Job sets"),
+        (HostsConfig(cluster="address"), {}, "set hosts.coordinator"),
+        (HostsConfig(cluster="tpu"), {"JAX_PLATFORMS": "cpu"}, "no TPU"),
+    ],
+)
+def test_what_cannot_be_is_refused(hosts: HostsConfig, told: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        find_place(hosts, told)
+
+
+def test_addresses() -> None:
+    assert split_address("[::1]:80") == ("::1", 80)
+    for wrong in ("host", "host:", ":80", "host:x", "host:70000"):
+        with pytest.raises(ValueError, match="HOST:PORT"):
+            split_address(wrong)

@@ -1,0 +1,46 @@
+"""Compiled programs are kept where the config says, unless the environment says something else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax.runtime.compilation_cache import ENVIRONMENT, keep_compiled_programs
+
+PROGRAM = """
+import jax, sys
+from bertjax.runtime.compilation_cache import keep_compiled_programs
+print(keep_compiled_programs(sys.argv[1]))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.jit(lambda x: x * 2 + 1)(1.0)
+"""
+
+
+def kept(folder: Path, asked: str, **environment: str) -> tuple[str, int]:
+    """What a process of its own says where its programs go, and how many files there are in a folder then."""
+    inherited = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, asked], env=inherited | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), sum(path.is_file() for path in folder.rglob("*"))
+
+
+def test_programs_are_kept_by_processor_below_the_folder(tmp_path: Path) -> None:
+    where, files = kept(tmp_path, f"{tmp_path}/")
+    assert Path(where).parent == tmp_path and files > 0
+    assert kept(tmp_path, str(tmp_path)) == (where, files), "the second process found what the first had compiled"
+
+
+def test_the_environment_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    where, files = kept(folder, str(tmp_path / "ours"), **{ENVIRONMENT: str(folder)})
+    assert where == str(folder) and files > 0 and not (tmp_path / "ours").exists()
+
+
+def test_no_folder_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT)
+    assert keep_compiled_programs("") == ""

@@ -1,0 +1,3 @@
+"""Fixtures of this room."""
+
+from small_corpus import data  # noqa: F401

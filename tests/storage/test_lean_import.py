@@ -1,0 +1,38 @@
+"""Heavy libraries that nothing here needs are not loaded by those that look for them."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax.storage.lean_import import without
+
+
+def test_a_module_is_hidden_while_entered_and_not_after() -> None:
+    sys.modules.pop("this", None)
+    with without("this"), pytest.raises(ModuleNotFoundError):
+        importlib.import_module("this")
+    before = importlib.import_module("bisect")
+    with without("bisect"):
+        assert importlib.import_module("bisect") is before
+    assert "this" not in sys.modules
+
+
+def test_a_run_loads_neither_torch_nor_keras(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from bertjax.storage.lean_import import import_tensorflow
+from bertjax.training.telemetry import TensorBoardWriter
+writer = TensorBoardWriter(Path(sys.argv[1]), 0)
+writer.write(1, {"a/b": 1.0})
+writer.close()
+import_tensorflow()
+print([name for name in ("torch", "keras") if name in sys.modules])
+"""
+    said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]", said.stderr

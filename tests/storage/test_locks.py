@@ -1,0 +1,88 @@
+"""Locks on files: one process has one, some may share one, and a filesystem that knows none is not in the way."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bertjax.convert.folder import written_whole
+from bertjax.storage.atomic_directories import alone_in, beside_others_in
+from bertjax.storage.locks import is_ours, wait_for
+from bertjax.training.run_directory import own_directory
+
+HOLDING = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, int(sys.argv[2]))
+print("held", flush=True)
+time.sleep(float(sys.argv[3]))
+open(sys.argv[1] + ".ended", "w").close()
+"""
+
+
+@contextmanager
+def held_elsewhere(path: Path, how: int, seconds: float = 60) -> Iterator[subprocess.Popen[str]]:
+    """Another process has the lock for as long, or until it is killed."""
+    command = [sys.executable, "-c", HOLDING, str(path), str(how), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        try:
+            yield other
+        finally:
+            other.kill()
+
+
+def test_what_another_process_has_is_not_ours_until_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with held_elsewhere(path, fcntl.LOCK_EX) as other, path.open("w") as file:
+        assert not is_ours(file)
+        other.kill()
+        other.wait()
+        assert is_ours(file)
+        with path.open("w") as again:
+            assert not is_ours(again)
+
+
+@pytest.mark.parametrize(("theirs", "shared", "waits"), [(fcntl.LOCK_EX, True, True), (fcntl.LOCK_SH, False, True),
+                                                         (fcntl.LOCK_SH, True, False)])  # fmt: skip
+def test_a_share_is_had_beside_others_and_the_whole_alone(
+    tmp_path: Path, theirs: int, shared: bool, waits: bool
+) -> None:
+    with held_elsewhere(tmp_path / "lock", theirs, seconds=1 if waits else 60), (tmp_path / "lock").open("w") as file:
+        wait_for(file, shared)
+        assert (tmp_path / "lock.ended").exists() == waits
+
+
+HOLDERS: list[Callable[[Path], AbstractContextManager[object]]] = [
+    lambda path: written_whole(path / "export", "last"),
+    own_directory,
+    alone_in,
+    beside_others_in,
+]
+
+
+@pytest.mark.parametrize("holder", HOLDERS, ids=["export", "run", "alone", "beside"])
+def test_a_filesystem_may_know_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    def fails(code: int) -> Callable[..., None]:
+        def flock(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        return flock
+
+    monkeypatch.setattr(fcntl, "flock", fails(errno.EOPNOTSUPP))
+    told = r"lock: this filesystem knows no locks \(Operation not supported\); let no second process write there"
+    with pytest.warns(UserWarning, match=told), holder(tmp_path):
+        pass
+    monkeypatch.setattr(fcntl, "flock", fails(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"), holder(tmp_path):
+        pass

@@ -1,0 +1,403 @@
+"""Sources and stores in object storage: the same bytes as on this machine, and errors that say where to look.
+
+Against a server that speaks S3, where s3fs and moto are installed, and against fsspec's storage in memory everywhere.
+"""
+
+import hashlib
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpus import changed, content, generated_text
+from test_sources import COMPRESS, article
+from test_wikipedia import head, noise, streams
+
+from bertjax.config import DataConfig
+from bertjax.storage import remote
+from bertjax.storage.remote import RemoteError, RemotePath
+from bertjax.text import beam, corpus, shards
+from bertjax.text import prepare as module
+from bertjax.text.corpus import Corpus
+from bertjax.text.prepare import prepare, prepare_share
+from bertjax.text.sources.registry import parse_source, read_documents, source_files
+from bertjax.text.store import local_copy
+from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.local_copy import open_near, open_store
+from bertjax.text.trained_vocabulary import prepare_vocabulary
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+
+_UNIT_BYTES = 1300
+
+
+@pytest.fixture
+def data(data, tmp_path, monkeypatch):
+    """Sixteen small files in about five units."""
+    monkeypatch.setattr(corpus, "UNIT_BYTES", _UNIT_BYTES)
+    for number in range(16, 40):
+        (tmp_path / "text" / f"{number}.txt").unlink()
+    return data
+
+
+def uploaded(folder, url):
+    """Put the files of a folder into a bucket; the URL they have there."""
+    for path in sorted(folder.iterdir()):
+        (RemotePath(url) / path.name).upload(path)
+    return url
+
+
+def moved(data, bucket, **values):
+    """The same text in a bucket, for a root in it."""
+    text = uploaded(Path(data.sources[0].removeprefix("text:")).parent, f"{bucket}/text")
+    return changed(data, sources=(f"text:{text}/*.txt",), root=f"{bucket}/root", **values)
+
+
+def remote_content(folder):
+    return {
+        url.rpartition("/")[2]: hashlib.sha256(RemotePath(url).read_bytes()).hexdigest()
+        for url in remote.remote_files(f"{folder}/**")
+    }
+
+
+def test_the_store_is_the_one_of_this_machine(data, bucket, tmp_path):
+    """Of remote sources and root, of either alone, and the vocabulary that is trained for it."""
+    asked = changed(data, vocab="", vocab_size=60)
+    expected, vocabulary = content(prepare(asked)), content(prepare_vocabulary(asked).parent)
+    there = moved(asked, bucket)
+    made = prepare(there)
+    assert isinstance(made, RemotePath) and str(made).startswith(f"{there.root}/store-")
+    assert remote_content(made) == expected
+    assert prepare(there) == made
+    assert {n: d for n, d in remote_content(prepare_vocabulary(there).parent).items() if n == "vocab.txt"} == {
+        "vocab.txt": vocabulary["vocab.txt"]
+    }
+    assert content(prepare(changed(asked, sources=there.sources, root=str(tmp_path / "here")))) == expected
+    assert remote_content(prepare(changed(asked, root=f"{bucket}/other"))) == expected
+
+
+def test_the_same_from_processes_and_shards(data, s3):
+    expected = content(prepare(data))
+    there = moved(data, s3)
+    assert remote_content(prepare(changed(there, workers=2))) == expected
+    shared = changed(there, root=f"{s3}/shared")
+    for index in (1, 0):
+        done, units = prepare_share(shared, index, 2)
+    assert done == units and not remote.remote_files(f"{shared.root}/store-*/manifest.json")
+    assert remote_content(prepare(shared)) == expected
+    assert prepare_share(shared, 0, 2) == (units, units)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs Apache Beam")
+def test_the_same_from_beam(data, bucket):
+    expected = content(prepare(changed(data, vocab="", vocab_size=60)))
+    there = moved(data, bucket, vocab="", vocab_size=60)
+    runner = partial(beam.run_units, options=["--runner=DirectRunner"], folder=RemotePath(there.root))
+    assert remote_content(prepare(there, runner=runner)) == expected
+    assert not RemotePath(there.root).glob("beam-*")
+    (RemotePath(f"{bucket}/text") / "11.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
+    with pytest.raises(ValueError, match=r"text/11\.txt: not "):
+        prepare(there, runner=runner)
+
+
+SCRIPT = """
+import pathlib, time
+from bertjax.config import DataConfig
+from bertjax.text import corpus, prepare
+corpus.UNIT_BYTES, corpus.MAX_UNITS = {unit_bytes}, 1000
+def no_further(what, done, total):
+    if what == "preparing text" and done > total / 2:
+        pathlib.Path({sleeps!r}).touch()
+        time.sleep(600)
+if __name__ == "__main__":
+    prepare.prepare(DataConfig(**{values!r}), no_further)
+"""
+
+
+def test_killed_it_goes_on(data, s3, tmp_path, monkeypatch):
+    expected = content(prepare(data))
+    there = moved(data, s3)
+    # Killed while it sends nothing: what came of a request that breaks off would depend on the server.
+    sleeps = tmp_path / "sleeps"
+    script = SCRIPT.format(values=vars(there), unit_bytes=_UNIT_BYTES, sleeps=str(sleeps))
+    (tmp_path / "script.py").write_text(script)
+    running = subprocess.Popen([sys.executable, str(tmp_path / "script.py")])
+    deadline = time.monotonic() + 120
+    while not sleeps.exists():
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    finished = len(remote.remote_files(f"{there.root}/store-*/partial/unit-*.json"))
+    assert finished >= 2
+    assert not remote.remote_files(f"{there.root}/store-*/manifest.json")
+    made = []
+    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    assert remote_content(prepare(there)) == expected
+    assert len(made) == len(Corpus.of(there).units) - finished
+
+
+def test_what_is_wrong_with_the_storage_costs_no_finished_work(data, bucket, monkeypatch):
+    expected = content(prepare(data))
+    there = moved(data, bucket)
+    storage = remote._storage(bucket)[0]  # the one object that there is for the bucket
+    get, told = storage.cat_file, []
+
+    def cat_file(path, **span):
+        if told and path.endswith("09.txt"):
+            raise ConnectionError("it hung up")
+        return get(path, **span)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(storage, "cat_file", cat_file)
+        with pytest.raises(RemoteError, match=r"text/09\.txt: cannot be read \(ConnectionError: it hung up\); see"):
+            prepare(there, lambda *values: told.append(values))
+    assert remote.remote_files(f"{there.root}/store-*/partial/unit-*.json")
+    assert remote_content(prepare(there)) == expected
+
+
+def test_text_that_is_wrong_leaves_nothing(data, bucket):
+    there = moved(data, bucket)
+    (RemotePath(f"{bucket}/text") / "11.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
+    with pytest.raises(ValueError, match=r":///?bucket-.*/text/11\.txt: not UTF-8"):
+        prepare(there)
+    assert not remote.remote_files(f"{there.root}/store-*/**")
+
+
+def test_a_file_that_changes_meanwhile(data, bucket, monkeypatch):
+    there = moved(data, bucket)
+    path = RemotePath(f"{bucket}/text/00.txt")
+
+    def meddle(unit, job):
+        path.write_bytes(path.read_bytes().swapcase())  # as long as before
+        return shards.make_shards(unit, job)
+
+    monkeypatch.setattr(module, "make_shards", meddle)
+    with pytest.raises(ValueError, match=r"00\.txt was changed while it was read"):
+        prepare(there)
+
+
+def documents(source):
+    return [document for file in source_files(parse_source(source)) for document in read_documents(file)]
+
+
+def test_every_kind_and_compression(tmp_path, bucket):
+    words = "\n".join(json.dumps({"text": generated_text(number)}) for number in range(300))
+    for suffix, compress in COMPRESS.items():
+        (tmp_path / f"a.jsonl{suffix}").write_bytes(compress(words.encode()))
+        (tmp_path / f"a.txt{suffix}").write_bytes(compress(generated_text(1, 4000).encode()))
+        (tmp_path / f"a.xml{suffix}").write_bytes(compress((head() + "".join(noise(40)) + "</mediawiki>\n").encode()))
+        (tmp_path / f"a.wiki{suffix}").write_bytes(compress(article("River", "It is on.\nBy the river.").encode()))
+    uploaded(tmp_path, f"{bucket}/deep/er")
+    for source in ("jsonl:{}/a.jsonl*", "jsonl:{}/a.jsonl:text", "text:{}/a.txt*", "lines:{}/a.txt.gz"):
+        assert documents(source.format(f"{bucket}/deep/er")) == documents(source.format(tmp_path))
+    for source in ("wikipedia:{}/a.xml*", "wikiextractor:{}/**/a.wiki*"):
+        assert len(documents(source.format(tmp_path))) in (5, 200)
+        assert documents(source.format(f"{bucket}/deep/er")) == documents(source.format(tmp_path))
+
+
+def test_parquet_and_arrow(tmp_path, bucket):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    table = pa.table({"text": [generated_text(number) for number in range(50)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    for name, begin in (("b.arrow", pa.ipc.new_stream), ("c.arrow", pa.ipc.new_file)):
+        with begin(str(tmp_path / name), table.schema) as writer:
+            writer.write_table(table, 7)
+    uploaded(tmp_path, bucket)
+    assert len(documents(f"parquet:{bucket}/*")) == 150
+    assert documents(f"parquet:{bucket}/*") == documents(f"parquet:{tmp_path}/*")
+    with pytest.raises(ValueError, match=r"a\.parquet: no field 'abstract'; it has text"):
+        documents(f"parquet:{bucket}/a.parquet:abstract")
+
+
+def test_a_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / "a.xml.bz2").write_bytes(streams(head(), *noise(300), "</mediawiki>\n"))
+    uploaded(tmp_path / "dump", bucket)
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join([*SPECIAL_TOKENS, ":", *(f"{m}{c}" for c in "0123456789abcdef" for m in ("", "##"))])
+    )
+    asked = DataConfig(vocab=str(tmp_path / "vocab.txt"), held_out=0.2, workers=1, root=str(tmp_path / "a"))
+    here, there = (changed(asked, sources=(f"wikipedia:{place}/a.xml.bz2",)) for place in (tmp_path / "dump", bucket))
+    assert len(Corpus.of(there).units) == len(Corpus.of(here).units) > 3
+    assert content(prepare(here)) == content(prepare(changed(there, root=str(tmp_path / "b"))))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads the peak of memory from /proc")
+def test_memory_does_not_grow_with_a_remote_file(s3):
+    text = RemotePath(f"{s3}/large.txt")
+    text.write_bytes((generated_text(1, 400) + "\n\n").encode() * 4000)
+    RemotePath(f"{text}.small").write_bytes(b"Some text.")
+    script = f"""
+from bertjax.text.sources.registry import parse_source, read_documents, source_files
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+small, file = (source_files(parse_source(f"text:{{name}}"))[0] for name in ("{text}.small", "{text}"))
+list(read_documents(small))
+before = peak()
+print(sum(len(document.text) for document in read_documents(file)), peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    characters, more = map(int, done.stdout.split())
+    assert characters > 40e6 and more < 42 << 10  # KiB: some pieces of 8 MiB, and not the file
+
+
+def test_what_is_not_there_is_told_with_where_to_look(data, bucket):
+    command = "aws s3 ls" if bucket.startswith("s3") else ""
+    with pytest.raises(ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .see what.*{command}"):
+        prepare(changed(data, sources=(f"text:{bucket}/no/*",)))
+    with pytest.raises(ValueError, match=rf"vocabulary {bucket}/v\.txt: cannot be read .FileNotFoundError.*{command}"):
+        prepare(changed(data, vocab=f"{bucket}/v.txt"))
+    with pytest.raises(ValueError, match=rf"token store {bucket}/store: no manifest\.json in it"):
+        open_near(RemotePath(f"{bucket}/store"))
+
+
+def test_a_bucket_that_is_not_there(data, s3):
+    with pytest.raises(
+        RemoteError, match=r"s3://nowhere-at-all/x/.* cannot be written .*bucket does not exist.*aws s3 ls"
+    ):
+        prepare(changed(data, root="s3://nowhere-at-all/x"))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("gs://bucket", r"gs://bucket/.*: the library that opens gs:// is not installed; pip install 'bertjax\[gcs\]'"),
+        ("gz://bucket", r"gz://bucket/.*: Protocol not known: gz; give gs://, s3://, another that fsspec knows, or a"),
+    ],
+)
+def test_what_cannot_be_opened(data, monkeypatch, url, message):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    for values in ({"sources": (f"text:{url}/*.txt",)}, {"root": f"{url}/root"}, {"vocab": f"{url}/vocab.txt"}):
+        with pytest.raises(ValueError, match=message):
+            prepare(changed(data, **values))
+
+
+# the copy on this machine
+
+
+@pytest.fixture
+def store(data, bucket):
+    return prepare(moved(data, bucket))
+
+
+def test_a_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
+    here = TokenStore.open(prepare(data))
+    there = open_store(moved(data, bucket, cache_dir=str(tmp_path / "cache")))
+    assert there.path.parent == tmp_path / "cache" and content(there.path) == content(here.path)
+    for split in SPLITS:
+        one, two = here.split(split), there.split(split)
+        starts, lengths = one.sentence_offsets[:-1], np.diff(one.sentence_offsets)
+        np.testing.assert_array_equal(one.tokens(starts, lengths), two.tokens(starts, lengths))
+    assert there.tokenizer().tokens == here.tokenizer().tokens
+    near = open_store(changed(data, cache_dir=str(tmp_path / "near")))
+    assert near.path.parent == tmp_path / "near" and content(near.path) == content(here.path)
+    assert open_store(data).path == here.path
+
+
+def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
+    told = []
+
+    def stop(what, done, total):
+        told.append((what, done, total))
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_near(store, str(tmp_path), stop)
+    assert not [path for path in tmp_path.glob("store-*") if path.suffix != ".partial"]
+    (partial,) = tmp_path.glob("store-*.partial")
+    finished = len(list(partial.iterdir()))
+    size = sum(file["bytes"] for file in local_copy._files_of(local_copy.read_manifest(store)))
+    assert told[0][1:] == (0, size) and f"copying the token store, {size / 1e6:.1f} MB, to {tmp_path}" in told[0][0]
+    copied = []
+    copy = local_copy._copy_file
+    monkeypatch.setattr(local_copy, "_copy_file", lambda *given: copied.append(given) or copy(*given))
+    assert content(open_near(store, str(tmp_path)).path) == remote_content(store)
+    assert finished and len(copied) == len(remote_content(store)) - 2 - finished
+    again = len(copied)
+    open_near(store, str(tmp_path))
+    assert len(copied) == again
+
+
+def test_what_was_damaged_there_is_named(store, tmp_path):
+    damaged = store / "train-00002.tokens"
+    whole = bytearray(damaged.read_bytes())
+    whole[100] ^= 1
+    damaged.write_bytes(bytes(whole))
+    with pytest.raises(
+        ValueError, match=rf"token store file {damaged}: its SHA-256 is \w+, the manifest's is \w+; it was"
+    ):
+        open_near(store, str(tmp_path))
+    assert not list(tmp_path.glob("store-*/train-00002.tokens*"))
+    whole[100] ^= 1
+    damaged.write_bytes(bytes(whole))
+    assert content(open_near(store, str(tmp_path)).path) == remote_content(store)
+
+
+def test_too_little_room_is_told_before(data, tmp_path, monkeypatch):
+    store = prepare(data)
+    monkeypatch.setattr(local_copy.shutil, "disk_usage", lambda _: local_copy.shutil._ntuple_diskusage(1, 1, 1000))
+    with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.0 MB of .* are to be copied there and 0\.0 MB are free"):
+        open_near(store, str(tmp_path))
+    with pytest.raises(ValueError, match=r"data\.cache_dir=s3://b/c is not on this machine; name a folder of a local"):
+        open_near(store, "s3://b/c")
+
+
+def test_reading_asks_for_pieces(bucket, monkeypatch):
+    """Any part of a file, by requests of the size of the buffer and not of the file."""
+    monkeypatch.setattr(remote, "_READ_AT_ONCE", 100)
+    content = bytes(range(256)) * 10
+    (RemotePath(bucket) / "a").write_bytes(content)
+    with remote.open_bytes(f"{bucket}/a") as file:
+        assert [file.read(3), file.seek(1000), file.read(5)] == [content[:3], 1000, content[1000:1005]]
+        assert file.seek(-6, 2) == 2554 and file.read() == content[-6:] and file.read(1) == b""
+        assert file.seek(0) == 0 and file.read() == content
+    assert remote.bytes_of(f"{bucket}/a") == 2560
+
+
+def test_places_are_listed_moved_and_removed(bucket, tmp_path):
+    place = RemotePath(f"{bucket}/a/b")
+    assert not place.exists() and not place.is_dir() and not list(place.iterdir()) and not place.sizes()
+    (tmp_path / "deep").mkdir()
+    files = {"one.txt": b"1", "deep/two": b"22"}
+    for name, held in files.items():
+        (tmp_path / name).write_bytes(held)
+    place.upload_all(tmp_path, files)
+    assert place.exists() and place.is_dir() and not place.is_file()
+    assert [found.name for found in place.iterdir()] == ["deep", "one.txt"] and (place / "one.txt").suffix == ".txt"
+    assert place.sizes() == {"one.txt": 1, "deep/two": 2}
+    copy = RemotePath(f"{bucket}/copy")
+    place.copy_to(copy)
+    copy.download_all(tmp_path / "back", files)
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
+    (copy / "one.txt").unlink()
+    (copy / "one.txt").unlink(missing_ok=True)
+    copy.rmtree()
+    copy.rmtree()
+    assert not copy.exists() and place.sizes().keys() == files.keys()
+
+
+def test_storage_that_does_not_answer_is_not_taken_for_empty(monkeypatch):
+    s3fs = pytest.importorskip("s3fs")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()  # they would remember another endpoint
+    place = RemotePath("s3://bucket/file")
+    tries = [place.exists, place.is_file, place.is_dir, place.rmtree, partial(place.unlink, missing_ok=True)]
+    try:
+        for ask in tries:
+            with pytest.raises(RemoteError, match=r"s3://bucket/file: cannot be looked up .*Could not connect"):
+                ask()
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()

@@ -1,0 +1,315 @@
+"""A run's directory in object storage: whole or not at all, proved by digests, of one owner, without appending."""
+
+import itertools
+import threading
+import time
+
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.futures import future as signals
+from test_checkpoint import abstract, mesh_of, metadata, same, state_at
+
+from bertjax.storage import mirror, remote
+from bertjax.storage.mirror import Mirror
+from bertjax.storage.remote import RemoteError, RemotePath
+from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, desk_for
+from bertjax.training.checkpoint import Checkpoints, DamagedCheckpoint, read_metadata, restore_params
+from bertjax.training.telemetry import METRICS_FILE, open_telemetry, read_metrics
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
+
+
+_NUMBERS = itertools.count()
+ON_BOTH = pytest.mark.parametrize("bucket", ["memory", "s3"], indirect=True)
+
+
+@pytest.fixture
+def bucket(request):
+    """The URL of an empty bucket, in memory unless a test says otherwise."""
+    kind = getattr(request, "param", "memory")
+    return request.getfixturevalue("s3") if kind == "s3" else f"memory://{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def run(bucket):
+    return RemotePath(f"{bucket}/runs/one")
+
+
+@pytest.fixture
+def desk(run, tmp_path):
+    with desk_for(run, str(tmp_path / "cache"), process=0) as desk:
+        desk.claim.take()
+        yield desk
+
+
+def save(run, desk, *steps, **retention):
+    split = NamedSharding(mesh_of(2, 2), PartitionSpec("data"))
+    with Checkpoints(run / "checkpoints", **{"keep_last": 9} | retention, desk=desk) as checkpoints:
+        for step in steps:
+            assert checkpoints.save(step, state_at(step, split), metadata())
+    return Checkpoints(run / "checkpoints", **{"keep_last": 9} | retention, desk=desk)
+
+
+def damage(run, step, name):
+    """Change a byte of an array's largest piece."""
+    folder = run / "checkpoints" / str(step) / "state" / name.replace("/", ".")
+    sizes = folder.sizes()
+    piece = folder / max(sizes, key=sizes.get)
+    content = bytearray(piece.read_bytes())
+    content[len(content) // 2] ^= 1
+    piece.write_bytes(bytes(content))
+
+
+@ON_BOTH
+def test_a_checkpoint_comes_back_on_another_mesh(run, desk):
+    saved = save(run, desk, 3, 5)
+    assert saved.steps() == [3, 5]
+    for sharding in (NamedSharding(mesh_of(8), PartitionSpec("data")), NamedSharding(mesh_of(1), PartitionSpec())):
+        wanted = state_at(5, sharding)
+        restored = saved.restore(abstract(wanted), metadata())
+        assert restored.step == 5 and same(restored.state, wanted)
+    assert read_metadata(run)["step"] == 5 and read_metadata(f"{run}/checkpoints/3")["step"] == 3
+    assert not list(desk.folder.iterdir()), "what was made or copied is not needed any more"
+
+
+def test_processes_tell_each_other_nothing_of_their_own_folders(run, desk, monkeypatch):
+    """Orbax tells by names that all processes share: one would await a word that another withdraws, or that is not of
+    its own folder."""
+    told = []
+    monkeypatch.setattr(signals, "set_signals", lambda words, **_: told.extend(words))
+    monkeypatch.setattr(signals.AwaitableSignalsContract, "add_to_awaitable_signals_contract", told.extend)
+    monkeypatch.setattr(signals.AwaitableSignalsContract, "remove_all_awaitable_signals", told.append)
+    save(run, desk, 3)
+    assert told == []
+
+
+def test_only_what_is_asked_for_is_copied(run, desk, monkeypatch):
+    save(run, desk, 7)
+    copied = []
+    download = RemotePath.download_all
+    monkeypatch.setattr(RemotePath, "download_all", lambda *a: (copied.extend(a[2]), download(*a)))
+    wanted = state_at(7).params
+    assert same(restore_params(str(run), abstract(wanted)), wanted)
+    assert any(name.startswith("params.embed.kernel/") for name in copied)
+    assert not any(name.startswith("opt_state") for name in copied)
+
+
+def test_old_ones_go_and_those_for_good_stay(run, desk):
+    saved = save(run, desk, *range(1, 8), keep_last=2, keep_every=3)
+    assert saved.steps() == [3, 6, 7]
+    assert {name.partition("/")[0] for name in (run / "checkpoints").sizes()} == {"3", "6", "7"}
+
+
+@ON_BOTH
+def test_without_metadata_it_is_none_and_the_next_save_clears_it(run, desk):
+    """A process that was killed while it uploaded, or while it removed an old checkpoint."""
+    save(run, desk, 3, 5)
+    (run / "checkpoints/5/metadata/metadata").unlink()
+    (run / "checkpoints/6/state/params.embed.kernel/0.0").write_bytes(b"half")
+    saved = Checkpoints(run / "checkpoints", keep_last=9, desk=desk)
+    assert saved.steps() == [3]
+    assert saved.restore(abstract(state_at(3)), metadata()).step == 3
+    save(run, desk, 4)
+    assert {name.partition("/")[0] for name in (run / "checkpoints").sizes()} == {"3", "4"}
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, desk, monkeypatch):
+    s3fs = pytest.importorskip("s3fs")
+    save(run, desk, 3)
+    before, look_up = (run / "checkpoints").sizes(), s3fs.S3FileSystem._info
+
+    async def fail(self, path, *given, **more):
+        if path.endswith("/metadata/metadata"):
+            raise OSError("the storage is busy")
+        return await look_up(self, path, *given, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(RemoteError, match="the storage is busy"):
+        patched.setattr(s3fs.S3FileSystem, "_info", fail)
+        s3fs.S3FileSystem.clear_instance_cache()  # of objects that are bound to what it was
+        save(run, desk, 4)
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert (run / "checkpoints").sizes() == before
+
+
+@ON_BOTH
+def test_a_damaged_array_is_named_and_set_aside(run, desk):
+    saved = save(run, desk, 3, 5)
+    damage(run, 5, "params/embed/kernel")
+    with pytest.raises(DamagedCheckpoint, match=rf"{run}/checkpoints/5 is damaged: params/embed/kernel .*\n.*previous"):
+        saved.restore(abstract(state_at(5)), metadata())
+    restored = saved.restore(abstract(state_at(3)), metadata(), "previous")
+    assert restored.step == 3 and f"set aside as {run}/checkpoints/5.damaged" in restored.notices[0]
+    assert saved.steps() == [3]
+    assert (run / "checkpoints/5.damaged/metadata/metadata").is_file()
+    assert not (run / "checkpoints/5").exists()
+
+
+def test_missing_pieces_are_damage(run, desk):
+    saved = save(run, desk, 5)
+    (run / "checkpoints/5/state/params.embed.kernel").rmtree()
+    with pytest.raises(DamagedCheckpoint, match="5 is damaged: params/embed/kernel cannot be read"):
+        saved.restore(abstract(state_at(5)), metadata())
+
+
+def test_a_younger_job_owns_the_run(run, desk, tmp_path):
+    saved = save(run, desk, 3)
+    assert saved.save(4, state_at(4), metadata())
+    saved.wait()
+    with desk_for(run, str(tmp_path / "elsewhere"), process=0) as younger:
+        assert saved.save(5, state_at(5), metadata()) and not saved.wait()
+        assert "did not end in order" in younger.claim.take()
+        with pytest.raises(LostClaim, match=f"{run}: another job trains there now") as lost:
+            saved.save(6, state_at(6), metadata())
+        assert lost.value.exit_code == 2, "what launch/keep_running.py does not start again"
+        logs = desk.folder / "logs"
+        logs.mkdir()
+        (logs / "late").write_text("late")
+        with pytest.raises(LostClaim, match="stops and writes nothing more"):
+            Mirror(logs, run, desk.claim).publish()
+        assert saved.steps() == [3, 4, 5] and not (run / "late").exists()
+        save(run, younger, 6)
+    assert saved.steps() == [3, 4, 5, 6]
+    with desk_for(run, str(tmp_path / "third"), process=0) as third:
+        assert third.claim.take() is None, "the one before ended in order"
+
+
+def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, desk, monkeypatch):
+    upload = RemotePath.upload_all
+
+    def overtaken(place, folder, names):
+        upload(place, folder, names)
+        Claim(run).take()
+
+    saved = Checkpoints(run / "checkpoints", keep_last=2, desk=desk)
+    monkeypatch.setattr(RemotePath, "upload_all", overtaken)
+    saved.save(1, state_at(1), metadata())
+    with pytest.raises(LostClaim, match="another job trains there now"):
+        saved.wait()
+    assert saved.steps() == []
+
+
+def test_one_machine_does_one_process_once(run, desk, tmp_path):
+    with (
+        pytest.raises(ValueError, match=f"{run}: another process is training there"),
+        desk_for(run, str(tmp_path / "cache"), process=0),
+    ):
+        pass
+    with desk_for(run, str(tmp_path / "cache"), process=1) as other:
+        assert other.claim is None and other.folder != desk.folder
+
+
+def test_what_a_killed_process_left_on_its_machine_goes(run, tmp_path):
+    with desk_for(run, str(tmp_path), process=0) as desk:
+        folder = desk.folder
+    folder.mkdir()
+    (folder / "left").write_bytes(bytes(100))
+    with desk_for(run, str(tmp_path), process=0):
+        assert not list(folder.iterdir())
+    assert not folder.exists()
+
+
+def test_a_save_that_fails_is_named_and_the_next_one_works(run, desk, monkeypatch):
+    saved = Checkpoints(run / "checkpoints", keep_last=2, desk=desk)
+    with monkeypatch.context() as patched:
+
+        def refused(place, folder, names):
+            raise remote.RemoteError(f"{place}: cannot be written")
+
+        patched.setattr(RemotePath, "upload_all", refused)
+        saved.save(1, state_at(1), metadata())
+        with pytest.raises(OSError, match=f"{run}/checkpoints/1 was not written: .*cannot be written.*goes on from"):
+            saved.wait()
+    assert saved.steps() == []
+    assert saved.save(2, state_at(2), metadata())
+    saved.close()
+    assert saved.steps() == [2]
+
+
+def test_a_run_that_was_removed(run, desk):
+    saved = save(run, desk, 1)
+    run.rmtree()
+    with pytest.raises(LostClaim, match=rf"{run}/{OWNER_FILE}.* is gone"):
+        saved.save(2, state_at(2), metadata())
+
+
+def test_too_little_room_to_copy(run, desk, monkeypatch):
+    saved = save(run, desk, 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    with pytest.raises(OSError, match=r"bytes are to be copied to .* and 100 are\s+free; make room"):
+        saved.restore(abstract(state_at(1)), metadata())
+    with pytest.raises(OSError, match=r"checkpoints/2 needs .* 100 free; nothing was written"):
+        saved.save(2, state_at(2), metadata())
+
+
+def steps_in(run):
+    return [record["step"] for record in read_metrics(run / METRICS_FILE)]
+
+
+@ON_BOTH
+def test_curves_reach_the_run_whole(run, desk):
+    """What was published before a kill is there, and goes on behind the step where the run is resumed."""
+    telemetry = open_telemetry(run, 0, desk=desk)
+    for step in (1, 2, 3):
+        telemetry.write(step, {"train/mlm_loss": 1.0})
+    assert not (run / METRICS_FILE).exists(), "an object is not sent for every line"
+    telemetry.publish()
+    telemetry.write(4, {"train/mlm_loss": 1.0})
+    assert steps_in(run) == [1, 2, 3]
+    for file in (desk.folder / "logs").rglob("*"):  # the process is killed here, and its machine is lost
+        if file.is_file():
+            file.unlink()
+    for folder in ("tensorboard", ""):
+        (desk.folder / "logs" / folder).rmdir()
+    time.sleep(1.1)  # files of TensorBoard are named by the second
+    with open_telemetry(run, 2, desk=desk) as resumed:
+        resumed.write(3, {"train/mlm_loss": 2.0})
+    assert steps_in(run) == [1, 2, 3]
+    assert [record["train/mlm_loss"] for record in read_metrics(run / METRICS_FILE)] == [1.0, 1.0, 2.0]
+    assert len([name for name in (run / "tensorboard").sizes() if "tfevents" in name]) == 2
+
+
+def test_files_are_sent_when_they_changed(run, desk, monkeypatch):
+    sent = []
+    upload = RemotePath.upload_all
+    monkeypatch.setattr(RemotePath, "upload_all", lambda *a: (sent.append(list(a[2])), upload(*a)))
+    folder = desk.folder / "logs"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a").write_text("1")
+    (folder / "deep/b").write_text("2")
+    mirrored = Mirror(folder, run, desk.claim)
+    mirrored.publish()
+    mirrored.publish()
+    (folder / "a").write_text("11")
+    mirrored.publish()
+    assert sent == [["a", "deep/b"], ["a"]]
+    assert (run / "a").read_text() == "11" and (run / "deep/b").read_text() == "2"
+
+
+def test_by_and_by_without_being_waited_for(run, desk, monkeypatch):
+    """While nothing is saved, lines are sent after some time, and a failure is left to the next that is waited for."""
+    monkeypatch.setattr(mirror, "UPLOAD_SECONDS", 0.0)
+    telemetry = open_telemetry(run, 0, tensorboard=False, desk=desk)
+    telemetry._mirror._seconds = 0.0
+    upload, broken = RemotePath.upload_all, threading.Event()
+
+    def fails_once(place, folder, names):
+        if not broken.is_set():
+            broken.set()
+            raise remote.RemoteError("the network is away")
+        upload(place, folder, names)
+
+    monkeypatch.setattr(RemotePath, "upload_all", fails_once)
+    deadline = time.monotonic() + 10
+    step = 0
+    while not (run / METRICS_FILE).exists():
+        assert time.monotonic() < deadline
+        step += 1
+        telemetry.write(step, {"train/mlm_loss": 1.0})
+        time.sleep(0.02)
+    assert broken.is_set()
+    telemetry.close()
+    assert steps_in(run) == list(range(1, step + 1))
