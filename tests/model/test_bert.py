@@ -27,6 +27,7 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
+from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 SMALL = ModelConfig(
@@ -61,7 +62,7 @@ def our_gradients(config, params, batch):
 
     @functools.partial(jax.value_and_grad, has_aux=True)
     def loss(params):
-        sums = objective_sums(bind(graphdef, params), batch, None, OBJECTIVES)
+        sums = objective_sums(Forward({MODEL: bind(graphdef, params)}, None, packed=False), batch, None, OBJECTIVES)
         figures = averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
         return figures["loss"], figures
 
