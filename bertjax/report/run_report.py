@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart, write
 from bertjax.report.page import escaped, render_page
+from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
-from bertjax.training.objectives import Measure, Objective, measures_of
+from bertjax.training.objectives import Measure
 from bertjax.training.progress import duration
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
@@ -24,57 +24,6 @@ _TIME_PARTS = (
     ("checkpoint", "checkpoint", "violet"),
     ("other", "other", "grey"),
 )
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What the model puts for one [MASK] of a held-out sentence."""
-
-    text: str  # the sentence, with [MASK] where `answer` stood
-    answer: str
-    guesses: tuple[tuple[str, float], ...]  # token and its probability, best first
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A held-out figure of a finished run, and what frequencies alone give."""
-
-    figure: str  # its name in the log behind `train/` and `eval/`, such as `mlm_loss`
-    measure: Measure
-    value: float
-    baseline: float
-
-    @property
-    def gain(self) -> float:
-        """How much better the model is than the baseline; negative if it is worse."""
-        return (self.baseline - self.value) if self.measure.is_loss else (self.value - self.baseline)
-
-
-def measured(
-    objectives: Iterable[Objective], figures: Mapping[str, float], baselines: Mapping[str, float]
-) -> tuple[Measured, ...]:
-    """The measures of objectives among a run's last held-out figures."""
-    return tuple(
-        Measured(name, measure, figures[f"eval/{name}"], baselines[f"baseline/{measure.baseline}"])
-        for name, measure in measures_of(objectives)
-        if f"eval/{name}" in figures
-    )
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A finished run in figures. An MFU of None is that of a machine without a measured peak."""
-
-    name: str
-    about: str  # one line: what was trained on what, when
-    steps: int
-    tokens_seen: int  # real ones, padding excluded
-    wall_seconds: float
-    tokens_per_second: float
-    mfu: float | None
-    peak: str  # what the MFU is measured against
-    held_out: tuple[Measured, ...]  # of the run's objectives
-    completions: tuple[Completion, ...] = ()
 
 
 def write_report(run_dir: Place, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> Place:
