@@ -21,7 +21,7 @@ from tiny_runs import command, finish, write_recipe
 import bertjax as bertjax_package
 from bertjax.__main__ import VERBS, main, parser_of
 from bertjax.cli.recipe import command_with
-from bertjax.interpret.along_checkpoints import along_checkpoints
+from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
@@ -212,12 +212,12 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
     lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
     assert [int(line[0]) for line in lines] == [20, 30, 40]
     assert len({line[1:] for line in lines}) == 3, "a model that learns says other things"
-    (newest,) = along_checkpoints(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
+    (newest,) = checkpoint_predictions(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
     assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
     (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
     assert list(map(tuple, guesses)) == list(newest.guesses)
     with pytest.raises(ValueError, match="there is nothing to ask about 'the end'"):
-        next(along_checkpoints(run[1], ["the end"], top=3))
+        next(checkpoint_predictions(run[1], ["the end"], top=3))
 
 
 def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

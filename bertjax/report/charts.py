@@ -1,4 +1,4 @@
-"""Line charts and stacked shares as inline SVG, each with the numbers that a hover read-out needs."""
+"""Line charts and stacked shares as inline SVG, each with the data of its hover read-out."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _step_range(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def _value_range(lines: Sequence[Line], levels: Sequence[Level], log: bool) -> tuple[float, float]:
-    """From the lowest to the highest value with a margin, rare spikes of noisy lines left out."""
+    """From the lowest to the highest value with a margin, without rare spikes of noisy lines."""
     shown = [level.value for level in levels if _is_drawn(level.value, log)]
     for line in lines:
         values = sorted(value for value in line.values if _is_drawn(value, log))
@@ -220,7 +220,7 @@ def _thin(points: Points) -> Points:
 
 
 def _running_mean(points: Points) -> Points:
-    """Around each place the mean of about a thirtieth of the finite points, its extreme fifths left out for spikes."""
+    """The trimmed mean around each point: of about a thirtieth of the finite points, without the extreme fifths."""
     points = [point for point in points if math.isfinite(point[1])]
     reach = max(2, len(points) // 60)
     smooth: Points = []
@@ -250,7 +250,7 @@ def _figure(title: str, frame: _Frame, marks: Sequence[str], legend: Sequence[st
 
 
 def _read_out(frame: _Frame, lines: Sequence[Line]) -> str:
-    """What the page's script needs to say the values under the pointer, as JSON that is safe inside a script tag."""
+    """The data of the hover read-out, as JSON that is safe inside a script tag."""
     series = [
         {
             "label": line.label,

@@ -19,8 +19,7 @@ from bertjax.__main__ import main
 from bertjax.cli import search_index
 from bertjax.convert.sources import write_run
 from bertjax.search import index as index_module
-from bertjax.search.fingerprint import model_fingerprint
-from bertjax.search.index import open_index
+from bertjax.search.index import model_fingerprint, open_index
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
