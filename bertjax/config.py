@@ -85,7 +85,14 @@ class DataConfig:
     keep_share: float = 0.1  # of the masked positions: the token stays as it is
     random_share: float = 0.1  # of the masked positions: a random token; the rest become [MASK]
     short_sequence_probability: float = 0.1
-    whole_word_masking: bool = False
+    masking: str = "tokens"  # hidden together: tokens, words, ngrams, spans, or units (of the token store)
+    ngram_shares: tuple[float, ...] = ()  # of n-grams: the shares of 1, 2, ... words
+    span_p: float = 0.2  # of spans: lengths in words are geometric with this parameter
+    span_max: int = 10  # of spans: the longest, in words
+    mask_count: str = "round"  # hidden tokens of a sequence: round, random_round, or each (independent draws)
+    mask_special: bool = False  # also [CLS] and [SEP] may be hidden
+    replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
+    random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus
     threads: int = 2  # threads that make batches
 
     @property
@@ -94,27 +101,9 @@ class DataConfig:
         return bool(self.weights) or self.temperature != 1.0
 
     @property
-    def prediction_slots(self) -> int:
-        """Predictions that a row has room for."""
-        if self.predict == "next":
-            return self.sequence_length - 1
-        if self.packing == "none":
-            return self.max_predictions
-        # A pair of n tokens has max(1, round(n p)) masks, so at most n p and this many more.
-        more = max(0.5, 1 - SHORTEST_ROW * self.mask_probability)
-        packed = int(self.mask_probability * self.sequence_length + more * self.pairs_per_row)
-        return min(packed, self.max_predictions * self.pairs_per_row)
-
-    @property
     def pair_slots(self) -> int:
         """Sentence pairs that a row has room for."""
         return 1 if self.packing == "none" else self.pairs_per_row
-
-    @property
-    def expected_predictions(self) -> float:
-        """Predictions that a full row has."""
-        share = 1.0 if self.predict == "next" else self.mask_probability
-        return min(self.prediction_slots, share * self.sequence_length)
 
 
 @dataclass(frozen=True)
@@ -339,9 +328,10 @@ def validate(config: Config) -> Config:
             f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
             "not all of them 0"
         )
-    if data.segmenter != "none" and not data.whole_word_masking:
+    if data.segmenter != "none" and data.masking == DataConfig.masking:
         raise ValueError(
-            f"data.segmenter={data.segmenter!r} without data.whole_word_masking has no effect; set both or neither"
+            f"data.segmenter={data.segmenter!r} with data.masking={data.masking!r} has no effect; set data.masking to "
+            "words, ngrams, spans or units, or leave the segmenter out"
         )
     for key, usual in (("unknown", "words"), ("segmenter", "none")):
         if getattr(data, key) != usual and not data.vocab and data.tokenizer != "wordpiece":
@@ -349,10 +339,10 @@ def validate(config: Config) -> Config:
                 f"data.{key}={getattr(data, key)!r} with data.tokenizer={data.tokenizer!r}: it is WordPiece's option; "
                 f"leave it at {usual!r}"
             )
-    if data.rows != "pairs" and "nsp" in training.objectives:
+    if data.rows != "pairs" and {"nsp", "sop"} & set(training.objectives):
         raise ValueError(
             f"data.rows={data.rows!r} with training.objectives={training.objectives}: such rows have no second "
-            "segment; leave nsp out"
+            "segment; leave nsp and sop out"
         )
     if data.rows == "full_sentences" and data.is_mixture:
         raise ValueError(
@@ -370,10 +360,10 @@ def validate(config: Config) -> Config:
             f"data.predict={data.predict!r} with model.causal={model.causal}: what a token is to predict must not be "
             "in its sight, and what it may use must be; use 'next' with a causal model and 'masked' with any other"
         )
-    if model.causal and "nsp" in training.objectives:
+    if model.causal and {"nsp", "sop"} & set(training.objectives):
         raise ValueError(
             f"training.objectives={training.objectives} with model.causal=True: [CLS] sees nothing but itself there, "
-            "and cannot tell whether B follows A; leave nsp out"
+            "and cannot tell whether B follows A; leave nsp and sop out"
         )
     if training.global_batch_size % training.grad_accum_steps:
         raise ValueError(

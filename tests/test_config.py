@@ -128,8 +128,8 @@ def test_values_that_do_not_go_together_are_refused(config: Config, message: str
 
 @pytest.mark.parametrize(("key", "value"), [("unknown", "characters"), ("segmenter", "jieba")])
 def test_options_of_wordpiece_are_refused_before_another_vocabulary_is_trained(key, value):
-    data = DataConfig(tokenizer="unigram", whole_word_masking=True, **{key: value})
+    data = DataConfig(tokenizer="unigram", masking="words", **{key: value})
     with pytest.raises(ValueError, match=rf"data\.{key}='{value}' with data\.tokenizer='unigram': .*leave it at"):
         validate(Config(data=data))
-    with pytest.raises(ValueError, match=r"data\.segmenter='jieba' without data\.whole_word_masking has no effect"):
+    with pytest.raises(ValueError, match=r"data\.segmenter='jieba' with data\.masking='tokens' has no effect"):
         validate(Config(data=DataConfig(segmenter="jieba")))

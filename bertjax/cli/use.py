@@ -49,7 +49,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
             f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. The command that "
             "trained it, with --test FILE, measures its weights on that file as well, and trains nothing again"
         )
-    content = open_training_data([stage.data for stage in stages_of(model.config)], ProgressLine())
+    stages = [stage.data for stage in stages_of(model.config)]
+    content = open_training_data(stages, ProgressLine(), model.config.training.objectives)
     figures, baselines = evaluate_params(model.config, content, model.params, model.step)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():

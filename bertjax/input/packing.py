@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +13,20 @@ from bertjax.input.randomness import hash64
 from bertjax.text.ragged import before_in_row
 
 _MIXED = np.uint64(2**40 - 1)
+
+Per = Literal["token", "prediction", "sequence"]
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """An array of a batch, `dtype` [rows, width], and how it is packed."""
+
+    per: Per  # what a column is about
+    width: int  # columns: tokens of a row, predictions or sequences that a row has room for
+    dtype: type[np.generic]
+    used: str = ""  # of predictions: the key whose values are above 0 in the slots that are used
+    is_place: bool = False  # it holds columns of the row, which move with their sequence
+    filler: int = 0  # in padding and unused slots
 
 
 @dataclass(frozen=True)
@@ -81,45 +98,36 @@ def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[l
 
 
 def pack_rows(
-    single: dict[str, np.ndarray], row: np.ndarray, rows: int, predictions: int, pairs: int, pad_id: int
+    single: Mapping[str, np.ndarray], keys: Mapping[str, BatchKey], row: np.ndarray, rows: int
 ) -> dict[str, np.ndarray]:
-    """Rows of several pairs out of rows of one; `row` int64[N], ascending, says in which row each goes.
+    """Rows of several sequences out of rows of one; `row` int64 [N], ascending, says in which row each goes.
 
-    Keys, dtypes and meaning as in the single rows, for `rows` rows of `predictions` predictions and `pairs` pairs.
-    Nothing of a pair changes but where it lies.
+    `keys` describes the arrays of the packed batch, of `rows` rows. Nothing of a sequence changes but where it stands
+    and its number in `sequence_ids`.
     """
-    length = single["input_ids"].shape[1]
-    is_inside, is_used = single["sequence_ids"] > 0, single["mlm_weights"] > 0
-    sizes, used = is_inside.sum(axis=1), is_used.sum(axis=1)
+    is_inside = single["sequence_ids"] > 0
     slot = before_in_row(row, np.ones_like(row))
-    first, first_prediction = before_in_row(row, sizes), before_in_row(row, used)
+    first = before_in_row(row, is_inside.sum(axis=1))
+    single = {**single, "sequence_ids": np.broadcast_to((slot + 1).astype(np.int32)[:, None], is_inside.shape)}
+    shift = first.astype(np.int32)[:, None]
 
-    def scatter(values: np.ndarray, shape: tuple[int, int], cells: np.ndarray, filler: int = 0) -> np.ndarray:
-        table = np.full(shape, filler, values.dtype)
-        table.ravel()[cells] = values
-        return table
+    @cache
+    def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
+        """Which cells of the single rows are kept, bool [N, n], and the cells of the packed table that they go to."""
+        if per == "token":
+            kept, begin = is_inside, row * width + first
+            return kept, (begin[:, None] + np.arange(kept.shape[1]))[kept]
+        if per == "prediction":
+            kept = single[used] > 0
+            begin = row * width + before_in_row(row, kept.sum(axis=1))
+            return kept, (begin[:, None] + np.cumsum(kept, axis=1) - 1)[kept]
+        return np.ones((len(row), 1), bool), row * width + slot
 
-    tokens = (row * length + first)[:, None] + np.arange(length)
-    predicted = (row * predictions + first_prediction)[:, None] + np.cumsum(is_used, axis=1) - 1
-    place = row * pairs + slot
-    numbered = np.broadcast_to((slot + 1).astype(np.int32)[:, None], is_inside.shape)
-    positions = single["mlm_positions"] + first.astype(np.int32)[:, None]
-    of_tokens = {
-        "input_ids": (single["input_ids"], pad_id),
-        "token_type_ids": (single["token_type_ids"], 0),
-        "sequence_ids": (numbered, 0),
-    }
-    of_predictions = {
-        "mlm_positions": positions,
-        "mlm_labels": single["mlm_labels"],
-        "mlm_weights": single["mlm_weights"],
-    }
-    of_pairs = {"cls_positions": first.astype(np.int32)} | {
-        key: single[key][:, 0] for key in ("pair_labels", "pair_weights")
-    }
-    cells, predicted_cells = tokens[is_inside], predicted[is_used]
-    return (
-        {key: scatter(x[is_inside], (rows, length), cells, filler) for key, (x, filler) in of_tokens.items()}
-        | {key: scatter(x[is_used], (rows, predictions), predicted_cells) for key, x in of_predictions.items()}
-        | {key: scatter(x, (rows, pairs), place) for key, x in of_pairs.items()}
-    )
+    packed = {}
+    for name, key in keys.items():
+        kept, place = cells(key.per, key.width, key.used)
+        values = single[name] + shift if key.is_place else single[name]
+        table = np.full((rows, key.width), key.filler, key.dtype)
+        table.ravel()[place] = values[kept]
+        packed[name] = table
+    return packed

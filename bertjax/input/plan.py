@@ -83,6 +83,7 @@ def build_plan(
     short_sequence_probability: float,
     seed: int,
     epoch: int,
+    random_b: bool = True,
     reading: Reading | None = None,
 ) -> EpochPlan:
     """Draw the sentence pairs of one epoch, all documents advancing one chunk at a time.
@@ -91,8 +92,9 @@ def build_plan(
     is drawn from the whole split and is always another one.
 
     `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
-    document is empty, D >= 2. `max_tokens` is what A and B may hold together. `reading` says which documents the epoch
-    has, at least two of them different; None is each once. Depends on nothing but the arguments.
+    document is empty, D >= 2. `max_tokens` is what A and B may hold together. Without `random_b` only a chunk of one
+    sentence gets a random B (google-research/albert, create_pretraining_data.py). `reading` says which documents the
+    epoch has, at least two of them different; None is each once. Depends on nothing but the arguments.
     """
     documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
     assert len(documents) > 2 and 2 <= max_tokens < 2**16
@@ -103,7 +105,7 @@ def build_plan(
     walk = _begin(documents, reading, max_tokens, short_sequence_probability, seed, epoch)
     columns: list[list[np.ndarray]] = [[] for _ in types]
     while len(walk.position):
-        made = _advance(walk, reading.document, documents, sentences, keys)
+        made = _advance(walk, reading.document, documents, sentences, keys, random_b)
         for column, values, kind in zip(columns, made, types, strict=True):
             column.append(values.astype(kind))
         walk = walk.unfinished()
@@ -135,7 +137,12 @@ def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.n
 
 
 def _advance(
-    walk: _Walk, read: np.ndarray, documents: np.ndarray, sentences: np.ndarray, keys: dict[str, int]
+    walk: _Walk,
+    read: np.ndarray,
+    documents: np.ndarray,
+    sentences: np.ndarray,
+    keys: dict[str, int],
+    random_b: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Move every document of the walk by one chunk; return the fields of the pairs made, in EpochPlan's order.
 
@@ -147,7 +154,9 @@ def _advance(
     in_chunk = chunk_end - start
     a_count = 1 + below(hash64(keys["split"], number), np.maximum(in_chunk - 1, 1))
     a_end = start + a_count
-    is_random = (in_chunk == 1) | (hash64(keys["coin"], number) >> 63 == 1)
+    is_random = in_chunk == 1
+    if random_b:
+        is_random |= hash64(keys["coin"], number) >> 63 == 1
 
     drawn = np.flatnonzero(is_random)
     other = _other_documents(hash64(keys["document"], number[drawn]), walk.entry[drawn], read)

@@ -117,7 +117,7 @@ def main() -> None:
         data = DataConfig(
             sequence_length=arguments.length,
             max_predictions=arguments.predictions,
-            whole_word_masking=whole_words,
+            masking="words" if whole_words else "tokens",
         )
         batches = PairBatches(split, vocabulary, data, seed=0)
         print(f"whole words {whole_words}:")
