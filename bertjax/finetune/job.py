@@ -110,7 +110,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     _check_negatives(config, content)
     _check_patience(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
     objective = objective_of(content.kind, config.task.temperature)
     sequences = content.train.rows["cls_positions"].shape[1]
     longest = config.data.sequence_length * sequences

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from bertjax.input.feed import Batches
 from bertjax.input.training_data import Sentences
 from bertjax.model.bert import Params
+from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.objectives import Objective
 from bertjax.training.step import EvalStep, averages
@@ -50,12 +51,18 @@ class Baselines:
 
 
 class HeldOut:
-    """The held-out batches, the same at every evaluation: batch k of the set is batch k of the split's own run."""
+    """The first `rows` rows of the split's own run, the same at every evaluation and at every batch size.
 
-    def __init__(self, batches: Batches, mesh: Mesh, count: int, global_batch_size: int, prefix: str = "eval") -> None:
+    They are read `batch_size` at a time, or fewer where there are not so many. The last batch is filled up with rows of
+    padding, which have no weight in any figure.
+    """
+
+    def __init__(self, batches: Batches, mesh: Mesh, rows: int, batch_size: int, prefix: str = "eval") -> None:
+        shards = batch_shards(mesh)
         self._batches, self._mesh, self._prefix = batches, mesh, prefix
-        self.count, self.global_batch_size = count, global_batch_size
-        self._rows = local_rows(mesh, global_batch_size)
+        self.rows, self.batch_size = rows, min(batch_size, -(-rows // shards) * shards)
+        self.count = -(-rows // self.batch_size)
+        self._within = local_rows(mesh, self.batch_size)
 
     def evaluate(
         self,
@@ -81,12 +88,20 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[dict[str, jax.Array]]:
         for number in range(self.count):
-            local = self._batches.batch(number, self.global_batch_size, self._rows)
-            yield to_global(self._mesh, local)
+            yield to_global(self._mesh, self._read(number, self._within))
+
+    def _read(self, number: int, within: np.ndarray) -> dict[str, np.ndarray]:
+        """Some rows of a batch of the set; those beyond its end are padding."""
+        batch = self._batches.batch(number, self.batch_size, within)
+        if (number + 1) * self.batch_size > self.rows:
+            beyond = number * self.batch_size + within >= self.rows
+            for array in batch.values():
+                array[beyond] = 0
+        return batch
 
     def next_sentence_majority(self) -> float:
         """Share of the more frequent next-sentence label over all pairs of the set."""
-        batches = [self._batches.batch(k, self.global_batch_size) for k in range(self.count)]
+        batches = [self._read(number, np.arange(self.batch_size)) for number in range(self.count)]
         pairs = sum(np.sum(b["pair_weights"]) for b in batches)
         if not pairs:
             return 1.0  # rows of running text have none to tell apart

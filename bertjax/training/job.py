@@ -118,7 +118,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     optimizer = make_optimizer(config.optimizer)
-    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
     chosen = objectives.choose(config.training.objectives)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
     eval_step = make_eval_step(blueprint, chosen, deterministic=config.deterministic)
@@ -154,12 +154,12 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
     """The held-out batches of everything, the first of the sets, then those of each source by itself."""
-    share = -(-training.eval_batches // len(sets))
+    share = -(-training.eval_rows // len(sets))
     return [
         HeldOut(
             batches,
             mesh,
-            share if number else training.eval_batches,
+            share if number else training.eval_rows,
             training.global_batch_size // training.grad_accum_steps,
             name,
         )
@@ -212,6 +212,7 @@ def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[At
     return [
         choose_attention(
             config.model,
+            config.execution,
             device.platform,
             stage.data.sequence_length,
             stage.data.pair_slots > 1,

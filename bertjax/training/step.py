@@ -94,7 +94,9 @@ def _attention(blueprint: Blueprint, batch: Batch, platform: str) -> Backend:
     """The back end that computes the attention over such rows."""
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
     length = batch["input_ids"].shape[1]
-    return choose_attention(blueprint.model, platform, length, _is_packed(batch), capability).backend
+    return choose_attention(
+        blueprint.model, blueprint.execution, platform, length, _is_packed(batch), capability
+    ).backend
 
 
 def split_microbatches(batch: Any, count: int) -> Any:
@@ -120,8 +122,8 @@ def make_train_step(
     """The jitted `(state, batch) -> (state, metrics)`; the state is donated.
 
     dropout_seed None trains without dropout; `platform` is what it is compiled for, by default the mesh's own;
-    `deterministic` asks for the same bits in every process, where that costs something. Metrics are float32 scalars
-    over the global batch, still on the device. Call it under `jax.set_mesh(blueprint.mesh)`.
+    clip_norm 0 does not clip. `deterministic` asks for the same bits in every process, where that costs something.
+    Metrics are float32 scalars over the global batch, still on the device. Call it under `jax.set_mesh(mesh)`.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, platform)
@@ -323,7 +325,7 @@ def _apply(
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
     # tf.clip_by_global_norm: scaled down to the limit, never up.
-    scale = clip_norm / jnp.maximum(norm, clip_norm)
+    scale = clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
 
     def update(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
         updates, opt_state = optimizer.update(jax.tree.map(lambda g: g * scale, grads), opt_state, params)

@@ -406,7 +406,6 @@ def test_the_encoder_starts_as_that_of_pretraining_does_from_the_same_key():
         ({"head": "sequence"}, r"model\.num_labels=0 with model\.head='sequence': it needs at least 1"),
         ({"head": "span", "num_labels": 2}, r"model\.num_labels=2 with model\.head='span': it has none"),
         ({"lstm_size": 8}, r"model\.lstm_size=8 with model\.head='pretraining': they are of the head 'tokens' only"),
-        ({"head": "tokens", "num_labels": 2, "lstm_size": -1}, r"model\.lstm_size=-1 must be 0"),
         (
             {"head": "tokens", "num_labels": 2, "features": (-1, -14)},
             r"the model has no layer -14; choose from 1 to 12",

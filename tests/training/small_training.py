@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
-from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.objectives import choose
@@ -28,6 +28,7 @@ class Training:
         model: ModelConfig,
         settings: OptimizerConfig,
         *,
+        execution: ExecutionConfig = DEFAULT_EXECUTION,
         steps: int = 100,
         accumulate: int = 1,
         dropout_seed: int | None = None,
@@ -35,7 +36,7 @@ class Training:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
-            self.blueprint = draw_blueprint(model, optimizer, self.mesh)
+            self.blueprint = draw_blueprint(model, optimizer, self.mesh, execution)
             self.state = init_state(self.blueprint, model, optimizer, 0)
             self.train_step = make_train_step(
                 self.blueprint,

@@ -19,7 +19,7 @@ from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import curves, read_metrics
 
-FEW = ("--training.global-batch-size", "8", "--training.eval-batches", "1", "--model.hidden-act", "gelu_tanh")
+FEW = ("--training.global-batch-size", "8", "--training.eval-rows", "8", "--model.hidden-act", "gelu_tanh")
 LONG = ("--data.sequence-length", "560", "--data.max-predictions", "80", "--model.max-position-embeddings", "640")
 
 

@@ -211,15 +211,6 @@ def _ngrams(data: DataConfig) -> NGrams:
     return NGrams(tuple(shares))
 
 
-def _spans(data: DataConfig) -> Spans:
-    if not 0 < data.span_p < 1 or data.span_max < 1:
-        raise ValueError(
-            f"data.span_p={data.span_p}, data.span_max={data.span_max} with data.masking={data.masking!r}: the first "
-            "must lie between 0 and 1, the second must be at least 1"
-        )
-    return Spans(data.span_p, data.span_max)
-
-
 @dataclass(frozen=True)
 class UnitEntry:
     """How a config gets its unit. `make` raises ValueError for options that cannot be."""
@@ -232,6 +223,6 @@ UNITS = {
     "tokens": UnitEntry(lambda _: Tokens()),
     "words": UnitEntry(lambda _: WholeWords()),
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",)),  # ALBERT, MacBERT, DeBERTa
-    "spans": UnitEntry(_spans, ("span_p", "span_max")),  # SpanBERT
+    "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT
     "units": UnitEntry(lambda _: WholeWords(needs_plane=True)),  # ERNIE: phrases and entities
 }
