@@ -1,4 +1,4 @@
-"""Batch k as a pure function of (data, seed, k): the rows of a run, from the plan's pairs to arrays."""
+"""Batch k as a pure function of (data, seed, k): from the pairs of an epoch's plan to the arrays of its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The sentence pairs of some rows, before truncation, or their stretches of running text (k = 1)."""
+    """The sentence pairs of some rows, before truncation (k = 2), or their running text (k = 1)."""
 
     row: np.ndarray  # int64 [N], ascending: which of the rows
     first: np.ndarray  # int64 [N, k]: first sentence of A and of B
@@ -46,7 +46,7 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
 
 
 def batch_spec(data: DataConfig, batch_size: int, objectives: Sequence[str] = registry.OF_BERT) -> Spec:
-    """Shape and dtype of every array of a batch, in order of the keys; known before any text is.
+    """Shape and dtype of every array of a batch, in order of the keys; needs no text.
 
     Raises ValueError as `batch_keys` does.
     """
@@ -54,12 +54,12 @@ def batch_spec(data: DataConfig, batch_size: int, objectives: Sequence[str] = re
 
 
 def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> np.ndarray:
-    """The numbers within the run, int64, of all rows of a batch, or of some: a slice or an int array of rows within it.
+    """The numbers within the run, int64, of all rows of a batch, or of some: a slice or an int array of its rows.
 
     Raises ValueError for a negative step, an empty batch, or a row outside the batch.
     """
     if step < 0 or global_batch_size < 1:
-        raise ValueError(f"step={step} must not be negative, global_batch_size={global_batch_size} not below 1")
+        raise ValueError(f"step={step} must be at least 0, and global_batch_size={global_batch_size} at least 1")
     within = np.arange(global_batch_size)
     if isinstance(rows, slice):
         within = within[rows]
@@ -73,8 +73,8 @@ def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | 
 class PairBatches:
     """The rows of a run over one split, with what its objectives ask of them.
 
-    Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of rows of the first epoch's
-    plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and masks
+    Row n of a run has place n mod R in epoch n // R, where R = `rows_per_epoch` is the number of rows of the first
+    epoch's plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and masks
     that it would have alone. Safe to use from many threads.
 
     `plans` is a folder for plans that take long to build, as `Epochs` has it; `template` says where special tokens
@@ -125,7 +125,7 @@ class PairBatches:
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
 
     def _single_rows(self, pairs: _Pairs) -> dict[str, np.ndarray]:
-        """Each pair, or each stretch of running text, in a row of its own."""
+        """Each pair, or each run of sentences, in a row of its own."""
         how = self._data.sequence_length, self._vocabulary, self._template
         if self._data.rows == "pairs":
             encoder, text = lay_out_pairs(self._split, pairs.first, pairs.count, pairs.keys, *how)
@@ -157,9 +157,9 @@ class PairBatches:
         return _Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(_Pairs)))
 
     def _pairs_of_pass(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, places: np.ndarray) -> _Pairs:
-        """The pairs of some places in one pass over an epoch's rows, whose order and masks are the pass's own.
+        """The pairs of some places in one pass over an epoch's rows; each pass has its own order and masks.
 
-        There is more than one pass if this epoch's plan has fewer rows than the first one's.
+        There is a second pass if this epoch's plan has fewer rows than the first epoch's.
         """
         planned = permute(places, len(content), derive_key(self._seed, "shuffle", epoch, number))
         row, pair = content.pairs_of(planned)

@@ -1,4 +1,4 @@
-"""What an epoch holds: the documents that it reads, the pairs that are made of them, and which pairs share a row."""
+"""An epoch: the documents that it reads, the pairs that are made of them, and which pairs share a row."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _MAKES_A_PLAN = (
 
 @dataclass(frozen=True)
 class Epoch:
-    """The pairs of an epoch, or its stretches of running text, and which of them share a row."""
+    """The pairs of an epoch, or its runs of sentences, and which of them share a row."""
 
     plan: EpochPlan | SentencePlan
     packing: Packing | None  # None: each pair has a row of its own
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.plan if self.packing is None else self.packing)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -160,7 +160,7 @@ class Epochs:
         )
 
     def _lengths(self, plan: EpochPlan | SentencePlan) -> np.ndarray:
-        """Tokens of each row of one pair or stretch, special ones included: int64 [N]."""
+        """Tokens of each pair or run of sentences, special ones included: int64 [N]."""
         sentences, length = self._split.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
             return np.minimum(sum(plan.tokens(sentences)) + self._template.of_pair, length)

@@ -74,7 +74,7 @@ BERT = Template()
 class Text(NamedTuple):
     """The text in rows: where it stands, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
 
-    places: np.ndarray
+    is_text: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
 

@@ -1,4 +1,4 @@
-"""Which pairs share a row, and rows made of them: less padding, and each pair as it would be in a row of its own."""
+"""Packing: which sequences share a row, and the arrays of such rows. A sequence is a pair or running text."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Per = Literal["token", "prediction", "sequence"]
 class BatchKey:
     """An array of a batch, `dtype` [rows, width], and how it is packed."""
 
-    per: Per  # what a column is about
-    width: int  # columns: tokens of a row, predictions or sequences that a row has room for
+    per: Per  # what each entry of a row is about
+    width: int  # entries of a row: its tokens, or the predictions or sequences that it has room for
     dtype: type[np.generic]
     used: str = ""  # of predictions: the key whose values are above 0 in the slots that are used
-    is_place: bool = False  # it holds columns of the row, which move with their sequence
+    is_position: bool = False  # it holds positions in the row, which move with their sequence
     filler: int = 0  # in padding and unused slots
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The rows of an epoch: row n holds the pairs `order[offsets[n] : offsets[n + 1]]`, longest first."""
+    """The rows of an epoch: row n holds the sequences `order[offsets[n] : offsets[n + 1]]`, longest first."""
 
-    order: np.ndarray  # int32 [pairs], int64 where there are 2**31 pairs or more
+    order: np.ndarray  # int32 [sequences], int64 where there are 2**31 or more
     offsets: np.ndarray  # int64 [rows + 1]
 
     def __len__(self) -> int:
@@ -41,21 +41,20 @@ class Packing:
 
 
 def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
-    """Put pairs of these lengths, uint16[N], in rows of `capacity` tokens, at most `most` to a row; each in one row.
+    """Put sequences of these lengths, uint16 [N], in rows of `capacity` tokens, at most `most` in a row.
 
-    Rows are made by kind, not one by one: the longest length that is left, then again and again the longest that still
-    fits, for as many rows as there are pairs to fill (best fit, decreasing). Which pair of a length goes where is drawn
-    under `key`.
+    Best fit, decreasing: a row takes the longest length that is left, then repeatedly the longest that still fits. All
+    rows of the same lengths are made at once. Which of the sequences of a length goes where is drawn under `key`.
     """
     assert len(lengths) == 0 or lengths.max() <= capacity
     by_length = _shuffled_by_length(lengths, key)
     left = np.bincount(lengths, minlength=capacity + 1)
-    next_of = np.cumsum(left) - left  # per length, the first pair of `by_length` that has no row yet
+    next_of = np.cumsum(left) - left  # per length, the first sequence of `by_length` that has no row yet
     parts, sizes = [], []
     for kind, times in _kinds_of_rows(left, capacity, most):
         columns = np.empty((times, len(kind)), by_length.dtype)
-        for place, length in enumerate(kind):
-            columns[:, place] = by_length[next_of[length] : next_of[length] + times]
+        for column, length in enumerate(kind):
+            columns[:, column] = by_length[next_of[length] : next_of[length] + times]
             next_of[length] += times
         parts.append(columns.ravel())
         sizes.append(np.full(times, len(kind), np.int64))
@@ -64,14 +63,14 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
 
 
 def _shuffled_by_length(lengths: np.ndarray, key: int) -> np.ndarray:
-    """The numbers of the pairs in order of their lengths, in random order where those are equal."""
+    """The numbers of the sequences by ascending length, in random order where lengths are equal."""
     draws = hash64(key, np.arange(len(lengths))) & _MIXED
     draws |= lengths.astype(np.uint64) << 40
     return np.argsort(draws).astype(np.int32 if len(lengths) < 2**31 else np.int64)
 
 
 def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[list[int], int]]:
-    """(lengths in a row, how many such rows) until no pair is left; `counts[n]` pairs have length n."""
+    """(lengths in a row, number of such rows) until no sequence is left; `counts[n]` of them have length n."""
     left = counts.tolist()
     left[0] = 0
     kinds = []
@@ -113,21 +112,22 @@ def pack_rows(
 
     @cache
     def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
-        """Which cells of the single rows are kept, bool [N, n], and the cells of the packed table that they go to."""
+        """The cells of the single rows that are kept, bool [N, n], and where they go in the flattened packed table."""
         if per == "token":
             kept, begin = is_inside, row * width + first
             return kept, (begin[:, None] + np.arange(kept.shape[1]))[kept]
         if per == "prediction":
             kept = single[used] > 0
             begin = row * width + before_in_row(row, kept.sum(axis=1))
+            assert np.bincount(row, kept.sum(axis=1)).max() <= width, f"a row has more than {width} predictions"
             return kept, (begin[:, None] + np.cumsum(kept, axis=1) - 1)[kept]
         return np.ones((len(row), 1), bool), row * width + slot
 
     packed = {}
     for name, key in keys.items():
-        kept, place = cells(key.per, key.width, key.used)
-        values = single[name] + shift if key.is_place else single[name]
+        kept, target = cells(key.per, key.width, key.used)
+        values = single[name] + shift if key.is_position else single[name]
         table = np.full((rows, key.width), key.filler, key.dtype)
-        table.ravel()[place] = values[kept]
+        table.ravel()[target] = values[kept]
         packed[name] = table
     return packed

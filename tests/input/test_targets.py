@@ -153,8 +153,9 @@ def test_a_batch_holds_what_its_objectives_ask_for(objectives: tuple[str, ...], 
 @pytest.mark.parametrize(
     ("objectives", "message"),
     [
-        ((), r"training\.objectives=\(\): choose from mlm, nsp, sop"),
-        (("mlm", "nps"), r"training\.objectives=\('mlm', 'nps'\): choose from mlm, nsp, sop"),
+        ((), r"training\.objectives=\(\): choose one or more of mlm, nsp, sop, each once"),
+        (("mlm", "nps"), r"training\.objectives=\('mlm', 'nps'\): choose one or more of mlm, nsp, sop, each once"),
+        (("mlm", "mlm"), r"choose one or more of mlm, nsp, sop, each once"),
         (("mlm", "nsp", "sop"), r"nsp and sop want pairs of different kinds; leave one of them out"),
     ],
 )
@@ -183,7 +184,7 @@ MADE_UP = '''
             return {
                 "made_up_lengths": BatchKey("sequence", data.pair_slots, np.float32),
                 "made_up_even": BatchKey("token", data.sequence_length, np.int32, filler=-1),
-                "made_up_places": BatchKey("prediction", slots, np.int32, "made_up_weights", is_place=True),
+                "made_up_places": BatchKey("prediction", slots, np.int32, "made_up_weights", is_position=True),
                 "made_up_weights": BatchKey("prediction", slots, np.float32, "made_up_weights"),
             }
 

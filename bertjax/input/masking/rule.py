@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,18 @@ from bertjax.input.masking.units import UNITS, Unit
 from bertjax.input.randomness import fold_in
 
 T = TypeVar("T")
+
+# Fields of DataConfig that say how tokens are hidden, beside the shares and `max_predictions`.
+MASKING_OPTIONS = (
+    "masking",
+    "ngram_shares",
+    "span_p",
+    "span_max",
+    "mask_count",
+    "mask_special",
+    "replace_by",
+    "random_ids",
+)
 
 
 @dataclass(frozen=True)
@@ -65,14 +77,12 @@ def check_masking(data: DataConfig) -> None:
     count = member(COUNTS, "mask_count", data.mask_count)
     member(REPLACED_BY, "replace_by", data.replace_by)
     member(RANDOM_IDS, "random_ids", data.random_ids)
-    usual = {field.name: field.default for field in fields(DataConfig)}
-    for name, other in UNITS.items():
-        for key in set(other.options) - set(entry.options):
-            if (given := getattr(data, key)) != usual[key]:
-                raise ValueError(
-                    f"data.{key}={given} with data.masking={data.masking!r} has no effect; set data.masking={name!r}, "
-                    f"or leave it at {usual[key]}"
-                )
+    others = {key: name for name, other in UNITS.items() for key in other.options if key not in entry.options}
+    for key in changed_options(data, others):
+        raise ValueError(
+            f"data.{key}={getattr(data, key)} with data.masking={data.masking!r} has no effect; leave it at its "
+            f"default, or set data.masking={others[key]!r}"
+        )
     least = count.least_limit(data.sequence_length, data.mask_probability)
     if data.max_predictions < least:
         raise ValueError(
@@ -80,6 +90,12 @@ def check_masking(data: DataConfig) -> None:
             f"{data.sequence_length} tokens of which {data.mask_probability:.0%} are hidden may need {least}; "
             "raise it to that"
         )
+
+
+def changed_options(data: DataConfig, keys: Iterable[str] = MASKING_OPTIONS) -> list[str]:
+    """Those of the keys whose values are not the defaults."""
+    usual = DataConfig()
+    return [key for key in keys if getattr(data, key) != getattr(usual, key)]
 
 
 def member(registry: Mapping[str, T], key: str, name: str) -> T:

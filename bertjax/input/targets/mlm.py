@@ -6,7 +6,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.rule import MaskRule, check_masking, mask_tokens, most_predictions
+from bertjax.input.masking.rule import MaskRule, changed_options, check_masking, mask_tokens, most_predictions
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.target import Make, Sequences
 
@@ -33,10 +33,10 @@ class HiddenTokens:
                 candidates, special = rows.encoder["sequence_ids"] > 0, 0
                 if continues is not None:
                     of_row = np.zeros(candidates.shape, bool)  # special tokens continue no unit
-                    of_row[text.places] = continues
+                    of_row[text.is_text] = continues
                     continues = of_row[candidates]
             else:
-                candidates = text.places
+                candidates = text.is_text
                 special = rows.encoder["sequence_ids"].sum(axis=1) - candidates.sum(axis=1)
             masked, predictions = mask_tokens(ids, candidates, rows.keys, rule, special, continues)
             return {"input_ids": masked, **predictions}
@@ -51,6 +51,11 @@ class NextTokens:
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
+        for key in changed_options(data):
+            raise ValueError(
+                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect: nothing is hidden; "
+                "leave it at its default"
+            )
         return prediction_keys(data.sequence_length - 1)
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
@@ -79,7 +84,7 @@ def prediction_keys(slots: int) -> dict[str, BatchKey]:
     """Tokens to predict: where, which, and 1 in the slots that are used."""
     used = "mlm_weights"
     return {
-        "mlm_positions": BatchKey("prediction", slots, np.int32, used, is_place=True),
+        "mlm_positions": BatchKey("prediction", slots, np.int32, used, is_position=True),
         "mlm_labels": BatchKey("prediction", slots, np.int32, used),
         "mlm_weights": BatchKey("prediction", slots, np.float32, used),
     }

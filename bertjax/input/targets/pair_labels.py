@@ -22,7 +22,7 @@ class PairLabels:
         """As `Target` has it."""
         slots = data.pair_slots
         return {
-            "cls_positions": BatchKey("sequence", slots, np.int32, is_place=True),
+            "cls_positions": BatchKey("sequence", slots, np.int32, is_position=True),
             "pair_labels": BatchKey("sequence", slots, np.int32),
             "pair_weights": BatchKey("sequence", slots, np.float32),
         }

@@ -16,10 +16,15 @@ OF_BERT = ("mlm", "nsp")
 
 
 def choose(objectives: Sequence[str]) -> dict[str, Target]:
-    """Their NumPy halves by name. Raises ValueError for an unknown name, none at all, or two that are about pairs."""
+    """Their NumPy halves by name.
+
+    Raises ValueError for an unknown name, none at all, the same twice, or two that want pairs made differently.
+    """
     unknown = [name for name in objectives if name not in TARGETS]
-    if unknown or not objectives:
-        raise ValueError(f"training.objectives={tuple(objectives)}: choose from {', '.join(TARGETS)}")
+    if unknown or not objectives or len(set(objectives)) < len(objectives):
+        raise ValueError(
+            f"training.objectives={tuple(objectives)}: choose one or more of {', '.join(TARGETS)}, each once"
+        )
     chosen = {name: TARGETS[name] for name in objectives}
     of_pairs = [name for name, target in chosen.items() if target.pairing]
     if len(of_pairs) > 1:

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
+from bertjax.input.masking.rule import MASKING_OPTIONS
 from bertjax.input.tfrecords.batches import RecordBatches, RecordView, require_recorded
 from bertjax.input.tfrecords.files import scan
 from bertjax.input.tfrecords.index import RecordFile, indexed
@@ -40,14 +41,7 @@ _DRAWN_ALREADY = (
     "keep_share",
     "random_share",
     "short_sequence_probability",
-    "masking",
-    "ngram_shares",
-    "span_p",
-    "span_max",
-    "mask_count",
-    "mask_special",
-    "replace_by",
-    "random_ids",
+    *MASKING_OPTIONS,
 )
 
 
