@@ -74,8 +74,8 @@ class PairBatches:
     """The rows of a run over one split, with what its objectives ask of them.
 
     Row n of a run has place n mod R in epoch n // R, where R = `rows_per_epoch` is the number of rows of the first
-    epoch's plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and masks
-    that it would have alone. Safe to use from many threads.
+    epoch's plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and
+    masks that it would have alone. Safe to use from many threads.
 
     `plans` is a folder for plans that take long to build, as `Epochs` has it; `template` says where special tokens
     stand. Raises ValueError as `Epochs` and `batch_keys` do, and for what the vocabulary or the split cannot serve.

@@ -53,8 +53,8 @@ class NextTokens:
         """As `Target` has it."""
         for key in changed_options(data):
             raise ValueError(
-                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect: nothing is hidden; "
-                "leave it at its default"
+                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, for nothing is "
+                "hidden; leave it at its default"
             )
         return prediction_keys(data.sequence_length - 1)
 
