@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -70,11 +70,13 @@ class WholeWords:
     ) -> np.ndarray:
         """As `Unit` has it."""
         words = Words.of(candidates, continues)
-        row = np.repeat(np.arange(len(counts)), words.counts)
-        column = np.arange(len(row)) - words.first[row]
-        table = np.zeros((len(counts), int(words.counts.max(initial=0))), np.int64)
-        table[row, column] = words.sizes
-        is_chosen = _fill_greedily(table, counts, keys)[row, column]
+        is_chosen = np.zeros(len(words.sizes), bool)
+        left = counts.copy()
+        for rows, number in _in_random_order(words.counts, keys, left):
+            word = words.first[rows] + number
+            fits = words.sizes[word] <= left[rows]
+            is_chosen[word[fits]] = True
+            left[rows] -= words.sizes[word] * fits
         return words.positions(np.repeat(is_chosen, words.sizes), slots)
 
 
@@ -96,27 +98,21 @@ class NGrams:
     ) -> np.ndarray:
         """As `Unit` has it."""
         words = Words.of(candidates, continues)
-        order = _shuffled(words.counts, keys)
         length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
         edges = np.cumsum(self.shares)
         is_chosen = np.zeros(len(words.sizes) + len(self.shares), bool)  # so that no n-gram reaches over the end
         left = counts.copy()
-        active = np.flatnonzero(left)
-        for column in range(order.shape[1]):
-            active = active[(left[active] > 0) & (column < words.counts[active])]
-            if not len(active):
-                break
-            word = order[active, column]
-            fitting = np.minimum(words.counts[active] - word, len(self.shares))
-            drawn = uniform(hash64(length_keys[active], word)) * edges[fitting - 1]
+        for rows, number in _in_random_order(words.counts, keys, left):
+            fitting = np.minimum(words.counts[rows] - number, len(self.shares))
+            drawn = uniform(hash64(length_keys[rows], number)) * edges[fitting - 1]
             wanted = np.minimum(1 + np.count_nonzero(drawn[:, None] >= edges, axis=1), fitting)
-            members = words.first[active][:, None] + word[:, None] + steps
+            members = (words.first[rows] + number)[:, None] + steps
             ends = words.starts[np.minimum(members + 1, len(words.sizes))]
-            tokens = ends - words.starts[members[:, 0]][:, None]
-            is_member = (steps < wanted[:, None]) & (tokens <= left[active][:, None])
+            tokens = ends - words.starts[members[:, :1]]
+            is_member = (steps < wanted[:, None]) & (tokens <= left[rows][:, None])
             is_member &= ~(is_member & is_chosen[members]).any(axis=1, keepdims=True)
             is_chosen[members[is_member]] = True
-            left[active] -= np.max(tokens, axis=1, where=is_member, initial=0)
+            left[rows] -= np.max(tokens, axis=1, where=is_member, initial=0)
         return words.positions(np.repeat(is_chosen[: len(words.sizes)], words.sizes), slots)
 
 
@@ -139,20 +135,15 @@ class Spans:
     ) -> np.ndarray:
         """As `Unit` has it."""
         words = Words.of(candidates, continues)
-        order = _shuffled(words.available, keys)
         edges = np.cumsum(self.p * (1 - self.p) ** np.arange(self.longest))
         length_keys = fold_in(keys, "length")
         is_chosen = np.zeros(len(words.cells), bool)
         left = counts.copy()
-        active = np.flatnonzero(left)
-        for column in range(order.shape[1]):
-            active = active[left[active] > 0]
-            if not len(active):
-                break
-            token = words.first_candidate[active] + order[active, column]
-            rows = active[~is_chosen[token]]
-            word = words.of_candidate[token[~is_chosen[token]]]
-            drawn = uniform(hash64(length_keys[rows], np.full(len(rows), column))) * edges[-1]
+        for rows, number in _in_random_order(words.available, keys, left):
+            is_free = ~is_chosen[words.first_candidate[rows] + number]
+            rows, number = rows[is_free], number[is_free]
+            word = words.of_candidate[words.first_candidate[rows] + number]
+            drawn = uniform(hash64(length_keys[rows], number)) * edges[-1]
             wanted = np.minimum(1 + np.searchsorted(edges, drawn, side="right"), self.longest)
             begin = words.starts[word]
             end = words.starts[np.minimum(word + wanted, words.first[rows] + words.counts[rows])]
@@ -164,6 +155,21 @@ class Spans:
         return words.positions(is_chosen, slots)
 
 
+def _in_random_order(counts: np.ndarray, keys: np.ndarray, left: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of rows with so many things each, int64 [B], one thing after another: (rows, number of the thing in each).
+
+    A row takes part as long as its `left`, int64 [B], which the caller lowers, is above 0 and it has more things.
+    """
+    column = np.arange(int(counts.max(initial=0)))
+    order = np.sort(shuffle_key(column < counts[:, None], keys), axis=1) & _POSITION_MASK
+    rows = np.flatnonzero(left)
+    for number in column.tolist():
+        rows = rows[(left[rows] > 0) & (number < counts[rows])]
+        if not len(rows):
+            return
+        yield rows, order[rows, number].astype(np.int64)
+
+
 def shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """uint64 [B, n]: sorting a row shuffles its columns, those with `is_drawn` false last; low bits hold the column."""
     column = np.arange(is_drawn.shape[1], dtype=np.uint64)
@@ -173,32 +179,6 @@ def shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
     order |= column
     np.copyto(order, _LAST, where=~is_drawn)
     return order
-
-
-def _shuffled(counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The numbers below each row's count in random order, int64 [B, largest count]; what follows them means nothing."""
-    column = np.arange(int(counts.max(initial=0)))
-    order = np.sort(shuffle_key(column < counts[:, None], keys), axis=1)
-    return (order & _POSITION_MASK).astype(np.int64)
-
-
-def _fill_greedily(sizes: np.ndarray, room: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Which of each row's words fit in its room, tried in random order: bool [B, n] from int64 [B, n] and int64 [B].
-
-    A row with fewer than n words has size 0 in its last columns.
-    """
-    shuffled = np.sort(shuffle_key(sizes > 0, keys), axis=1) & _POSITION_MASK
-    order = np.minimum(shuffled, max(sizes.shape[1] - 1, 0)).astype(np.int64)  # past a row's words, one of size 0
-    left = room.copy()
-    is_taken = np.zeros(sizes.shape[::-1], bool)
-    for taken, size in zip(is_taken, np.take_along_axis(sizes, order, axis=1).T, strict=True):
-        np.logical_and(size > 0, size <= left, out=taken)
-        left -= size * taken
-        if not left.any():
-            break
-    is_chosen = np.zeros(sizes.shape, bool)
-    np.put_along_axis(is_chosen, order, is_taken.T, axis=1)
-    return is_chosen
 
 
 def _ngrams(data: DataConfig) -> NGrams:
