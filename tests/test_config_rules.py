@@ -67,13 +67,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.sources": ("docs",), "data.weights": (1.0,), "data.temperature": 0.5},
         "data.temperature=0.5 with data.weights=(1.0,): give one of them",
     ),
-    "words for a segmenter": ({"data.segmenter": "jieba"}, "without data.whole_word_masking has no effect"),
+    "words for a segmenter": ({"data.segmenter": "jieba"}, "with data.masking='tokens' has no effect"),
     "unknown characters are WordPiece's": (
         {"data.unknown": "characters", "data.tokenizer": "unigram"},
         "data.unknown='characters' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'words'",
     ),
     "a segmenter is WordPiece's": (
-        {"data.segmenter": "jieba", "data.whole_word_masking": True, "data.tokenizer": "unigram"},
+        {"data.segmenter": "jieba", "data.masking": "words", "data.tokenizer": "unigram"},
         "data.segmenter='jieba' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'none'",
     ),
     "pairs for a pair objective": ({"data.rows": "full_sentences"}, "such rows have no second segment; leave nsp out"),

@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
+from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.bert import Params
@@ -129,7 +130,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
             stage_step(config, stage, blueprint, optimizer),
             content.train(data, stage.seed),
             HeldOutText(eval_step, chosen, tuple(sets), baselines),
-            train_flops_per_token(config.model, data.sequence_length, data.expected_predictions),
+            train_flops_per_token(config.model, data.sequence_length, expected_predictions(data)),
         )
 
     return Job(
