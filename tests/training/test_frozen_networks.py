@@ -36,7 +36,7 @@ IMITATE = Objective("imitate", "mlm_weights", _sums, figures=("loss",))
 
 
 def losses(mesh_config: MeshConfig, student: ModelConfig, seed: int, accumulate: int = 1) -> tuple[list[float], float]:
-    """(three losses of training and one of evaluation, and the distance from the first state to the last, summed over all parameters)."""
+    """(three losses of training and one of evaluation, distance from the first state to the last over all parameters)."""
     devices = jax.devices()[: mesh_config.data * mesh_config.fsdp * mesh_config.tensor]
     mesh, optimizer = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER)
     with jax.set_mesh(mesh):
@@ -56,7 +56,8 @@ def losses(mesh_config: MeshConfig, student: ModelConfig, seed: int, accumulate:
             dropout_seed=None,
         )
         found = []
-        for batch in random_batches(3, rows=ROWS, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size):
+        shape = {"rows": ROWS, "length": LENGTH, "predictions": PREDICTIONS, "vocab_size": MODEL.vocab_size}
+        for batch in random_batches(3, **shape):
             state, metrics = step(state, to_global(mesh, batch), frozen)
             found.append(float(metrics["loss"]))
         evaluated = make_eval_step(blueprint, (IMITATE,), packed=lambda batch: False)
