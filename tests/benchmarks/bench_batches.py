@@ -24,7 +24,6 @@ from bertjax.input.made_up_text import MadeUpSplit, MadeUpVocabulary
 from bertjax.input.plan import build_plan
 from bertjax.text.store.format import TokenStore
 
-
 MASKINGS = {
     "tokens": {},
     "words": {"masking": "words"},

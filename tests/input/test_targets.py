@@ -18,6 +18,8 @@ from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.input.plan import build_plan
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Pairing
+from bertjax.input.training_data import open_training_data
+from bertjax.storage.progress import no_progress
 
 SPECIALS = Specials(vocab_size=10**6)
 DOCUMENTS = random_documents(200, seed=4, sentences=6, tokens=12)
@@ -166,6 +168,14 @@ def test_objectives_that_cannot_be_are_refused(objectives: tuple[str, ...], mess
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+def test_rows_that_cannot_be_are_refused_before_any_text_is_read() -> None:
+    data = DataConfig(sources=("text:nowhere/*",), masking="word")
+    with pytest.raises(ValueError, match=r"data\.masking='word' is unknown"):
+        open_training_data([replace(data, masking="tokens"), data], no_progress)
+    with pytest.raises(ValueError, match=r"training\.objectives=\('mml',\): choose"):
+        open_training_data([replace(data, masking="tokens")], no_progress, ("mml",))
 
 
 MADE_UP = '''
