@@ -112,11 +112,6 @@ def _beyond(model: ModelConfig) -> list[int]:
     return [layer for layer in model.features if not -depth - 1 <= layer <= depth]
 
 
-def _about_pairs(config: Config) -> str:
-    """The objectives that ask something of a sentence pair, by name; empty if there is none."""
-    return " and ".join(name for name in ("nsp", "sop") if name in config.training.objectives)
-
-
 RULES: dict[str, Rule] = {
     "heads divide the width": Rule(
         lambda c: c.model.hidden_size % c.model.num_attention_heads == 0,
@@ -142,13 +137,6 @@ RULES: dict[str, Rule] = {
     "rows hold two segments": Rule(
         lambda c: c.data.sequence_length >= 8,
         lambda c: f"data.sequence_length={c.data.sequence_length} is too short for two segments; use 8 or more",
-    ),
-    "pairs have two token types": Rule(
-        lambda c: c.data.rows != "pairs" or c.model.type_vocab_size != 1 or not _about_pairs(c),
-        lambda c: (
-            f"model.type_vocab_size={c.model.type_vocab_size} with training.objectives={c.training.objectives}: "
-            f"the segments of a pair need two token types; set it to 2, or leave {_about_pairs(c)} out"
-        ),
     ),
     "a weight for each source": Rule(
         lambda c: (
@@ -185,13 +173,6 @@ RULES: dict[str, Rule] = {
             "leave it at 'none'"
         ),
     ),
-    "pairs for a pair objective": Rule(
-        lambda c: c.data.rows == "pairs" or not _about_pairs(c),
-        lambda c: (
-            f"data.rows={c.data.rows!r} with training.objectives={c.training.objectives}: such rows have no second "
-            f"segment; leave {_about_pairs(c)} out"
-        ),
-    ),
     "a mixture has no next document": Rule(
         lambda c: c.data.rows != "full_sentences" or not c.data.is_mixture,
         lambda c: (
@@ -204,13 +185,6 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"data.predict={c.data.predict!r} with model.causal={c.model.causal}: a token must not see what it is to "
             "predict, and must see what it predicts from; use 'next' with a causal model, 'masked' with any other"
-        ),
-    ),
-    "a causal [CLS] sees nothing": Rule(
-        lambda c: not c.model.causal or not _about_pairs(c),
-        lambda c: (
-            f"training.objectives={c.training.objectives} with model.causal=True: [CLS] sees nothing but itself, and "
-            f"cannot tell whether B follows A; leave {_about_pairs(c)} out"
         ),
     ),
     "microbatches divide the batch": Rule(
