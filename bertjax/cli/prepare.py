@@ -15,7 +15,7 @@ from bertjax.text import beam
 from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.pool import Runner, processes
 from bertjax.text.prepare import prepare as prepare_store
-from bertjax.text.prepare import prepare_share
+from bertjax.text.prepare import prepare_share, reading_notes
 from bertjax.text.store.format import SPLITS, read_manifest, size_of
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
@@ -54,6 +54,8 @@ def prepare(arguments: argparse.Namespace, overrides: list[str]) -> int:
     manifest = read_manifest(path)
     for split in SPLITS:
         print(f"{split}: {size_of(manifest, split)}")
+    for note in reading_notes(manifest):
+        print(f"note: {note}")
     print(f"token store: {path}\nnext: bertjax pretrain {arguments.config}")
     return 0
 

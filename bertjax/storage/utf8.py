@@ -63,7 +63,8 @@ class ReadCounts:
     documents: int = 0
     characters: int = 0
     empty_documents: int = 0  # had no text and were left out
-    split_documents: int = 0  # longer than DOCUMENT_CAP, given out as several
+    split_documents: int = 0  # longer than DOCUMENT_CAP, read in parts and stored as one document
+    cut_paragraphs: int = 0  # longer than DOCUMENT_CAP, cut at a space
     cut_lines: int = 0  # lines too long to hold, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out

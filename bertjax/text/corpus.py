@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +19,7 @@ from bertjax.storage.atomic_directories import publish, scratch_for
 from bertjax.storage.files import write_durably
 from bertjax.storage.lines import COMPRESSED
 from bertjax.storage.remote import Place, is_remote, place_of, state_of
+from bertjax.text.documents import Document
 from bertjax.text.sources.registry import Source, SourceFile, digest, parse_source, require_text, source_files
 from bertjax.text.sources.wikipedia.multistream import is_multistream
 
@@ -122,6 +123,15 @@ class Corpus:
 def fingerprint(values: Any) -> str:
     """SHA-256 (hex) of JSON values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def with_draws(documents: Iterable[Document]) -> Iterator[tuple[Document, tuple[float, float]]]:
+    """Each document or part of one with its document's `draws`, which go by the first part: parts stay together."""
+    drawn = (0.0, 0.0)
+    for document in documents:
+        if not document.is_continuation:
+            drawn = draws(document.text)
+        yield document, drawn
 
 
 def draws(text: str) -> tuple[float, float]:

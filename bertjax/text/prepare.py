@@ -19,6 +19,7 @@ from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
+from bertjax.text.documents import notes_of
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
@@ -112,6 +113,14 @@ def summary(store: TokenStore) -> str:
     )
 
 
+def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
+    """What reading a store's text split, cut, replaced or left out, a line for each to print."""
+    counts = ReadCounts()
+    for of_source in manifest["provenance"].get("reading", []):
+        counts.add(ReadCounts(**of_source))
+    return notes_of(counts)
+
+
 def _make_store(
     target: Place, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
@@ -174,7 +183,8 @@ def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out:
     if min(train, evaluation) < LEAST_DOCUMENTS:
         raise ValueError(
             f"data.held_out={held_out} leaves {evaluation} of {train + evaluation} documents for evaluation and "
-            f"{train} for training; each needs {LEAST_DOCUMENTS}: give another share, or more documents"
+            f"{train} for training; each needs {LEAST_DOCUMENTS}: give another share, or more documents "
+            "(a document is in one split as a whole)"
         )
 
 

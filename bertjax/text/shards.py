@@ -18,7 +18,7 @@ from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import Place, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.corpus import Unit, draws
+from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.store.format import SPLITS
@@ -73,9 +73,10 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
             unfinished.callback(writer.discard)
         for batch in _batches(unit, reading):
             ids = _write_batch(batch, writers, tokenizer, job)
-            text_bytes += sum(len(document.text.encode()) for document in batch)
+            text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-        shards = {split: writer.finish() if writer.documents else None for split, writer in writers.items()}
+        finished = {split: writer.finish() for split, writer in writers.items()}
+        shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
         record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
@@ -134,12 +135,16 @@ def _tokenizer(vocab: Place, rules: TextRules) -> Tokenizer:
     return load_vocabulary(vocab, rules)
 
 
-def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
-    held: list[Document] = []
+_Drawn = tuple[Document, tuple[float, float]]
+
+
+def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[_Drawn]]:
+    """The documents and parts of documents of a unit with their draws, about `_BATCH_CHARACTERS` at a time."""
+    held: list[_Drawn] = []
     size = 0
     for file in unit.files:
-        for document in read_documents(file, reading):
-            held.append(document)
+        for document, drawn in with_draws(read_documents(file, reading)):
+            held.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
                 yield held
@@ -149,20 +154,20 @@ def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
 
 
 def _write_batch(
-    documents: list[Document], writers: dict[str, ShardWriter], tokenizer: Tokenizer, job: ShardJob
+    batch: list[_Drawn], writers: dict[str, ShardWriter], tokenizer: Tokenizer, job: ShardJob
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
-    sentences = [document.sentences() for document in documents]
+    sentences = [document.sentences() for document, _ in batch]
     ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job)
-    document_of = np.repeat(np.arange(len(documents)), [len(group) for group in sentences])
-    evaluated = np.array([draws(document.text)[0] < job.held_out for document in documents])
-    for split, chosen in (("train", ~evaluated), ("held_out", evaluated)):
-        # Neither a sentence without tokens nor a document without sentences goes into a store.
-        kept = chosen[document_of] & (lengths > 0)
-        per_document = np.bincount(document_of[kept], minlength=len(documents))
+    part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
+    continues = np.array([document.is_continuation for document, _ in batch])
+    held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
+    for split, chosen in (("train", ~held_out), ("held_out", held_out)):
+        kept = chosen[part_of] & (lengths > 0)  # no sentence without tokens goes into a store
+        per_part = np.bincount(part_of[kept], minlength=len(batch))
         tokens = np.repeat(kept, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
-        writers[split].add(ids[tokens], lengths[kept], per_document[per_document > 0], **chosen_planes)
+        writers[split].add(ids[tokens], lengths[kept], per_part, continues, **chosen_planes)
     return ids
 
 

@@ -17,7 +17,7 @@ from bertjax.storage.atomic_directories import alone_in, is_kept, nothing_left_o
 from bertjax.storage.files import write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
-from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
+from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.sources.registry import parse_source, read_documents, require_text
@@ -26,7 +26,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, train_tokenizer
 from bertjax.tokenization.word_counts import smoothed
 
-READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a change makes other stores
+READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
 
@@ -142,8 +142,7 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
 
     def texts() -> Iterator[str]:
         for file in unit.files:
-            for document in read_documents(file):
-                held, sampled = draws(document.text)
+            for document, (held, sampled) in with_draws(read_documents(file)):
                 if held >= data.held_out and sampled < share:
                     yield document.text
 
