@@ -160,14 +160,14 @@ def _write_batch(
     sentences = [document.sentences() for document, _ in batch]
     ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job)
     part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
-    continues = np.array([document.is_continuation for document, _ in batch])
+    is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
     for split, chosen in (("train", ~held_out), ("held_out", held_out)):
         kept = chosen[part_of] & (lengths > 0)  # no sentence without tokens goes into a store
         per_part = np.bincount(part_of[kept], minlength=len(batch))
         tokens = np.repeat(kept, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
-        writers[split].add(ids[tokens], lengths[kept], per_part, continues, **chosen_planes)
+        writers[split].add(ids[tokens], lengths[kept], per_part, is_continuation, **chosen_planes)
     return ids
 
 

@@ -46,24 +46,24 @@ class ShardWriter:
         ids: np.ndarray,
         sentence_lengths: np.ndarray,
         part_lengths: np.ndarray,
-        continues: np.ndarray,
+        is_continuation: np.ndarray,
         **planes: np.ndarray,
     ) -> None:
         """Append documents, whole or in parts.
 
         ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens, none 0; part_lengths: [parts] in
-        sentences; continues: bool [parts], whether a part goes on with the document of the part before it, which may
-        be of an earlier call; each level sums to the one below. A document of no sentences is left out. Each plane:
+        sentences; is_continuation: bool [parts], whether a part goes on with the document of the part before it, which
+        may be of an earlier call; each level sums to the one below. A document of no sentences is left out. Each plane:
         [tokens].
         """
         assert sentence_lengths.sum() == len(ids) and part_lengths.sum() == len(sentence_lengths)
-        assert (sentence_lengths > 0).all() and len(continues) == len(part_lengths)
+        assert (sentence_lengths > 0).all() and len(is_continuation) == len(part_lengths)
         assert planes.keys() == set(self._planes) and all(len(plane) == len(ids) for plane in planes.values())
         for name, plane in planes.items():
             self._files[name].write(plane.astype(PLANES[name]))
         self._files["tokens"].write(ids.astype(self._dtype))
         self._files["sentences"].write((self._tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
-        self._add_documents(part_lengths, continues)
+        self._add_documents(part_lengths, is_continuation)
         self._sentences += len(sentence_lengths)
         self._tokens += len(ids)
 
@@ -78,9 +78,9 @@ class ShardWriter:
             "files": {part: file.finish() for part, file in self._files.items()},
         }
 
-    def _add_documents(self, part_lengths: np.ndarray, continues: np.ndarray) -> None:
+    def _add_documents(self, part_lengths: np.ndarray, is_continuation: np.ndarray) -> None:
         """Write the ends of all documents but the last, which may go on."""
-        document_of = np.cumsum(~continues)  # 0 is the document that has not ended yet
+        document_of = np.cumsum(~is_continuation)  # 0 is the document that has not ended yet
         lengths = np.bincount(document_of, weights=part_lengths, minlength=1).astype(np.int64)
         lengths[0] += self._unended
         ends = self._sentences - self._unended + np.cumsum(lengths)

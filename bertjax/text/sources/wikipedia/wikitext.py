@@ -26,7 +26,7 @@ _QUOTES = re.compile("'{2,}")
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _LEFT_OPEN = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+")
 _VARIANT = re.compile(r"-\{([^{}]*+)\}-")
-_ANY_VARIANT = re.compile(r"-\{((?:(?!-\{|\}-).)*+)\}-", re.DOTALL)
+_ANY_VARIANT = re.compile(r"-\{([^-}]*+(?:(?:-(?!\{)|\}(?!-))[^-}]*+)*)\}-")
 _VARIANT_CODE = re.compile(
     r"(?:^|[;；])\s{0,9}(?:zh|sr|kk|ku|iu|uz|shi|crh|gan|tg|ban|[a-z]{2,3}-[a-z-]{2,9})\s{0,9}[:：]"
 )
