@@ -17,6 +17,7 @@ from bertjax.storage.utf8 import ReadCounts, Utf8
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
+RECORD_CAP = 32 << 20  # bytes of a line, or of a row of another format, that is a record and cannot be cut
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BOMB_BYTES = 128 << 20  # of text; a file that gives more than this, and more than BOMB_RATIO times its own bytes,
 BOMB_RATIO = 250  # was made to fill memory or time: text compresses by 3 to 10, the most repetitive logs by 100

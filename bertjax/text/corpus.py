@@ -8,26 +8,22 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import publish, scratch_for
 from bertjax.storage.files import write_durably
-from bertjax.storage.lines import COMPRESSED
 from bertjax.storage.remote import Place, is_remote, place_of, state_of
 from bertjax.text.documents import Document
-from bertjax.text.sources.registry import Source, SourceFile, digest, parse_source, require_text, source_files
-from bertjax.text.sources.wikipedia.multistream import is_multistream
+from bertjax.text.sources.registry import digest, parse_source, require_text, source_files, split_file, text_bytes
+from bertjax.text.sources.source import Source, SourceFile
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
 
-_COMPRESSED = (*COMPRESSED, ".parquet")
-_COMPRESSION = 4
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
 _SETTLED_SECONDS = 2.0
@@ -90,16 +86,16 @@ class Corpus:
     def units(self) -> list[Unit]:
         """The files in groups of about equal amounts of text: the same groups however many processes there are.
 
-        A large multistream dump is cut into spans of its bytes, of which each is a unit.
+        A large file that can be split is split into spans of its bytes, of which each is a unit.
         """
         target = max(UNIT_BYTES, self.text_bytes // MAX_UNITS)
         units: list[Unit] = []
         for place, group in enumerate(self.files):
             held, held_weight = [], 0
-            parts = [part for file in group for part in _parts(file, target)]
+            parts = [part for file in group for part in split_file(file, text_bytes(file) // target)]
             for part in parts:
                 held.append(part)
-                held_weight += _weight(part)
+                held_weight += text_bytes(part)
                 if held_weight >= target or part.span or part is parts[-1]:
                     units.append(Unit(len(units), place, tuple(held), sum(f.size for f in held)))
                     held, held_weight = [], 0
@@ -108,7 +104,7 @@ class Corpus:
     @property
     def text_bytes(self) -> int:
         """About how many bytes of text there are, by the files' sizes."""
-        return sum(_weight(file) for group in self.files for file in group)
+        return sum(text_bytes(file) for group in self.files for file in group)
 
     def require_unchanged(self) -> None:
         """Raise ValueError naming the first file that has changed since it was digested."""
@@ -142,19 +138,6 @@ def draws(text: str) -> tuple[float, float]:
     words = " ".join(text.split()).encode()
     hashed = hashlib.blake2b(words, digest_size=16).digest()
     return int.from_bytes(hashed[:8]) / 2**64, int.from_bytes(hashed[8:]) / 2**64
-
-
-def _parts(file: SourceFile, target: int) -> list[SourceFile]:
-    """A file, or the spans of a multistream dump of at least two times `target` bytes of text."""
-    count = _weight(file) // target
-    if count < 2 or file.kind != "wikipedia" or not file.path.endswith(".bz2") or not is_multistream(file.path):
-        return [file]
-    edges = [file.size * number // count for number in range(count + 1)]
-    return [replace(file, span=span) for span in pairwise(edges)]
-
-
-def _weight(file: SourceFile) -> int:
-    return file.size * (_COMPRESSION if file.path.endswith(_COMPRESSED) else 1)
 
 
 def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, int], ...]:

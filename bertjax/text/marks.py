@@ -7,7 +7,8 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import KINDS, read_documents
+from bertjax.text.sources.source import SourceFile
 
 NOTICEABLE_SHARE = 0.001  # of the characters
 
@@ -29,7 +30,7 @@ def lost_marks(text: str) -> Counter[str]:
 
 def warn_of_lost_marks(files: Sequence[SourceFile]) -> None:
     """Warn (UserWarning) if stripping accents would delete meaning from the text; looks at a sample of the files."""
-    files = [file for file in files if file.kind != "docs"]  # those are English
+    files = [file for file in files if not KINDS[file.kind].is_english]
     chosen = files[:: -(-len(files) // _SAMPLED_FILES) or 1]
     lost: Counter[str] = Counter()
     characters = 0

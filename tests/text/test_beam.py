@@ -17,7 +17,7 @@ from bertjax.text import beam, shards
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.prepare import prepare, prepare_share
-from bertjax.text.sources.registry import SourceFile
+from bertjax.text.sources.source import SourceFile
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 

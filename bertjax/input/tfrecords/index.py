@@ -26,7 +26,7 @@ from bertjax.storage.lines import COMPRESSED, read_chunks
 from bertjax.storage.progress import Progress
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.pool import run_units
-from bertjax.text.sources.registry import SourceFile
+from bertjax.text.sources.source import SourceFile
 
 INDEX_VERSION = 1  # of what an index holds and how records are drawn; a change makes other ones
 _INDEX, _UNPACKED = "index.npz", "unpacked.tfrecord"
