@@ -25,7 +25,7 @@ from bertjax.text.trained_vocabulary import (
     require_vocabulary,
 )
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.word_counts import smoothed
+from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import WordPiece
 
 EXTENDER_VERSION = 2  # of choosing words; a change makes other vocabularies

@@ -23,8 +23,7 @@ from bertjax.text.pool import Runner, processes
 from bertjax.text.sources.registry import parse_source, read_documents, require_text
 from bertjax.tokenization.loading import files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.training import TRAINER_VERSION, count_for, train_tokenizer
-from bertjax.tokenization.word_counts import smoothed
+from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
 
 READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents

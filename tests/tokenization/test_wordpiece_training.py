@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.word_counts import smoothed
+from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.tokenization.wordpiece_training import count_words, train_wordpiece
 
