@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -86,8 +85,7 @@ class TaskModel:
         outputs = max(1, model.config.model.num_labels)
         self._labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
-        network = replace(model.config.model, dtype="float32", attention="auto")
-        blueprint = draw_blueprint(network, optax.identity(), self._mesh)
+        blueprint = draw_blueprint(model.config.model, optax.identity(), self._mesh)
         self._params = jax.device_put(model.params, blueprint.shardings.params)
         self._objective = objective_of(self._kind, self._task.temperature)
         self._step = make_predict_step(blueprint, (self._objective,), OUTPUTS[self._kind])

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bertjax.config import ModelConfig
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import MlmHead, NspHead, Pooler, gather_positions
@@ -21,10 +21,10 @@ Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses
 class Bert(nnx.Module):
     """Encoder, pooler, MLM head and NSP head."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
-        self.mlm_head = MlmHead(config, rngs=rngs)
+        self.mlm_head = MlmHead(config, execution, rngs=rngs)
         self.nsp_head = NspHead(config, rngs=rngs)
 
     def encode(
@@ -57,20 +57,22 @@ class Bert(nnx.Module):
 Network = Bert | TaskNetwork
 
 
-def _network(config: ModelConfig, rngs: nnx.Rngs) -> Network:
+def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) -> Network:
     """The network with the head that the config names."""
-    return (Bert if config.head == "pretraining" else TASK_NETWORKS[config.head])(config, rngs=rngs)
+    return (Bert if config.head == "pretraining" else TASK_NETWORKS[config.head])(config, execution, rngs=rngs)
 
 
-def abstract_bert(config: ModelConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+def abstract_bert(
+    config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
+) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim)."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, nnx.Rngs(0))))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
     return graphdef, nnx.to_pure_dict(state), logical_axes(state)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Fresh parameters. Pure: run it under jit with output shardings to have them born where they live."""
-    return nnx.to_pure_dict(nnx.state(_network(config, nnx.Rngs(key)), nnx.Param))
+    return nnx.to_pure_dict(nnx.state(_network(config, DEFAULT_EXECUTION, nnx.Rngs(key)), nnx.Param))
 
 
 def bind(graphdef: nnx.GraphDef, params: Params) -> Network:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Encoder
@@ -56,8 +56,8 @@ class TokenHead(TaskHead):
 class TaskNetwork(nnx.Module):
     """The encoder, for a head of whichever task."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, execution, rngs=rngs)
 
     def encode(
         self,
@@ -76,8 +76,8 @@ class TaskNetwork(nnx.Module):
 class SequenceNetwork(TaskNetwork):
     """A class or a number for a text or a pair (transformers' BertForSequenceClassification)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
 
@@ -91,8 +91,8 @@ class SequenceNetwork(TaskNetwork):
 class ChoiceNetwork(TaskNetwork):
     """One of several choices, which lie packed in one row (transformers' BertForMultipleChoice)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 1, rngs=rngs)
 
@@ -109,8 +109,8 @@ class TokenNetwork(TaskNetwork):
     With `features` the encoder stays as it is, and the vectors of those layers are read side by side.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.head = TokenHead(config, rngs=rngs)
         self.features = config.features
 
@@ -142,8 +142,8 @@ class TokenNetwork(TaskNetwork):
 class SpanNetwork(TaskNetwork):
     """Where an answer starts and ends (transformers' BertForQuestionAnswering); there is no dropout before its head."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 2, rngs=rngs)
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
@@ -154,8 +154,8 @@ class SpanNetwork(TaskNetwork):
 class VectorNetwork(TaskNetwork):
     """A vector of length 1 for a text, the mean of its tokens'. The pooler is kept, untrained, for who exports it."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:

@@ -26,6 +26,7 @@ from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import Desk
 from bertjax.training import checkpoint
 from bertjax.training.best import Best, Patience
+from bertjax.training.digest import compile_ahead
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, brief
@@ -237,6 +238,8 @@ class Loop:
             step += 1
             if step == first + 1:
                 self.log(step, settle=True)
+                # Now, so that a signal finds it compiled; earlier it would compete with the compilation of the step.
+                compile_ahead(checkpoint.named_arrays(self.job.blueprint.state))
             self.progress.update()
             pause = due(training.eval_every) or due(training.checkpoint_every)
             # Log before evaluating and saving: their time belongs to no step's rate, and what a checkpoint vouches
@@ -281,7 +284,13 @@ class Loop:
             raise RuntimeError(
                 f"step {step}: the last {skipped} updates had a gradient that is not finite and were skipped "
                 f"(training.max_skipped_updates={limit}); the weights are those from before them. "
-                "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps, or set model.dtype to float32"
+                "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps, or set execution.dtype to float32"
+            )
+
+        if skipped:
+            self.progress.note(
+                f"WARNING: step {step:,}: the last {skipped} update(s) had a gradient that is not finite and were "
+                f"skipped; after {limit} in a row the run ends (training.max_skipped_updates)"
             )
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
@@ -350,7 +359,7 @@ def evaluate_params(
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # Who computed the attention when the run was trained may not be had here, and is no part of the model.
     # And it may have been trained on more devices than are here.
-    config = replace(config, model=replace(config.model, attention="auto"), mesh=MeshConfig())
+    config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
     told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)

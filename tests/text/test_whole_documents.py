@@ -2,11 +2,13 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from small_corpus import changed, generated_text
 
+from bertjax.__main__ import main
 from bertjax.input.plan import build_plan
 from bertjax.storage.progress import no_progress
 from bertjax.storage.utf8 import ReadCounts
@@ -80,11 +82,15 @@ def test_a_vocabulary_is_counted_on_whole_training_novels(novels):
     assert all(counted[name] == SENTENCES for name in trained_on)
 
 
-def test_what_was_split_is_told(novels):
-    notes = reading_notes(TokenStore.open(prepare(novels)).manifest)
-    assert notes == [
-        f"{NOVELS} documents of over {CAP:,} characters were read in parts; each is one document of the store"
-    ]
+def test_what_was_split_is_told(novels, capsys):
+    note = f"{NOVELS} documents of over {CAP:,} characters were read in parts; each is one document of the store"
+    assert reading_notes(TokenStore.open(prepare(novels)).manifest) == [note]
+    keys = {"sources": novels.sources[0], "root": novels.root, "vocab": novels.vocab, "held-out": 0.4, "workers": 1}
+    recipe = str(Path(__file__).parents[2] / "configs" / "bert_mini.py")
+    assert (
+        main(["prepare", recipe, *(word for key, value in keys.items() for word in (f"--data.{key}", str(value)))]) == 0
+    )
+    assert f"note: {note}\n" in capsys.readouterr().out
 
 
 def test_every_count_of_what_reading_changed_has_a_note():
