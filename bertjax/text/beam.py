@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
+from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import Place
 from bertjax.text.corpus import Unit
@@ -92,7 +92,7 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Place) -> No
 
 def _write(results: Place, name: str, content: Any) -> None:
     """Write a file by way of a name of its own: a runner may have two workers do the same unit."""
-    with scratch_for(results) as place:
+    with scratch_dir(results) as place:
         write_durably(Path(place) / name, json.dumps(content).encode())
         publish(Path(place) / name, results)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import publish, scratch_for
+from bertjax.storage.atomic_directories import publish, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import Place, is_remote, place_of, state_of
 from bertjax.text.documents import Document
@@ -179,7 +179,7 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cac
         root = cache_path.parent
         root.mkdir(parents=True, exist_ok=True)
         # In a folder of its own: several processes may do this at once, and the last of them is right.
-        with scratch_for(root, ".digests-") as scratch:
+        with scratch_dir(root, ".digests-") as scratch:
             made = Path(scratch) / cache_path.name
             write_durably(made, json.dumps(cache | fresh, indent=1).encode())
             publish(made, root)

@@ -14,7 +14,13 @@ from functools import partial
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in, beside_others_in, is_kept, nothing_left_of, require_inputs
+from bertjax.storage.atomic_directories import (
+    exclusive_lock,
+    is_complete,
+    removed_on_error,
+    require_inputs,
+    shared_lock,
+)
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.storage.utf8 import ReadCounts
@@ -45,8 +51,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
     """
     runner = runner or processes(data.workers)
     corpus, tokenizer, job, target = _plan_store(data, progress, runner)
-    with alone_in(place_of(data.root)):
-        if is_kept(target, "manifest.json"):
+    with exclusive_lock(place_of(data.root)):
+        if is_complete(target, "manifest.json"):
             # Opening a store of this machine also looks for its files.
             manifest = read_manifest(target) if is_remote(target) else TokenStore.open(target).manifest
             require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
@@ -68,8 +74,8 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
     runner = processes(data.workers)
     corpus, _, job, target = _plan_store(data, progress, runner)
-    with beside_others_in(place_of(data.root)):
-        if is_kept(target, "manifest.json"):
+    with shared_lock(place_of(data.root)):
+        if is_complete(target, "manifest.json"):
             return len(corpus.units), len(corpus.units)
         job.folder.mkdir(exist_ok=True)
         _fill({}, corpus.units[index::count], job, runner, progress)
@@ -125,7 +131,7 @@ def _make_store(
     target: Place, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
-    with nothing_left_of(job.folder, lambda: _bytes_needed(corpus, records)):
+    with removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
         job.folder.mkdir(exist_ok=True)
         _fill(records, corpus.units, job, runner, progress)
         corpus.require_unchanged()

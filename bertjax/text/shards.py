@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
+from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import Place, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
@@ -64,7 +64,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     reading = ReadCounts()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
-        scratch = Path(unfinished.enter_context(scratch_for(job.folder, f"{_name(unit)}-")))
+        scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
         writers = {
             split: ShardWriter(scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes)
             for split in SPLITS

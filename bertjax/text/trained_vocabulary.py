@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in, is_kept, nothing_left_of, require_inputs
+from bertjax.storage.atomic_directories import exclusive_lock, is_complete, removed_on_error, require_inputs
 from bertjax.storage.files import write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
@@ -63,8 +63,8 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, r
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
     folder = place_of(data.root) / f"vocab-{inputs[:12]}"
-    with alone_in(place_of(data.root)):
-        if is_kept(folder, "made.json"):
+    with exclusive_lock(place_of(data.root)):
+        if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, data, progress, runner)
@@ -127,7 +127,7 @@ def keep_vocabulary(folder: Place, inputs: str, tokenizer: Tokenizer, corpus: Co
         "sources": [str(source) for source in corpus.sources],
     }
     unfinished = folder if is_remote(folder) else folder.with_name(f"{folder.name}.partial")
-    with nothing_left_of(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
+    with removed_on_error(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in
+from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath, is_remote, open_bytes, remote_files
@@ -44,7 +44,7 @@ def local_copy(store: Place, cache_dir: str, progress: Progress = no_progress) -
         raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder of a local disk")
     manifest = read_manifest(store)
     target = Path(cache_dir) / f"{store.name}-{manifest['fingerprint'][:12]}"
-    with alone_in(Path(cache_dir)):
+    with exclusive_lock(Path(cache_dir)):
         if not target.exists():
             _copy(store, manifest, target, progress)
     return target
