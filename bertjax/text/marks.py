@@ -1,4 +1,4 @@
-"""Combining marks that `strip_accents` deletes although words depend on them: vowels in Hindi, hamza in Arabic."""
+"""Combining marks that `strip_accents` deletes although they carry meaning: vowels in Hindi, hamza in Arabic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTICEABLE_SHARE = 0.001  # of the characters
 
 _SAMPLED_FILES = 32
 _SAMPLED_CHARACTERS = 20_000  # of each file
-# In these scripts BERT's uncased models mean to read accented letters as plain ones; COMBINING marks are mostly theirs.
+# In these scripts BERT's uncased models strip accents on purpose; COMBINING marks mostly belong to them.
 _MEANT_TO_BE_STRIPPED = ("LATIN", "GREEK", "COMBINING", "VARIATION")
 _VIETNAMESE = range(0x1EA0, 0x1EFA)  # letters of the Latin script that no other language has
 

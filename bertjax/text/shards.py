@@ -1,4 +1,4 @@
-"""One unit of text into one shard of each split: the pure function that the processes of `prepare` run."""
+"""Turning a unit of text into one shard of each split: the pure function that the processes of `prepare` run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What is the same for every unit of a store."""
+    """What all units of a store have in common."""
 
     folder: Place  # for the shards; of a remote store the store itself
-    inputs: str  # fingerprint of everything the store is made from
+    inputs: str  # fingerprint of all inputs of the store
     vocab: Place
     rules: TextRules
     segmenter: Literal["none", "jieba"]
@@ -49,7 +49,7 @@ class ShardJob:
 
     @property
     def records(self) -> Place:
-        """The folder for the units' records."""
+        """The directory of the units' records."""
         return self.folder / "partial" if is_remote(self.folder) else self.folder
 
 
@@ -57,8 +57,8 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
     The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `text_bytes` and `unknown_tokens`. It is put beside the shards last, so that a unit with a
-    record is a finished one. Two processes may make one unit at a time, as those of a cluster do.
+    (the reader's counts), `text_bytes` and `unknown_tokens`. It is published after the shards, so that a unit with a
+    record is finished. Two processes may make the same unit at the same time, as happens on clusters.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
@@ -87,7 +87,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
 
 
 def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
-    """The records, by number, of the units that somebody has finished for the same inputs."""
+    """Number -> record of the units that are finished for the same inputs, by any process."""
     there = _sizes_in(job.folder)
     records = {}
     for unit in units:
@@ -101,7 +101,7 @@ def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str,
 
 
 def remove_records(job: ShardJob) -> None:
-    """Remove what a finished store has no use for: the units' records, and what processes that were killed left."""
+    """Remove the units' records, and the files of processes that were killed."""
     if job.records != job.folder:
         remove_tree(job.records)
         return
@@ -131,7 +131,7 @@ def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
 
 @lru_cache(maxsize=1)
 def _tokenizer(vocab: Place, rules: TextRules) -> Tokenizer:
-    """Loaded once in a process: it remembers the words it has seen."""
+    """Loaded once per process: it caches the words it has seen."""
     return load_vocabulary(vocab, rules)
 
 

@@ -1,4 +1,4 @@
-"""Writing a token store: shards as streams, then the manifest that makes a directory a store."""
+"""Writing a token store: its shards as streams, then its manifest."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ShardWriter:
         self._tokens += len(ids)
 
     def finish(self) -> dict[str, Any]:
-        """Put the files on the disk for good and return the shard's record for the manifest."""
+        """Sync the files to disk and return the shard's record for the manifest."""
         self._add_documents(np.zeros(1, np.int64), np.zeros(1, bool))
         return {
             "name": self._name,
@@ -146,9 +146,8 @@ def finish_store(
 ) -> None:
     """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
 
-    A remote folder is the target already, and a store once it has a manifest.
-    `shards` are the records of each split's shards in order, which have `planes`; `provenance` tells where the text
-    came from.
+    A remote folder is the target itself, and becomes a store with its manifest. `shards` are the records of each
+    split's shards in order, with these `planes`; `provenance` says where the text came from.
     """
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -188,7 +187,7 @@ def write_store(
     """
     path = Path(path)
     if path.exists():
-        raise ValueError(f"token store {path}: there is something already; choose another path or delete it")
+        raise ValueError(f"token store {path}: the path exists; choose another path or delete it")
     folder = path.with_name(f"{path.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
