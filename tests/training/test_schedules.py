@@ -72,5 +72,5 @@ def test_without_warm_up_it_begins_at_the_peak() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match=r"optimizer.schedule='step'.*linear, polynomial, cosine"):
+    with pytest.raises(ValueError, match=r"optimizer.schedule='step'.*linear, linear_after_warmup, polynomial, cosine"):
         make_schedule(OptimizerConfig(schedule="step"), 10)
