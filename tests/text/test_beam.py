@@ -167,11 +167,11 @@ def test_the_command(data, tmp_path, capsys):
     [
         (
             ["--runner", "beam", "--shard", "0/2"],
-            "--shard does its work by the processes of this machine; leave",
+            "--shard runs in processes of this machine; leave out --runner",
         ),
         (
             ["--", "--runner=FlinkRunner"],
-            "-- --runner=FlinkRunner: what stands behind -- is for Apache Beam; add",
+            "-- --runner=FlinkRunner: the words after -- are options of Apache Beam; add",
         ),
         (["--runner", "beam"], "Apache Beam is not installed; pip install 'bertjax[beam]'"),
     ],

@@ -1,14 +1,11 @@
 """A kind of source is one object and one line of the registry: a made-up one needs no other file to know of it."""
 
-import ast
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 from small_corpus import WORDS, changed
 
-import bertjax
 from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.sources.registry import KINDS, parse_source, source_files
@@ -97,18 +94,3 @@ def test_it_says_what_is_wrong_in_its_own_words(cards, data):
     write_cards(cards / "a.cards", ["fine", "not!!"])
     with pytest.raises(ValueError, match=r"a\.cards, card 1: it shouts"):
         prepare(changed(data, sources=("cards",)))
-
-
-def test_no_other_file_compares_the_name_of_a_kind():
-    """A `==`, `!=` or `in` with such a name is knowledge of a kind outside its own file."""
-    names = KINDS.keys() - {"text", "lines"}  # which are other words too
-    package = Path(bertjax.__file__).parent
-    found = [
-        f"{path.relative_to(package)}:{node.lineno}"
-        for path in sorted(package.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.Compare)
-        for part in ast.walk(node)
-        if isinstance(part, ast.Constant) and part.value in names
-    ]
-    assert not found
