@@ -116,8 +116,8 @@ def write_run(model: TrainedModel) -> Place:
         data_fingerprint=f"imported from {model.config.init_from.partition(':')[0]}",
         mesh=make_mesh(model.config.mesh, jax.devices()[:1]),
     )
-    with own_directory(model.directory) as desk:
-        describe_run(model.config, model.tokenizer, desk)
-        with Checkpoints(model.directory / DIRECTORY, keep_last=1, desk=desk) as saved:
+    with own_directory(model.directory) as staging:
+        describe_run(model.config, model.tokenizer, staging)
+        with Checkpoints(model.directory / DIRECTORY, keep_last=1, staging=staging) as saved:
             saved.save(0, {"params": model.params}, metadata)
     return model.directory

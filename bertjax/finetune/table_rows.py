@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.storage.lines import COMPRESSED, read_chunks, read_lines
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_chunks, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
-from bertjax.text.sources.formats import RECORD_CAP
 
 ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
 
