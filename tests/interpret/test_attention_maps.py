@@ -87,6 +87,25 @@ def test_a_causal_model_looks_back_only(tmp_path):
     assert np.tril(inside.seen).sum() == len(row) * (len(row) + 1) / 2
 
 
+def test_a_layer_with_a_window_attends_within_it(tmp_path):
+    """Layers 1 and 2 of 3 see two tokens on either side; each makes of its input what the next one gets."""
+    local = trained_model(tmp_path, num_hidden_layers=3, window=2, global_every=3)
+    (row,) = rows_of(local)[:1]
+    (inside,) = look_inside(local, [row])
+    far = np.abs(np.arange(len(row))[:, None] - np.arange(len(row))) > 2
+    assert inside.seen.all() and (inside.attention[0] > 0).all()
+    assert not inside.attention[1:, :, far].any() and (inside.attention[1:, :, ~far] > 0).all()
+    np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, rtol=1e-5)
+    bert, run = bind(exact_graphdef(local), local.params), jax.jit(through)
+    with jax.default_matmul_precision("highest"):
+        for number in range(3):
+            mixed = run(layer_of(bert, number), inside.hidden[number][None], inside.attention[number])
+            np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
+    # [CLS], which is read in the end, is reached from anywhere through layer 0, then from 4 tokens away, then from 2.
+    for norms, reach in zip(next_sentence(local, row).gradient_norms, (len(row), 4, 2, 0), strict=True):
+        np.testing.assert_array_equal(norms > 0, np.arange(len(row)) <= reach)
+
+
 def test_gradients_are_what_finite_differences_say(model):
     """A token's vector moved by a little, and the rest of the way by hand: so much does the loss change."""
     (row,) = rows_of(model)[:1]
