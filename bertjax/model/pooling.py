@@ -49,7 +49,7 @@ def vector_width(config: ModelConfig, layer: Layer) -> int:
 def token_vectors(
     bert: Bert, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
 ) -> jax.Array:
-    """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], a sequence to a row."""
+    """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], one sequence in each row."""
     if is_last(bert.encoder.embeddings.config, layer):
         hidden = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
         return hidden.astype(jnp.float32)
@@ -62,10 +62,10 @@ def token_vectors(
 
 
 def pool(bert: Bert, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
-    """One vector per row, [B, D]: of the [CLS] token, the pooler's, or mean or maximum over the real tokens.
+    """One vector per row, [B, D]: [CLS]'s, the pooler's, or the mean or maximum over the real tokens.
 
-    The real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without any gives 0,
-    or minus infinity for the maximum. With pooling none the vectors come back as they are.
+    Real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without real tokens gives
+    0, or minus infinity for the maximum. Pooling none returns the vectors of the tokens.
     """
     if pooling == "none":
         return vectors_BLD
