@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "one token type": {"type_vocab_size": 1},
     "one group": {"layer_groups": 1},
     "four groups": {"layer_groups": 4},
+    "three groups, not of one size": {"layer_groups": 3},
     "relu": {"hidden_act": "relu"},
     "silu": {"hidden_act": "silu"},
     "windows": {"window": 3, "global_every": 3},  # two periods and two layers more
