@@ -36,7 +36,7 @@ IMITATE = Objective("imitate", "mlm_weights", _sums, figures=("loss",))
 
 
 def losses(mesh_config: MeshConfig, student: ModelConfig, seed: int, accumulate: int = 1) -> tuple[list[float], float]:
-    """(three losses of training and one of evaluation, distance from the first state to the last over all parameters)."""
+    """(three losses of training and one of evaluation, how far all parameters moved)."""
     devices = jax.devices()[: mesh_config.data * mesh_config.fsdp * mesh_config.tensor]
     mesh, optimizer = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER)
     with jax.set_mesh(mesh):

@@ -20,7 +20,7 @@ def config(objectives: tuple[str, ...], **parts: object) -> Config:
     [
         (
             config(("mlm", "nsp"), model=ModelConfig(type_vocab_size=1)),
-            r"need two token types; set it to 2, or leave nsp",
+            r"two token types; set it to 2, or leave nsp",
         ),
         (config(("mlm", "nsp"), data=DataConfig(rows="full_sentences")), r"have no second segment; leave nsp out"),
         (
