@@ -18,7 +18,7 @@ from bertjax.config import ModelConfig
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
+from bertjax.model.network import Network, Params, PretrainingNetwork, abstract_network, bind
 from bertjax.model.stack import Layer
 from bertjax.training.run_directory import TrainedModel
 
@@ -50,7 +50,7 @@ def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
 
 @functools.cache
 def _graphdef(config: ModelConfig) -> nnx.GraphDef:
-    return abstract_bert(config)[0]
+    return abstract_network(config)[0]
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def nudged_loss(
         return layer(x, sequence_ids, None, True, "xla", window) + nudge, None
 
     x, _ = encoder.through_layers(step, x, nudges[1:])
-    read = network.nsp_logits if isinstance(network, Bert) else network.sequence_logits
+    read = network.nsp_logits if isinstance(network, PretrainingNetwork) else network.sequence_logits
     logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
     label = logits.argmax() if label is None else label
     return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)

@@ -15,9 +15,9 @@ from bertjax.input.targets import registry as targets
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
-from bertjax.model.bert import Params
 from bertjax.model.embeddings import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows

@@ -14,10 +14,10 @@ import pytest
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import FAMILIES
+from bertjax.model.network import Params, abstract_network, bind
 from bertjax.parallel.sharding import is_names
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.optimizer import make_optimizer
@@ -58,7 +58,7 @@ def drawn(config: ModelConfig, seed: int = 0) -> Params:
     def fill(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return draw.normal(1.0 if path[-1].key == "scale" else 0.0, 0.3, leaf.shape).astype(np.float32)
 
-    return jax.tree_util.tree_map_with_path(fill, abstract_bert(config)[1])
+    return jax.tree_util.tree_map_with_path(fill, abstract_network(config)[1])
 
 
 def rows(lengths: list[list[int]], seed: int = 1) -> dict[str, np.ndarray]:
@@ -85,7 +85,7 @@ def outputs(
     execution: ExecutionConfig = DEFAULT_EXECUTION,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(the input of the first layer and the output of each, the last again, MLM logits at every position)."""
-    model = bind(abstract_bert(config, execution)[0], params)
+    model = bind(abstract_network(config, execution)[0], params)
     inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
     last = model.encode(*inputs, keys, packed=packed)
     everywhere = jnp.broadcast_to(jnp.arange(LENGTH), batch["input_ids"].shape)
@@ -208,7 +208,7 @@ def loss_and_gradient(config: ModelConfig, params: Params, batch: dict[str, np.n
     @jax.jit
     @jax.value_and_grad
     def loss(params: Params) -> jax.Array:
-        model = bind(abstract_bert(config)[0], params)
+        model = bind(abstract_network(config)[0], params)
         last = model.encode(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
         positions = jnp.tile(jnp.arange(8), (len(last), 1))
         return model.mlm_sums(last, positions, batch["input_ids"][:, :8], jnp.ones(positions.shape)).loss
@@ -284,7 +284,7 @@ def test_every_so_many_layers_is_global(depth: int, window: int, every: int, win
 
 
 def test_names_of_dims_of_groups_and_of_the_projection() -> None:
-    _, shapes, axes = abstract_bert(with_options("all"))
+    _, shapes, axes = abstract_network(with_options("all"))
     names = dict(zip(named_arrays(shapes), jax.tree.leaves(axes, is_leaf=is_names), strict=True))
     sizes = {name: leaf.shape for name, leaf in named_arrays(shapes).items()}
     assert names["encoder/embeddings/projection/kernel"] == ("embed", "hidden")
@@ -301,7 +301,7 @@ def test_names_of_dims_of_groups_and_of_the_projection() -> None:
 def test_albert_base_has_its_published_number_of_parameters() -> None:
     """11,813,810 with the heads for MLM and sentence order (transformers' AlbertForPreTraining)."""
     albert = ModelConfig(vocab_size=30_000, embedding_size=128, layer_groups=1, vocab_pad_multiple=1)
-    assert sum(leaf.size for leaf in jax.tree.leaves(abstract_bert(albert)[1])) == 11_813_810
+    assert sum(leaf.size for leaf in jax.tree.leaves(abstract_network(albert)[1])) == 11_813_810
 
 
 def test_the_trust_ratio_is_one_for_each_group() -> None:
@@ -331,7 +331,7 @@ def test_sentence_order_is_a_dense_layer_on_the_pooled_vector_after_dropout(made
     assert set(params) == {"encoder", "pooler", "mlm_head", "sop_head"}
     hidden = np.random.default_rng(0).normal(size=(2, LENGTH, 12)).astype(np.float32)
     places, keys = jnp.asarray([[0, 9], [0, 3]]), row_keys(0, jnp.int32(1), jnp.arange(2))
-    model = bind(abstract_bert(config)[0], params)
+    model = bind(abstract_network(config)[0], params)
     vectors = np.stack([hidden[row, place] for row, place in enumerate(np.asarray(places))])
     pooled = np.tanh(vectors @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
     for key, kept in ((None, pooled), (keys, np.asarray(dropout(jnp.asarray(pooled), keys, HEAD, 0.4)))):
@@ -343,8 +343,8 @@ def test_sentence_order_is_a_dense_layer_on_the_pooled_vector_after_dropout(made
 def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch, made_up: str) -> None:
     for family, head in (("bert", "nsp_head"), (made_up, "sop_head")):
         with pytest.raises(ValueError, match=rf"model.pooler='none' with model.family='{family}': its {head} reads"):
-            abstract_bert(replace(PLAIN, pooler="none", family=family))
+            abstract_network(replace(PLAIN, pooler="none", family=family))
     monkeypatch.setitem(FAMILIES, "plain", Family(name="plain", presets={}, heads=("pooler", "mlm_head")))
     for pooler, heads in (("none", {"mlm_head"}), ("tanh", {"mlm_head", "pooler"})):
-        shapes = abstract_bert(replace(PLAIN, pooler=pooler, family="plain"))[1]
+        shapes = abstract_network(replace(PLAIN, pooler=pooler, family="plain"))[1]
         assert set(shapes) == {"encoder", *heads}

@@ -18,7 +18,7 @@ from bertjax.model.vocabulary_loss import Sums
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
 
-class Bert(nnx.Module):
+class PretrainingNetwork(nnx.Module):
     """The encoder and the heads of `model.family`. A network has those of the four heads that its family names."""
 
     pooler: Pooler
@@ -65,15 +65,17 @@ class Bert(nnx.Module):
         return self.sop_head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)), keys)
 
 
-Network = Bert | TaskNetwork
+Network = PretrainingNetwork | TaskNetwork
 
 
 def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) -> Network:
     """The network with the head that the config names."""
-    return (Bert if config.head == "pretraining" else TASK_NETWORKS[config.head])(config, execution, rngs=rngs)
+    return (PretrainingNetwork if config.head == "pretraining" else TASK_NETWORKS[config.head])(
+        config, execution, rngs=rngs
+    )
 
 
-def abstract_bert(
+def abstract_network(
     config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
 ) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim).
