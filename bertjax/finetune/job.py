@@ -15,8 +15,8 @@ from bertjax.finetune.learning_rates import scale_by_depth
 from bertjax.finetune.objectives import OUTPUTS, PER_TOKEN, objective_of
 from bertjax.finetune.packing import PACKED
 from bertjax.finetune.predicting import Predictor
-from bertjax.model.bert import Params
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from bertjax.finetune.batches import padded, padded_length
 from bertjax.finetune.rows import TaskRows
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.objectives import Objective
 from bertjax.training.step import PredictStep, averages

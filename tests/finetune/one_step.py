@@ -13,7 +13,7 @@ from bertjax.config import MeshConfig
 from bertjax.finetune.job import headed
 from bertjax.finetune.objectives import OUTPUTS, objective_of
 from bertjax.finetune.run import Start
-from bertjax.model.bert import Params, init_params
+from bertjax.model.network import Params, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.state import draw_blueprint, state_of

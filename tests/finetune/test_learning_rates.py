@@ -10,7 +10,7 @@ from small_tasks import small_start
 
 from bertjax.finetune.job import headed
 from bertjax.finetune.learning_rates import scale_by_depth
-from bertjax.model.bert import init_params
+from bertjax.model.network import init_params
 
 
 def scaled(model, decay: float) -> dict:
