@@ -55,7 +55,9 @@ def test_a_pretraining_command_is_understood(command: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_understood(command: str) -> None:
     _, verb, *arguments = shlex.split(command)
-    parsed, keys = PARSERS[verb].parse_known_args(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    parsed, keys = PARSERS[verb].parse_known_args(
+        arguments[: arguments.index("--")] if "--" in arguments else arguments
+    )
     assert verb_of(verb).takes_dashes or "--" not in arguments
     assert verb_of(verb).takes_keys or not keys
     assert override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax") is not None
