@@ -46,12 +46,12 @@ class ModelConfig:
     mlm_chunk: int = 1024  # predictions whose logits exist at a time
     scan_unroll: int = 1  # layers per iteration of the scan over layers; num_hidden_layers unrolls it all
     attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"  # who computes it; auto: by platform and row
-    head: Literal["pretraining", "sequence", "choice", "tokens", "span", "vector"] = "pretraining"  # on the encoder
-    num_labels: int = 0  # that a head for sequences or tokens tells apart; 1 for a number
-    # Of a head for tokens, the feature-based variant: layers of the frozen encoder, side by side (0: the embeddings,
+    head: str = "pretraining"  # on the encoder: a name in bertjax.model.bert.HEADS
+    num_labels: int = 0  # number of classes of a head that has classes; 1 = regression
+    # For the feature-based variant: layers of the frozen encoder that the head reads side by side (0: the embeddings,
     # -1: the last layer); empty trains the whole network.
     features: tuple[int, ...] = ()
-    lstm_size: int = 0  # of a head for tokens: width of each direction of a BiLSTM of two layers below it; 0: none
+    lstm_size: int = 0  # for the feature-based variant: size of each direction of a two-layer BiLSTM; 0 = no BiLSTM
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,6 @@ def validate(config: Config) -> Config:
             f"model.hidden_size={model.hidden_size} is not divisible by "
             f"model.num_attention_heads={model.num_attention_heads}; change one of them"
         )
-    _validate_head(model)
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
             f"data.sequence_length={data.sequence_length} is beyond the position table "
@@ -420,27 +419,6 @@ def validate(config: Config) -> Config:
             f"training.steps={training.steps}; shorten the warm-up or train longer"
         )
     return config
-
-
-def _validate_head(model: ModelConfig) -> None:
-    """Refuse a head that cannot be built. Raises ValueError like `validate`."""
-    labelled, depth = model.head in ("sequence", "tokens"), model.num_hidden_layers
-    if labelled and model.num_labels < 1:
-        raise ValueError(f"model.num_labels={model.num_labels} with model.head={model.head!r}: it needs at least 1")
-    if not labelled and model.num_labels:
-        raise ValueError(f"model.num_labels={model.num_labels} with model.head={model.head!r}: it has none; leave it 0")
-    if model.head != "tokens" and (model.features or model.lstm_size):
-        raise ValueError(
-            f"model.features={model.features}, model.lstm_size={model.lstm_size} with model.head={model.head!r}: they "
-            "are of the head 'tokens' only; leave them out"
-        )
-    if model.lstm_size < 0:
-        raise ValueError(f"model.lstm_size={model.lstm_size} must be 0 (no BiLSTM) or more")
-    if beyond := [layer for layer in model.features if not -depth - 1 <= layer <= depth]:
-        raise ValueError(
-            f"model.features={model.features}: the model has no layer {beyond[0]}; choose from 1 to {depth}, 0 for the "
-            "embeddings, or count from the last with -1"
-        )
 
 
 def to_dict(config: Any) -> dict[str, Any]:

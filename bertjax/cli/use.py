@@ -17,11 +17,11 @@ from bertjax.convert.onnx.exporter import export_onnx, gives_logits
 from bertjax.convert.sentence_transformers import export_sentence_transformers
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
-from bertjax.finetune.inference import Answer, Choice, Output, Prediction
 from bertjax.finetune.run import RESULTS_FILE
 from bertjax.input.training_data import open_training_data
 from bertjax.interpret import fill_mask as masks
 from bertjax.loaded import open_model
+from bertjax.model.bert import head_of
 from bertjax.storage.progress import ProgressLine
 from bertjax.storage.remote import Place, is_remote
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -73,27 +73,9 @@ def fill_mask(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Print what a fine-tuned model says of one input: the likeliest first, where there is more than one answer."""
     model = open_model(arguments.run)
-    start, *more = arguments.text
-    is_choice = model.config.head == "choice"
-    given = (start, more) if is_choice else (start, *more) if more else start
-    found = model.predict(given, null_threshold=arguments.null_threshold)
-    for line in _told(found):
+    for line in model.told(arguments.text, null_threshold=arguments.null_threshold):
         print(line)
     return 0
-
-
-def _told(found: Output) -> list[str]:
-    """An answer in lines."""
-    if isinstance(found, Prediction):
-        likeliest = sorted(found.probabilities.items(), key=lambda item: -item[1])
-        return [f"{chance:6.1%}  {label}" for label, chance in likeliest]
-    if isinstance(found, Choice):
-        return [f"{found.probability:6.1%}  {found.end}"]
-    if isinstance(found, Answer):
-        return [f"{found.probability:6.1%}  {found.text or '(the text does not answer it)'}"]
-    if isinstance(found, list):
-        return [f"{tag.tag or '-':12} {tag.word}" for tag in found]
-    return [f"{found:.4f}"]
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -121,7 +103,8 @@ def export(arguments: argparse.Namespace) -> int:
 def _export_encoder(model: TrainedModel, target: str | Place, arguments: argparse.Namespace) -> int:
     exporter, usual, (whom, compare) = ENCODERS[arguments.to]
     # What was trained to give vectors is exported as it was trained.
-    as_trained = model.kind == "vector" and arguments.pooling is None
+    head = head_of(model.config.model)
+    as_trained = head.of_task and not head.outputs and arguments.pooling is None
     pooling = arguments.pooling or ("mean" if as_trained else usual)
     normalize = arguments.normalize or as_trained
     directory = exporter(model, target, pooling, normalize)

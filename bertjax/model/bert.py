@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import jax
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.backends import Backend
-from bertjax.model.encoder import Encoder
 from bertjax.model.heads import MlmHead, NspHead, Pooler, gather_positions
 from bertjax.model.parameters import logical_axes
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
@@ -18,27 +17,19 @@ from bertjax.model.vocabulary_loss import Sums
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
 
-class Bert(nnx.Module):
+class Bert(TaskNetwork):
     """Encoder, pooler, MLM head and NSP head."""
 
+    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
+    outputs = ()
+    of_task = False
+    pooled = True
+
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, rngs=rngs)
+        super().__init__(config, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
         self.mlm_head = MlmHead(config, rngs=rngs)
         self.nsp_head = NspHead(config, rngs=rngs)
-
-    def encode(
-        self,
-        input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        sequence_ids: jax.Array,
-        keys: jax.Array | None = None,
-        *,
-        packed: bool = True,
-        attention: Backend = "xla",
-    ) -> jax.Array:
-        """What the objectives see of a batch: the encoder's last layer, [B, L, D]."""
-        return self.encoder(input_ids, token_type_ids, sequence_ids, keys, packed=packed, attention=attention)
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -54,12 +45,45 @@ class Bert(nnx.Module):
         return self.nsp_head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)))
 
 
-Network = Bert | TaskNetwork
+Network = TaskNetwork
+HEADS: dict[str, type[Network]] = {Bert.name: Bert} | TASK_NETWORKS  # by `model.head`
+
+
+def head_of(config: ModelConfig) -> type[Network]:
+    """The class of network that `model.head` names. Raises ValueError for an unknown name, with the nearest ones."""
+    if config.head not in HEADS:
+        near = difflib.get_close_matches(config.head, HEADS, 3, 0.4) or HEADS
+        raise ValueError(f"model.head={config.head!r} is unknown; did you mean {' or '.join(near)}?")
+    return HEADS[config.head]
+
+
+def check_head(config: ModelConfig) -> type[Network]:
+    """`head_of`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
+    head, depth = head_of(config), config.num_hidden_layers
+    labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
+    if head.labelled and config.num_labels < 1:
+        raise ValueError(f"{labels}: it needs at least 1")
+    if not head.labelled and config.num_labels:
+        raise ValueError(f"{labels}: it has none; leave it 0")
+    if not head.feature_based and (config.features or config.lstm_size):
+        able = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
+        raise ValueError(
+            f"model.features={config.features}, model.lstm_size={config.lstm_size} with model.head={config.head!r}: "
+            f"they are of the head {able} only; leave them out"
+        )
+    if config.lstm_size < 0:
+        raise ValueError(f"model.lstm_size={config.lstm_size} must be 0 (no BiLSTM) or more")
+    if beyond := [layer for layer in config.features if not -depth - 1 <= layer <= depth]:
+        raise ValueError(
+            f"model.features={config.features}: the model has no layer {beyond[0]}; choose from 1 to {depth}, 0 for "
+            "the embeddings, or count from the last with -1"
+        )
+    return head
 
 
 def _network(config: ModelConfig, rngs: nnx.Rngs) -> Network:
     """The network with the head that the config names."""
-    return (Bert if config.head == "pretraining" else TASK_NETWORKS[config.head])(config, rngs=rngs)
+    return check_head(config)(config, rngs=rngs)
 
 
 def abstract_bert(config: ModelConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:

@@ -139,11 +139,12 @@ def _about(arguments: argparse.Namespace, side: str, seed: int) -> list[Any]:
 
 def one(arguments: argparse.Namespace) -> dict[str, Any]:
     """One seed of one side."""
+    from bertjax.finetune.opening import open_content
+    from bertjax.finetune.own_tasks import task_for
+
     from bertjax.cli.finetune import read_start
     from bertjax.config import TaskConfig
     from bertjax.finetune.job import resolved
-    from bertjax.finetune.opening import open_content
-    from bertjax.finetune.own_tasks import task_for
     from bertjax.finetune.recipes import config_for
     from bertjax.runtime.processes import alone
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from bertjax.finetune.content import TaskContent
+from bertjax.finetune.rows import TaskRows
 from turns import STEP_SECONDS
 
 from bertjax.config import FinetuneConfig
-from bertjax.finetune.content import TaskContent
-from bertjax.finetune.rows import TaskRows
 from bertjax.training.telemetry import METRICS_FILE
 
 _IGNORED = -100  # a label without weight, to torch

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import optax
 import pytest
+from bertjax.finetune.objectives import OUTPUTS, objective_of
 
 from bertjax.config import MeshConfig
 from bertjax.finetune.job import headed
-from bertjax.finetune.objectives import OUTPUTS, objective_of
 from bertjax.finetune.run import Start
 from bertjax.model.bert import Params, init_params
 from bertjax.parallel.mesh import make_mesh

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from bertjax.finetune.answers import (
     N_BEST,
     NULL_ODDS,
@@ -23,6 +22,7 @@ from bertjax.finetune.answers import (
 from bertjax.finetune.examples import Question
 from bertjax.finetune.question_files import read_questions
 from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
+
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

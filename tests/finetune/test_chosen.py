@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_tasks import small_config, small_start, write_classes, write_questions, write_tags
-
 from bertjax.finetune.chosen import Examples, read_examples
 from bertjax.finetune.own_tasks import task_for
+from small_tasks import small_config, small_start, write_classes, write_questions, write_tags
+
 from bertjax.finetune.run import Start
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from bertjax.finetune.learning_rates import scale_by_depth
 from small_tasks import small_start
 
 from bertjax.finetune.job import headed
-from bertjax.finetune.learning_rates import scale_by_depth
 from bertjax.model.bert import init_params
 
 

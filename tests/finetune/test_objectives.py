@@ -9,17 +9,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from bertjax.finetune.examples import TextExample
+from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.objectives import contrastive
+from bertjax.finetune.scores import found_seconds
 from one_step import TEMPERATURE, one_step, require_equal_gradients
 from small_tasks import content_of, sentences, small_config, small_start
 
 from bertjax.config import MeshConfig
 from bertjax.finetune.batches import padded
 from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.objectives import contrastive
 from bertjax.finetune.run import Start
-from bertjax.finetune.scores import found_seconds
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
 from bertjax.training.objectives import Batch, Sums
 

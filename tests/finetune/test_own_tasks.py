@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from bertjax.finetune.own_tasks import task_for
 
 from bertjax.config import TaskConfig
-from bertjax.finetune.own_tasks import task_for
 from bertjax.finetune.tasks import TASKS
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bertjax.finetune.question_files import read_questions
 from bertjax.finetune.split_files import MissingSplitError
+
 from bertjax.finetune.tasks import read_dev, read_split, task_of
 
 CONTEXT = "Rollo was a Norse leader."

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from bertjax.finetune.settings import settings_of
 
 from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.run import Result
-from bertjax.finetune.settings import settings_of
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.report.table import text_lines
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from bertjax.finetune.scores import figures_of, macro_f1, predictions_of, probabilities_of
 from bertjax.finetune.submissions import write_predictions, write_submission
+
 from bertjax.finetune.tasks import TASKS, task_of
 
 OFFICIAL = {

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from bertjax.finetune.examples import TextExample
 from bertjax.finetune.table_files import Columns, read_table
+
 from bertjax.finetune.tasks import labels_of, read_dev, read_split, table_task
 
 PAIRS = [('A comma, a "quote" and\u2028more', "ja", "yes"), ("Zweiter", "nein", "no"), ("Third", "x", "yes")]

@@ -6,7 +6,6 @@ import lzma
 from pathlib import Path
 
 import pytest
-
 from bertjax.finetune.tag_files import (
     CONLL,
     CONLLU,

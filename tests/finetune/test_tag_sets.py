@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-
 from bertjax.finetune.split_files import MissingSplitError
 from bertjax.finetune.tag_sets import TagColumns
+
 from bertjax.finetune.tasks import Task, labels_of, read_dev, read_split, tag_task, task_of
 
 CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bertjax.finetune.examples import TextExample
+from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.rows import TaskRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.tasks import labels_of, read_split, task_of
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece

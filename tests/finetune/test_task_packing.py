@@ -6,6 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bertjax.finetune.examples import Question, TaggedSentence, TextExample
+from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.packing import PACKED, find_places, lay_out
+from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, question_windows
+from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.tag_windows import TagCounts, tag_windows
 from hypothesis import given
 from hypothesis import strategies as st
 from numbered_rows import rows_of
@@ -14,13 +20,7 @@ from small_tasks import COLOURS, sentences, small_start
 
 from bertjax.finetune.batches import TaskBatches, padded
 from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import Question, TaggedSentence, TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.packing import PACKED, find_places, lay_out
-from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, question_windows
-from bertjax.finetune.rows import TaskRows
 from bertjax.finetune.run import Start
-from bertjax.finetune.tag_windows import TagCounts, tag_windows
 
 some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
 

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bertjax.finetune.objectives import objective_of
 from flax import nnx
 from jax.sharding import Mesh
 from their_model import relative, their_model
 
 from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
-from bertjax.finetune.objectives import objective_of
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.lstm import BiLstmLayer
 from bertjax.model.task_heads import TASK_NETWORKS
