@@ -134,8 +134,8 @@ class LoadedModel:
             warnings.warn(line, stacklevel=2)
         return found[0] if one else found
 
-    def told(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
-        """`predict` for the one input that these texts are, as lines of text."""
+    def describe(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
+        """`predict` for the one input that these texts form, as lines of text."""
         task = self._fine_tuned()
         return task.kind.lines(self.predict([task.kind.input_of(texts)], null_threshold)[0])
 

@@ -7,14 +7,14 @@ Text: English Wikipedia and books. BooksCorpus, the paper's books, was withdrawn
     Wikipedia out of a dump: 'wikiextractor:wiki/**/*' in place of the tfds source.
 Expected: a held-out perplexity of 3.99 (paper, table 6), a loss of 1.38; GLUE test average 79.6, SQuAD 1.1 F1 88.5.
 Cost: 109,482,240 parameters; 4.3e10 tokens, 2.4e19 FLOP: 4 days on the paper's 16 TPU v2 chips, about 16 hours of one
-    H200 at 400 TFLOP/s. If memory is short: --training.grad-accum-steps 4, --model.remat dots.
+    H200 at 400 TFLOP/s. If memory is short: --training.grad-accum-steps 4, --execution.remat dots.
 Command: bertjax pretrain configs/bert_base.py --data.vocab vocab.txt
          bertjax pretrain configs/bert_base.py:cased --data.vocab cased_vocab.txt
 """
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, ModelConfig, StageConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, StageConfig, TrainingConfig, variant_of
 
 CASING = {
     "uncased": DataConfig(vocab_size=30_522),
@@ -28,7 +28,8 @@ def config(variant: str = "uncased") -> Config:
     data = replace(variant_of(CASING, variant), sources=SOURCES)
     return Config(
         name=f"bert_base_{variant}",
-        model=ModelConfig(vocab_size=data.vocab_size, dtype="bfloat16", hidden_act="gelu_tanh"),
+        model=ModelConfig(vocab_size=data.vocab_size, hidden_act="gelu_tanh"),
+        execution=ExecutionConfig(dtype="bfloat16"),
         data=data,
         training=TrainingConfig(steps=1_000_000, keep_every=100_000),
         stages=(StageConfig(start=900_000, sequence_length=512, max_predictions=77),),

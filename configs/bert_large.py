@@ -5,7 +5,7 @@ Reproduces: section 3 and appendix A.2 of the paper: 24 layers, hidden 1024, 16 
 Expected: a held-out perplexity of 3.23 (paper, table 6), a loss of 1.17; GLUE test average 82.1, SQuAD 1.1 F1 90.9.
     With whole-word masking: SQuAD 1.1 F1 92.8, MNLI 87.1 (uncased), 92.9 and 86.5 (cased).
 Cost: 335,141,888 parameters; 8.2e19 FLOP: 4 days on the paper's 64 TPU v2 chips. If memory is short: --mesh.fsdp 4,
-    --model.remat dots, --training.grad-accum-steps 8.
+    --execution.remat dots, --training.grad-accum-steps 8.
 Command: bertjax pretrain configs/bert_large.py:wwm --data.vocab vocab.txt
 """
 

@@ -7,7 +7,7 @@ Cost: 11 M parameters with the default vocabulary; hours on two CPU cores, minut
 Command: bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
 """
 
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
 
 
 def config() -> Config:
@@ -19,9 +19,8 @@ def config() -> Config:
             num_hidden_layers=4,
             num_attention_heads=4,
             intermediate_size=1024,
-            scan_unroll=4,
-            mlm_chunk=256,
         ),
+        execution=ExecutionConfig(scan_unroll=4, logits_chunk=256),
         data=DataConfig(vocab_size=30_522, sequence_length=128, max_predictions=20),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=1_000),
         training=TrainingConfig(

@@ -4,7 +4,7 @@ Reproduces: nothing; shows the whole way from text to a checkpoint that Hugging 
 Text: the English prose of the documentation inside the installed Python packages.
 """
 
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
 
 
 def config() -> Config:
@@ -22,9 +22,8 @@ def config() -> Config:
             # A few passes over a small model: it underfits, and dropout only slows it.
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            scan_unroll=2,
-            mlm_chunk=256,
         ),
+        execution=ExecutionConfig(scan_unroll=2, logits_chunk=256),
         data=DataConfig(
             sources=("docs",),
             vocab_size=8_000,
@@ -38,7 +37,7 @@ def config() -> Config:
             global_batch_size=32,
             log_every=50,
             eval_every=1_000,
-            eval_batches=64,
+            eval_rows=2_048,
             checkpoint_every=1_000,
         ),
     )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bertjax.config import (
     Config,
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TrainingConfig,
     differences,
     from_dict,
     load_recipe,
@@ -60,7 +55,7 @@ def test_a_switch_takes_its_value_as_every_key_does() -> None:
     [
         (["--optimizer.learnin-rate", "1"], "--optimizer.learning-rate"),
         (["--training.steps", "many"], "many"),
-        (["--model.dtype", "float8"], "float8"),
+        (["--execution.dtype", "float8"], "float8"),
     ],
 )
 def test_a_wrong_override_ends_with_the_nearest_name(
@@ -90,46 +85,3 @@ def test_a_recipe_that_is_none_is_refused(source: str | None, message: str, tmp_
     path.write_text(source or "")
     with pytest.raises(ValueError, match=message):
         load_recipe(path if source else tmp_path / "recipes.py")
-
-
-BASE = Config()
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (replace(BASE, model=ModelConfig(num_attention_heads=7)), r"hidden_size=768 .*num_attention_heads=7"),
-        (replace(BASE, data=DataConfig(sequence_length=1024)), r"sequence_length=1024 is beyond the position table"),
-        (replace(BASE, model=ModelConfig(causal=True)), r"predict='masked' with model.causal=True"),
-        (replace(BASE, data=DataConfig(rows="full_sentences")), r"have no second segment; leave nsp out"),
-        (
-            replace(
-                BASE,
-                data=DataConfig(rows="full_sentences", temperature=0.5),
-                training=TrainingConfig(objectives=("mlm",)),
-            ),
-            r"use 'doc_sentences'",
-        ),
-        (replace(BASE, data=DataConfig(weights=(1.0,))), r"give one for each of the 0 data.sources"),
-        (replace(BASE, data=DataConfig(temperature=1.5)), r"temperature=1.5 must lie in \[0, 1\]"),
-        (replace(BASE, data=DataConfig(predict="next")), r"predict='next' with model.causal=False"),
-        (replace(BASE, model=ModelConfig(causal=True), data=DataConfig(predict="next")), r"leave nsp out"),
-        (replace(BASE, data=DataConfig(sequence_length=4)), r"sequence_length=4 is too short"),
-        (replace(BASE, data=DataConfig(mask_probability=1.5)), r"mask_probability=1.5 must be a share"),
-        (replace(BASE, training=TrainingConfig(grad_accum_steps=3)), r"not divisible by training.grad_accum_steps=3"),
-        (replace(BASE, training=TrainingConfig(log_every=0)), r"training.log_every=0 must be at least 1"),
-        (replace(BASE, optimizer=OptimizerConfig(warmup_steps=10**6)), r"warmup_steps=1000000 leaves nothing"),
-    ],
-)
-def test_values_that_do_not_go_together_are_refused(config: Config, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        validate(config)
-
-
-@pytest.mark.parametrize(("key", "value"), [("unknown", "characters"), ("segmenter", "jieba")])
-def test_options_of_wordpiece_are_refused_before_another_vocabulary_is_trained(key, value):
-    data = DataConfig(tokenizer="unigram", whole_word_masking=True, **{key: value})
-    with pytest.raises(ValueError, match=rf"data\.{key}='{value}' with data\.tokenizer='unigram': .*leave it at"):
-        validate(Config(data=data))
-    with pytest.raises(ValueError, match=r"data\.segmenter='jieba' without data\.whole_word_masking has no effect"):
-        validate(Config(data=DataConfig(segmenter="jieba")))

@@ -21,7 +21,7 @@ FEATURES = SECTION.partition("feature-based variant reads")[2].split("```\n")[1]
 COMMANDS = [shlex.split(line)[1:] for line in SECTION.split("```\n")[1].splitlines()]
 SNIPPET = re.findall(r"^```\n(import bertjax.*?)^```", SECTION, re.M | re.S)[0]
 
-SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.eval-batches", "2", "--data.vocab-size",
+SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.eval-rows", "64", "--data.vocab-size",
          "2000", "--data.sources", "docs:numpy", "--data.workers", "1", "--optimizer.warmup-steps", "5"]  # fmt: skip
 
 

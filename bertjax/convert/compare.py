@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
 
     Of a fine-tuned model hidden states and the logits of its task.
     """
-    config = replace(model.config.model, dtype="float32")
+    config = model.config.model
     graphdef = abstract_bert(config)[0]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ def compare_with_sentence_transformers(
 def _our_vectors(
     model: TrainedModel, batch: dict[str, np.ndarray], pooling: Pooling, normalize: bool
 ) -> dict[str, np.ndarray]:
-    graphdef = abstract_bert(replace(model.config.model, dtype="float32"))[0]
+    graphdef = abstract_bert(model.config.model)[0]
     ids, types, mask = (jnp.asarray(batch[name], jnp.int32) for name in INPUTS)
 
     @jax.jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypedDict
 
 import jax
@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config import MeshConfig
+from bertjax.config import ExecutionConfig, MeshConfig
 from bertjax.embed.parts import LengthCounts, Long, joined_rows, rows_of
 from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
@@ -70,14 +70,12 @@ class TextEncoder:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not have."""
         self.encoding, self.counts, self._tokenizer = encoding, LengthCounts(), model.tokenizer
         self.max_length = _checked_length(model, encoding)
-        net, self._graphdef = model.config.model, model.graphdef
-        if net.dtype != encoding.dtype:
-            self._graphdef = abstract_bert(replace(net, dtype=encoding.dtype))[0]
+        self._graphdef = abstract_bert(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         # A row alone may be longer than what suits the device.
         self._batch_tokens = encoding.batch_tokens or max(tokens_at_once(self._mesh), self.max_length)
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
-        self.width = vector_width(net, encoding.layer)
+        self.width = vector_width(model.config.model, encoding.layer)
 
     def encode(self, texts: Iterable[str], done: Callable[[int], object] = lambda more: None) -> Iterator[Embedding]:
         """The embedding of each text, in order, as soon as a window of texts is through.

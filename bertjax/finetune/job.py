@@ -33,7 +33,7 @@ from bertjax.training.objectives import Objective
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
-from bertjax.training.step import make_predict_step
+from bertjax.training.step import make_predict_step, several_sequences
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
     objective = content.kind.objective(config.task)
     sequences = content.train.rows["cls_positions"].shape[1]
     longest = config.data.sequence_length * sequences
@@ -121,7 +121,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     )
     rows = Rows(
         stage,
-        stage_step(config, stage, blueprint, optimizer, objectives=(objective,)),
+        stage_step(config, stage, blueprint, optimizer, objectives=(objective,), packed=several_sequences),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
         train_flops_per_token(config.model, config.data.sequence_length, 0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -100,8 +100,7 @@ class TaskModel:
         labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         self._model = Inference(task, labels, model.tokenizer, model.max_length, self._outputs)
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
-        network = replace(model.config.model, dtype="float32", attention="auto")
-        blueprint = draw_blueprint(network, optax.identity(), self._mesh)
+        blueprint = draw_blueprint(model.config.model, optax.identity(), self._mesh)
         self._params = jax.device_put(model.params, blueprint.shardings.params)
         self._objective = self.kind.objective(task)
         self._step = make_predict_step(blueprint, (self._objective,), self.kind.outputs)

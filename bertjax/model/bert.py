@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bertjax.config import ModelConfig
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.heads import MlmHead, NspHead, Pooler, gather_positions
 from bertjax.model.parameters import logical_axes
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
@@ -25,10 +25,10 @@ class Bert(TaskNetwork):
     of_task = False
     pooled = True
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
-        self.mlm_head = MlmHead(config, rngs=rngs)
+        self.mlm_head = MlmHead(config, execution, rngs=rngs)
         self.nsp_head = NspHead(config, rngs=rngs)
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
@@ -59,7 +59,7 @@ def head_of(config: ModelConfig) -> type[Network]:
 
 def check_head(config: ModelConfig) -> type[Network]:
     """`head_of`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
-    head, depth = head_of(config), config.num_hidden_layers
+    head = head_of(config)
     labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
     if head.labelled and config.num_labels < 1:
         raise ValueError(f"{labels}: it needs at least 1")
@@ -71,30 +71,25 @@ def check_head(config: ModelConfig) -> type[Network]:
             f"model.features={config.features}, model.lstm_size={config.lstm_size} with model.head={config.head!r}: "
             f"they are of the head {able} only; leave them out"
         )
-    if config.lstm_size < 0:
-        raise ValueError(f"model.lstm_size={config.lstm_size} must be 0 (no BiLSTM) or more")
-    if beyond := [layer for layer in config.features if not -depth - 1 <= layer <= depth]:
-        raise ValueError(
-            f"model.features={config.features}: the model has no layer {beyond[0]}; choose from 1 to {depth}, 0 for "
-            "the embeddings, or count from the last with -1"
-        )
     return head
 
 
-def _network(config: ModelConfig, rngs: nnx.Rngs) -> Network:
+def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) -> Network:
     """The network with the head that the config names."""
-    return check_head(config)(config, rngs=rngs)
+    return check_head(config)(config, execution, rngs=rngs)
 
 
-def abstract_bert(config: ModelConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+def abstract_bert(
+    config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
+) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim)."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, nnx.Rngs(0))))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
     return graphdef, nnx.to_pure_dict(state), logical_axes(state)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Fresh parameters. Pure: run it under jit with output shardings to have them born where they live."""
-    return nnx.to_pure_dict(nnx.state(_network(config, nnx.Rngs(key)), nnx.Param))
+    return nnx.to_pure_dict(nnx.state(_network(config, DEFAULT_EXECUTION, nnx.Rngs(key)), nnx.Param))
 
 
 def bind(graphdef: nnx.GraphDef, params: Params) -> Network:

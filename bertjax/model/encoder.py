@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Layer, LayerNorm
@@ -42,7 +42,7 @@ def sinusoids(config: ModelConfig) -> jax.Array:
 class Embeddings(nnx.Module):
     """Token + position + segment, LayerNorm, dropout (modeling.py `embedding_postprocessor`)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         D = config.hidden_size
         word = weight(rngs, (config.vocab_size, D), ("vocab", "embed"), config)
         # Padded after drawing, so that the real rows are the same under any padding.
@@ -53,7 +53,7 @@ class Embeddings(nnx.Module):
             self.position = weight(rngs, (config.max_position_embeddings, D), ("position", "embed"), config)
         self.token_type = weight(rngs, (config.type_vocab_size, D), ("token_type", "embed"), config)
         self.norm = LayerNorm(config)
-        self.config = config
+        self.config, self.dtype = config, execution.dtype
 
     def __call__(
         self,
@@ -71,7 +71,7 @@ class Embeddings(nnx.Module):
             x += jnp.take(position, positions_in_sequence(sequence_ids), axis=0, mode="clip")
         else:
             x += position[: input_ids.shape[1]]
-        x = constrain(self.norm(x).astype(self.config.dtype), "act_batch", "act_length", "act_embed")
+        x = constrain(self.norm(x).astype(self.dtype), "act_batch", "act_length", "act_embed")
         return dropout(x, keys, EMBEDDINGS, self.config.hidden_dropout_prob)
 
 
@@ -85,12 +85,12 @@ def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
 class Encoder(nnx.Module):
     """Embeddings and layers. The layers' parameters are stacked and run by one scan."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.embeddings = Embeddings(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        self.embeddings = Embeddings(config, execution, rngs=rngs)
         self.layers = nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(config.num_hidden_layers))
         self.num_layers = config.num_hidden_layers
-        self.remat = config.remat
-        self.unroll = min(config.scan_unroll, config.num_hidden_layers)
+        self.remat = execution.remat
+        self.unroll = min(execution.scan_unroll, config.num_hidden_layers)
 
     def __call__(
         self,

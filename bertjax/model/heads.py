@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm
 from bertjax.model.parameters import zeros
@@ -33,14 +33,14 @@ class Pooler(nnx.Module):
 class MlmHead(nnx.Module):
     """Dense, activation, LayerNorm, then the word embeddings as the output matrix (run_pretraining.py)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         D = config.hidden_size
         self.transform = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
         self.norm = LayerNorm(config)
         self.bias = zeros((padded_vocab_size(config),), ("vocab",))
         self.activation = config.hidden_act
         self.vocab_size = config.vocab_size
-        self.chunk = config.mlm_chunk
+        self.chunk = execution.logits_chunk
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
         """What is compared with the word embeddings: [B, P, D] -> [B, P, D]."""

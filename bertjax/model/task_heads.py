@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Encoder
@@ -81,8 +81,8 @@ class TaskNetwork(nnx.Module):
     per_token: ClassVar[bool] = False
     feature_based: ClassVar[bool] = False
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, execution, rngs=rngs)
         self.features = config.features
 
     def encode(
@@ -119,8 +119,8 @@ class SequenceNetwork(TaskNetwork):
     name, transformers = "sequence", "ForSequenceClassification"
     labelled = pooled = True
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
 
@@ -141,8 +141,8 @@ class ChoiceNetwork(TaskNetwork):
     name, transformers = "choice", "ForMultipleChoice"
     pooled = True
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 1, rngs=rngs)
 
@@ -166,8 +166,8 @@ class TokenNetwork(TaskNetwork):
     name, transformers = "tokens", "ForTokenClassification"
     labelled = per_token = feature_based = True
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.head = TokenHead(config, rngs=rngs)
 
     def token_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None = None) -> jax.Array:
@@ -186,8 +186,8 @@ class SpanNetwork(TaskNetwork):
     outputs = ("start_logits", "end_logits")
     per_token = True
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 2, rngs=rngs)
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
@@ -206,8 +206,8 @@ class VectorNetwork(TaskNetwork):
     outputs = ()
     pooled = True
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:

@@ -60,7 +60,7 @@ def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
             say(f"trying {flags}")
             config, changed = change.applied(stage.config, stage.stage)
             # Microbatches do not change the count of a step's FLOPs, rematerialisation does.
-            counted = stage.counted_flops if change.remat == stage.config.model.remat else None
+            counted = stage.counted_flops if change.remat == stage.config.execution.remat else None
             planned = plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
             if planned.fits:
                 found.append(Remedy(flags, planned))

@@ -24,9 +24,9 @@ class Change:
 
     def applied(self, config: Config, stage: Stage) -> tuple[Config, Stage]:
         """A config and a stage of it with these values."""
-        model = replace(config.model, remat=self.remat)
+        execution = replace(config.execution, remat=self.remat)
         training = replace(stage.training, grad_accum_steps=self.grad_accum_steps)
-        return replace(config, mesh=self.mesh, model=model), replace(stage, training=training)
+        return replace(config, mesh=self.mesh, execution=execution), replace(stage, training=training)
 
     def flags(self, config: Config, stage: Stage) -> str:
         """What of it differs from a config, as it is written on the command line."""
@@ -35,8 +35,8 @@ class Change:
             value = getattr(self.mesh, axis)
             if value != getattr(config.mesh, axis):
                 told.append(f"--mesh.{axis.replace('_', '-')} {value}")
-        if self.remat != config.model.remat:
-            told.append(f"--model.remat {self.remat}")
+        if self.remat != config.execution.remat:
+            told.append(f"--execution.remat {self.remat}")
         if self.grad_accum_steps != stage.training.grad_accum_steps:
             told.append(f"{accumulation_key(stage.number)} {self.grad_accum_steps}")
         return " ".join(told)
@@ -51,7 +51,7 @@ def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
 
 def as_it_is(config: Config, stage: Stage) -> Change:
     """The values of a config."""
-    return Change(config.mesh, config.model.remat, stage.training.grad_accum_steps)
+    return Change(config.mesh, config.execution.remat, stage.training.grad_accum_steps)
 
 
 def microbatches(stage: Stage, shards: int) -> Iterator[int]:

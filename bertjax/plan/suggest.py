@@ -141,7 +141,7 @@ def _with_own_microbatches(shared: Change, stage: StagePlan) -> Change:
 
 def _compiled(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
     config, changed = change.applied(stage.config, stage.stage)
-    counted = stage.counted_flops if change.remat == stage.config.model.remat else None
+    counted = stage.counted_flops if change.remat == stage.config.execution.remat else None
     return plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
 
 

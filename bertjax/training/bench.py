@@ -182,7 +182,7 @@ def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
 
 def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
     optimizer = make_optimizer(config.optimizer)
-    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
     state = init_state(blueprint, config.model, optimizer, config.training.seed)
     size = stage.training.global_batch_size
     batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in batch_spec(stage.data, size).items()}

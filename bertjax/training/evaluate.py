@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -16,8 +14,9 @@ from jax.sharding import Mesh
 from bertjax.input.feed import Batches
 from bertjax.input.training_data import Sentences
 from bertjax.model.bert import Params
+from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import local_rows, to_global
-from bertjax.training.objectives import Objective
+from bertjax.training.objectives import HeldOutFacts, Objective
 from bertjax.training.step import EvalStep, averages
 
 _SENTENCES_AT_A_TIME = 1 << 17
@@ -36,26 +35,24 @@ class Evaluation(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """What knowing nothing but frequencies gives. Losses in nats per token, accuracies as shares."""
-
-    unigram_loss: float  # entropy of the held-out text's own token frequencies
-    unigram_accuracy: float  # share of its most frequent token
-    majority_accuracy: float  # share of the more frequent next-sentence label in the held-out batches
-
-    def metrics(self) -> dict[str, float]:
-        """The baselines under their names in the log."""
-        return {f"baseline/{name}": value for name, value in dataclasses.asdict(self).items()}
+def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
+    """What knowing nothing but frequencies gives: each objective's baselines, by their names in the log."""
+    return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
 
 class HeldOut:
-    """The held-out batches, the same at every evaluation: batch k of the set is batch k of the split's own run."""
+    """The first `rows` rows of the split's own run, the same at every evaluation and at every batch size.
 
-    def __init__(self, batches: Batches, mesh: Mesh, count: int, global_batch_size: int, prefix: str = "eval") -> None:
+    They are read `batch_size` at a time, or fewer where there are not so many. The last batch is filled up with rows of
+    padding, which have no weight in any figure.
+    """
+
+    def __init__(self, batches: Batches, mesh: Mesh, rows: int, batch_size: int, prefix: str = "eval") -> None:
+        shards = batch_shards(mesh)
         self._batches, self._mesh, self._prefix = batches, mesh, prefix
-        self.count, self.global_batch_size = count, global_batch_size
-        self._rows = local_rows(mesh, global_batch_size)
+        self.rows, self.batch_size = rows, min(batch_size, -(-rows // shards) * shards)
+        self.count = -(-rows // self.batch_size)
+        self._within = local_rows(mesh, self.batch_size)
 
     def evaluate(
         self,
@@ -81,17 +78,21 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[dict[str, jax.Array]]:
         for number in range(self.count):
-            local = self._batches.batch(number, self.global_batch_size, self._rows)
-            yield to_global(self._mesh, local)
+            yield to_global(self._mesh, self._read(number, self._within))
 
-    def next_sentence_majority(self) -> float:
-        """Share of the more frequent next-sentence label over all pairs of the set."""
-        batches = [self._batches.batch(k, self.global_batch_size) for k in range(self.count)]
-        pairs = sum(np.sum(b["pair_weights"]) for b in batches)
-        if not pairs:
-            return 1.0  # rows of running text have none to tell apart
-        share = sum(np.sum(b["pair_labels"] * b["pair_weights"]) for b in batches) / pairs
-        return float(max(share, 1 - share))
+    def _read(self, number: int, within: np.ndarray) -> dict[str, np.ndarray]:
+        """Some rows of a batch of the set; those beyond its end are padding."""
+        batch = self._batches.batch(number, self.batch_size, within)
+        if (number + 1) * self.batch_size > self.rows:
+            beyond = number * self.batch_size + within >= self.rows
+            for array in batch.values():
+                array[beyond] = 0
+        return batch
+
+    def whole_batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """The batches of the set with all of their rows, on the host."""
+        for number in range(self.count):
+            yield self._read(number, np.arange(self.batch_size))
 
 
 def unigram_baseline(text: Sentences, vocab_size: int) -> tuple[float, float]:

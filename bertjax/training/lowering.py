@@ -26,7 +26,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
     optimizer = make_optimizer(config.optimizer)
     with _on(mesh):
-        blueprint = draw_blueprint(config.model, optimizer, mesh)
+        blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
         step = stage_step(config, stage, blueprint, optimizer, platform)
         traced = step.trace(blueprint.state, batch_shapes(stage, mesh))
         return traced.lower(lowering_platforms=(platform,))
@@ -44,7 +44,7 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
 def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
     """The state of a run of `config` on a mesh."""
     with _on(mesh):
-        return draw_blueprint(config.model, make_optimizer(config.optimizer), mesh)
+        return draw_blueprint(config.model, make_optimizer(config.optimizer), mesh, config.execution)
 
 
 def _on(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:

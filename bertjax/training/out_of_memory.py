@@ -103,10 +103,10 @@ def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
 
 def _rematerialised(config: Config) -> list[str]:
     said = {
-        "dots": "--model.remat dots: the backward pass computes again all but the matmuls",
-        "full": "--model.remat full: the backward pass computes again every layer, a third more work",
+        "dots": "--execution.remat dots: the backward pass computes again all but the matmuls",
+        "full": "--execution.remat full: the backward pass computes again every layer, a third more work",
     }
-    return list(said.values())[{"none": 0, "dots": 1, "full": 2}[config.model.remat] :]
+    return list(said.values())[{"none": 0, "dots": 1, "full": 2}[config.execution.remat] :]
 
 
 def _asked(message: str) -> str:

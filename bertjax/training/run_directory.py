@@ -157,7 +157,7 @@ def load_run(path: str | Place) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
-    graphdef, shapes, _ = abstract_bert(config.model)
+    graphdef, shapes, _ = abstract_bert(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config import ModelConfig
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.bert import Params, abstract_bert, init_params
 from bertjax.parallel.sharding import named_shardings
 
@@ -34,6 +34,7 @@ class Blueprint:
     """What is known of a state before any array exists: the model's graph, and shapes with their shardings."""
 
     model: ModelConfig
+    execution: ExecutionConfig
     graphdef: nnx.GraphDef
     logical_axes: dict[str, Any]
     mesh: Mesh
@@ -45,9 +46,14 @@ class Blueprint:
         return jax.tree.map(lambda leaf: leaf.sharding, self.state)
 
 
-def draw_blueprint(model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> Blueprint:
+def draw_blueprint(
+    model: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    execution: ExecutionConfig = DEFAULT_EXECUTION,
+) -> Blueprint:
     """Shapes first: work out every array of the state and where it will live, making none."""
-    graphdef, shapes, axes = abstract_bert(model)
+    graphdef, shapes, axes = abstract_bert(model, execution)
     shardings = named_shardings(mesh, axes)
     params = jax.tree.map(_placed, shapes, shardings)
     replicated = NamedSharding(mesh, P())
@@ -64,7 +70,7 @@ def draw_blueprint(model: ModelConfig, optimizer: optax.GradientTransformation, 
         transform_non_params=lambda leaf: _placed(leaf, replicated),
     )
     scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
-    return Blueprint(model, graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar))
+    return Blueprint(model, execution, graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar))
 
 
 def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

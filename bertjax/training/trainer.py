@@ -281,7 +281,7 @@ class Loop:
             raise RuntimeError(
                 f"step {step}: the last {skipped} updates had a gradient that is not finite and were skipped "
                 f"(training.max_skipped_updates={limit}); the weights are those from before them. "
-                "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps, or set model.dtype to float32"
+                "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps, or set execution.dtype to float32"
             )
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
@@ -350,7 +350,7 @@ def evaluate_params(
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # Who computed the attention when the run was trained may not be had here, and is no part of the model.
     # And it may have been trained on more devices than are here.
-    config = replace(config, model=replace(config.model, attention="auto"), mesh=MeshConfig())
+    config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
     job = assemble(config, content, only_at=step)
     (rows,) = job.stages
     told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)

@@ -25,7 +25,7 @@ from types import SimpleNamespace
 
 from sides import Side, Work
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.training.flops import peak_flops, train_flops_per_token
 
@@ -56,8 +56,6 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
                 num_hidden_layers=layers,
                 num_attention_heads=heads,
                 intermediate_size=4 * hidden,
-                dtype="bfloat16",
-                scan_unroll=layers if arguments.unroll else 1,
             )
             work = Work(
                 model,
@@ -66,6 +64,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
                 PREDICTIONS.get(length, max(1, length * 3 // 20)),
                 device=arguments.device,
                 compiled=arguments.compile,
+                execution=ExecutionConfig(dtype="bfloat16", scan_unroll=layers if arguments.unroll else 1),
             )
             yield from comparisons(f"{size} {length}", work)
 
@@ -107,7 +106,9 @@ def measure(row: Row, steps: int, rounds: int) -> list[dict]:
         if kind_of_side == "bertjax":
             where = "cpu" if work.device == "cpu" else "gpu"
             capability = compute_capability(SimpleNamespace(platform=where, device_kind=kind))
-            attention = str(choose_attention(work.model, where, work.length, work.pairs > 1, capability))
+            attention = str(
+                choose_attention(work.model, work.execution, where, work.length, work.pairs > 1, capability)
+            )
         found.append(
             {
                 "row": row.name,

@@ -14,7 +14,7 @@ import statistics
 
 from sides import SIDES, Side, Work
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.training.flops import measured_peak_flops, train_flops_per_token
 
 SIZES = {  # name: (layers, hidden, heads, feed-forward, batch)
@@ -36,10 +36,8 @@ def main() -> None:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=forward,
-        scan_unroll=layers,
-        mlm_chunk=320,
     )
-    work = Work(config, rows)
+    work = Work(config, rows, execution=ExecutionConfig(scan_unroll=layers, logits_chunk=320))
     sides = {name: Side(name, work) for name in SIDES}
     for side in sides.values():
         side.ready()

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import jax
 import numpy as np
 
-from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.runtime.host_memory import keep_freed_memory
@@ -40,6 +40,7 @@ class Work:
     device: str = "cpu"  # for torch; jax takes the one it finds
     compiled: bool = False  # by torch.compile
     deterministic: bool = False
+    execution: ExecutionConfig = DEFAULT_EXECUTION
 
     @property
     def tokens(self) -> int:
@@ -83,7 +84,7 @@ def ours(work: Work) -> Run:
     settings = OptimizerConfig()
     optimizer = make_optimizer(settings)
     with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(work.model, optimizer, mesh)
+        blueprint = draw_blueprint(work.model, optimizer, mesh, work.execution)
         state = init_state(blueprint, work.model, optimizer, 0)
         step = make_train_step(
             blueprint,
@@ -148,7 +149,7 @@ def theirs(work: Work) -> Run:
     def run(count: int) -> None:
         for _ in range(count):
             optimizer.zero_grad()
-            with torch.autocast(work.device, torch.bfloat16, enabled=model.dtype == "bfloat16"):
+            with torch.autocast(work.device, torch.bfloat16, enabled=work.execution.dtype == "bfloat16"):
                 loss = forward(**inputs).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.config import (
     Config,
     DataConfig,
+    ExecutionConfig,
     FinetuneConfig,
     ModelConfig,
     OptimizerConfig,
@@ -38,12 +39,14 @@ def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields)
     """A run's model with every parameter random but the vocabulary's padding, which is zero as in training."""
     tokenizer = tokenizer or wordpiece()
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    execution = ExecutionConfig(**{key: fields.pop(key) for key in ("dtype",) if key in fields})
     model = ModelConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=80, **(sizes | fields))
     config = Config(
         name="tiny",
         run_dir=str(directory),
         init_from="/secret/place/runs/other",
         model=model,
+        execution=execution,
         data=DataConfig(
             sources=("text:/secret/place/*.txt", "text:/secret/b/*", "docs:numpy"),
             root="/secret/place/data",
@@ -76,7 +79,7 @@ def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), *
 
 
 def _with_weights(directory: Path, config: Config, tokenizer: WordPiece) -> TrainedModel:
-    graphdef, shapes, _ = abstract_bert(config.model)
+    graphdef, shapes, _ = abstract_bert(config.model, config.execution)
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
     params["encoder"]["embeddings"]["word"][config.model.vocab_size :] = 0

@@ -9,19 +9,18 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.objectives import contrastive
-from bertjax.finetune.scores import found_seconds
 from one_step import TEMPERATURE, one_step, require_equal_gradients
 from small_tasks import content_of, sentences, small_config, small_start
 
-from bertjax.config import MeshConfig
+from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.batches import padded
-from bertjax.finetune.encoding import encode_texts
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.encoding.rows import RowCounts
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.kinds.vector import VECTOR, found_seconds
 from bertjax.finetune.run import Start
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Sums
 
 ROWS = 8
 
@@ -38,7 +37,7 @@ def some_pairs() -> list[tuple[str, str]]:
 
 def batch_of(kind: str, pairs: list[tuple[str, str]], start: Start) -> dict[str, np.ndarray]:
     examples = [TextExample(f"here:{n}", str(n), pair, float(n % 2)) for n, pair in enumerate(pairs)]
-    rows = encode_texts(examples, kind, (), start.tokenizer, 32, RowCounts())
+    rows = KINDS[kind].encode(examples, (), start.tokenizer, 32, RowCounts())
     batch = padded(rows, np.arange(ROWS), int(rows.lengths.max()), start.tokenizer.pad_id)
     batch["label_weights"][5] = 0  # such as fills up a last batch
     return batch
@@ -87,6 +86,12 @@ def test_a_loss_is_its_formula_on_any_number_of_devices(kind: str, tmp_path: Pat
 class Given:
     """A network that has made its vectors already."""
 
+    def __init__(self, vectors: jax.Array) -> None:
+        self.made = vectors
+
+    def encode(self, *inputs: jax.Array | None, packed: bool, attention: str) -> jax.Array:
+        return self.made
+
     @staticmethod
     def vectors(hidden: jax.Array, sequence_ids: jax.Array, sequences: int) -> jax.Array:
         return hidden
@@ -97,13 +102,17 @@ def test_pairs_without_a_text_twice_have_the_loss_of_sentence_transformers() -> 
     torch = pytest.importorskip("torch", reason="needs torch")
     texts, weights = np.arange(2 * ROWS).reshape(ROWS, 2), np.ones(ROWS, np.float32)
     weights[5] = 0
-    batch = {"texts": texts, "label_weights": weights, "sequence_ids": texts, "cls_positions": texts}
+    batch = {"texts": texts, "label_weights": weights, "cls_positions": texts}
+    batch |= dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), texts)
     vectors = np.random.default_rng(0).normal(size=(ROWS, 2, 8)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     mesh = make_mesh(MeshConfig(), jax.devices()[:4])
 
     def sums(vectors: jax.Array, batch: Batch) -> Sums:
-        return jax.lax.psum(contrastive(TEMPERATURE).sums(Given, vectors, batch, None), BATCH_AXES)
+        forward = Forward({"model": Given(vectors)}, None, packed=True)
+        return jax.lax.psum(
+            VECTOR.objective(TaskConfig(temperature=TEMPERATURE)).sums(forward, batch, None), BATCH_AXES
+        )
 
     rows = jax.sharding.PartitionSpec(BATCH_AXES)
     found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=rows, out_specs=jax.sharding.PartitionSpec()))(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bertjax.finetune.own_tasks import task_for
 
 from bertjax.config import TaskConfig
-from bertjax.finetune.tasks import TASKS
+from bertjax.finetune.tasks import TASKS, task_for
 
 
 @pytest.mark.parametrize("name", sorted({*TASKS} - {"ner", "pos"}))

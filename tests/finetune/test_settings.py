@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from bertjax.finetune.settings import settings_of
 
 from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
+from bertjax.finetune.recipes import settings_of
 from bertjax.finetune.run import Result
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.report.table import text_lines

@@ -11,9 +11,10 @@ import string
 from pathlib import Path
 
 import pytest
-from bertjax.finetune.squad_metrics import answer_f1, exact_match, normalized, squad2_figures, squad_figures
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bertjax.finetune.metrics.squad import answer_f1, exact_match, normalized, squad2_figures, squad_figures
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model
 
+from bertjax.config import ExecutionConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.interpret.attention_maps import (
     exact_graphdef,
@@ -159,8 +160,8 @@ def without_biases(path, leaf):
 
 
 def test_what_a_run_computes_in_bfloat16_is_shown_in_float32(model):
-    config = replace(model.config, model=replace(model.config.model, dtype="bfloat16"))
-    rough = replace(model, config=config, graphdef=abstract_bert(config.model)[0])
+    config = replace(model.config, execution=ExecutionConfig(dtype="bfloat16"))
+    rough = replace(model, config=config, graphdef=abstract_bert(config.model, config.execution)[0])
     for one, other in zip(look_inside(rough, rows_of(model)), look_inside(model, rows_of(model)), strict=True):
         np.testing.assert_array_equal(one.attention, other.attention)
 

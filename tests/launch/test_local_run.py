@@ -17,7 +17,7 @@ from tiny_runs import checkpoints, digests, write_recipe
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = [sys.executable, str(REPOSITORY / "launch" / "local.py"), "--processes", "2", "--fake-devices", "2"]
 QUICK = ["--training.steps", "160", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
-QUICK += ["--training.eval-every", "160", "--training.eval-batches", "1", "--training.global-batch-size", "8"]
+QUICK += ["--training.eval-every", "160", "--training.eval-rows", "8", "--training.global-batch-size", "8"]
 
 
 class Launched:

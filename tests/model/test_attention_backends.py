@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from real_batches import small_wordpiece, whole_epoch
 
-from bertjax.config import DataConfig, ModelConfig
+from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.training.objectives import choose
+from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 ROWS, HEADS, HEAD_DIM = 2, 2, 16
@@ -106,20 +107,21 @@ def test_losses_and_every_gradient_are_the_references_through_the_whole_model(pa
         max_position_embeddings=128,
         attention_probs_dropout_prob=0.0,
         initializer_range=0.2,  # so that attention is far from even
-        mlm_chunk=64,
     )
     rows = DataConfig(sequence_length=128, packing=packing, short_sequence_probability=0.7)
     epoch = whole_epoch(tokenizer, rows)
     fullest = np.argsort(-epoch["sequence_ids"].max(axis=1), kind="stable")[:4]
     batch = {key: x[fullest] for key, x in epoch.items()}
     assert (batch["sequence_ids"].max() > 1) == (packing == "pairs") and (batch["sequence_ids"] == 0).any()
-    graphdef, objectives = abstract_bert(config)[0], choose(("mlm", "nsp"))
+    graphdef, objectives = abstract_bert(config, ExecutionConfig(logits_chunk=64))[0], choose(("mlm", "nsp"))
     params = init_params(config, jax.random.key(1))
 
     @functools.partial(jax.jit, static_argnums=1)
     @jax.value_and_grad
     def loss(params: dict, attention: str) -> jax.Array:
-        sums = objective_sums(bind(graphdef, params), batch, None, objectives, attention)
+        sums = objective_sums(
+            Forward({MODEL: bind(graphdef, params)}, None, packed=True, attention=attention), batch, None, objectives
+        )
         return averages(sums, batch_weights(batch, objectives), objectives)["loss"]
 
     wanted, reference = loss(params, "xla")

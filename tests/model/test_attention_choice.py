@@ -7,11 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.choice import choose_attention, compute_capability
 
 NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
-MODEL = ModelConfig(attention_probs_dropout_prob=0.0, dtype="bfloat16")
+MODEL, HALF = ModelConfig(attention_probs_dropout_prob=0.0), ExecutionConfig(dtype="bfloat16")
+
+
+def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
+    of_execution = {key: value for key, value in change.items() if hasattr(HALF, key)}
+    of_model = {key: value for key, value in change.items() if key not in of_execution}
+    return replace(MODEL, **of_model), replace(HALF, **of_execution)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +64,13 @@ MODEL = ModelConfig(attention_probs_dropout_prob=0.0, dtype="bfloat16")
             NEW,
             "xla (attention dropout 0.1 needs the probabilities)",
         ),
-        ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (as model.attention says)"),
-        ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (as model.attention says)"),
-        ("tpu", 128, True, {"attention": "splash"}, OLD, "splash (as model.attention says)"),
+        ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (as execution.attention says)"),
+        ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (as execution.attention says)"),
+        ("tpu", 128, True, {"attention": "splash"}, OLD, "splash (as execution.attention says)"),
     ],
 )
 def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str) -> None:
-    assert str(choose_attention(replace(MODEL, **change), platform, length, packed, "9.0", jax_version)) == expected
+    assert str(choose_attention(*changed(change), platform, length, packed, "9.0", jax_version)) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
             512,
             False,
             {"attention": "splash"},
-            "runs on a TPU, and this is compiled for cpu; set model",
+            "runs on a TPU, and this is compiled for cpu; set execution",
         ),
         ("tpu", 512, False, {"attention": "cudnn"}, "runs on an NVIDIA GPU, and this is compiled for tpu; set"),
         ("gpu", 512, False, {"attention": "splash"}, "runs on a TPU, and this is compiled for gpu"),
@@ -87,14 +93,20 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
             "attention dropout 0.1 needs the probabilities; set model.attention_probs_dropout_prob=0, or use 'auto'",
         ),
         ("tpu", 100, False, {"attention": "splash"}, "multiple of 128 tokens, not 100; change data.sequence_length"),
-        ("gpu", 512, False, {"attention": "cudnn", "dtype": "float32"}, "set model.dtype='bfloat16', or use 'auto'"),
+        (
+            "gpu",
+            512,
+            False,
+            {"attention": "cudnn", "dtype": "float32"},
+            "set execution.dtype='bfloat16', or use 'auto'",
+        ),
         ("gpu", 512, True, {"attention": "cudnn"}, "needs jax 0.11.2, and this is 0.10.2; update jax or set data.pack"),
     ],
 )
 def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, change: dict, complaint: str) -> None:
     with pytest.raises(ValueError) as error:
-        choose_attention(replace(MODEL, **change), platform, length, packed, "9.0", OLD)
-    assert f"model.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
+        choose_attention(*changed(change), platform, length, packed, "9.0", OLD)
+    assert f"execution.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +114,14 @@ def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, cha
 )
 def test_a_gpu_that_cudnn_cannot_use_is_left_to_xla(capability: str | None, has: str) -> None:
     reason = f"cudnn needs an NVIDIA GPU of compute capability 8.0 or more, and this one has {has}"
-    assert str(choose_attention(MODEL, "gpu", 512, False, capability)) == f"xla ({reason})"
+    assert str(choose_attention(MODEL, HALF, "gpu", 512, False, capability)) == f"xla ({reason})"
     with pytest.raises(ValueError, match=reason):
-        choose_attention(replace(MODEL, attention="cudnn"), "gpu", 512, False, capability)
+        choose_attention(MODEL, replace(HALF, attention="cudnn"), "gpu", 512, False, capability)
 
 
 @pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "12.0"])
 def test_a_gpu_that_cudnn_can_use_has_it(capability: str) -> None:
-    assert choose_attention(MODEL, "gpu", 512, False, capability).backend == "cudnn"
+    assert choose_attention(MODEL, HALF, "gpu", 512, False, capability).backend == "cudnn"
 
 
 def test_what_a_device_can_do_is_asked_or_known_of_one_that_is_not_here() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from real_batches import real_batch, small_wordpiece, whole_epoch
 from their_model import load_tensors, our_params, relative, their_model, their_outputs
 
-from bertjax.config import DataConfig, ModelConfig
+from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.encoder import positions_in_sequence, sinusoids
@@ -27,13 +27,15 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
-from bertjax.training.step import averages, batch_weights, objective_sums
+from bertjax.training.objectives.objective import MODEL, Forward
+from bertjax.training.step import averages, batch_weights, objective_sums, several_sequences
 
 SMALL = ModelConfig(
     vocab_size=900, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
-    max_position_embeddings=64, mlm_chunk=32,
+    max_position_embeddings=64,
 )  # fmt: skip
 LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+IN_CHUNKS = ExecutionConfig(logits_chunk=32)
 OBJECTIVES = choose(("mlm", "nsp"))
 GOLDEN = Path(__file__).parent / "parameters.golden.txt"
 
@@ -48,19 +50,21 @@ def run(graphdef, params, batch, *, packed):
     return hidden, bert.mlm_logits(hidden, everywhere), bert.nsp_logits(hidden, batch["cls_positions"])
 
 
-def our_outputs(config, params, batch, packed=False):
+def our_outputs(config, params, batch, packed=False, execution=IN_CHUNKS):
     """(hidden states, MLM logits at every position, NSP logits)."""
     inputs = {key: batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids", "cls_positions")}
-    return jax.device_get(run(abstract_bert(config)[0], params, inputs, packed=packed))
+    return jax.device_get(run(abstract_bert(config, execution)[0], params, inputs, packed=packed))
 
 
 def our_gradients(config, params, batch):
     """(total loss, its parts, gradients), put together as the train step does."""
-    graphdef = abstract_bert(config)[0]
+    graphdef = abstract_bert(config, IN_CHUNKS)[0]
 
     @functools.partial(jax.value_and_grad, has_aux=True)
     def loss(params):
-        sums = objective_sums(bind(graphdef, params), batch, None, OBJECTIVES)
+        sums = objective_sums(
+            Forward({MODEL: bind(graphdef, params)}, None, packed=several_sequences(batch)), batch, None, OBJECTIVES
+        )
         figures = averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
         return figures["loss"], figures
 
@@ -376,7 +380,7 @@ def test_padding_entries_have_no_logits(config, params, batch):
 
 def test_half_precision_stays_near_full(config, params, batch):
     hidden, mlm, _ = our_outputs(config, params, batch)
-    half_hidden, half_mlm, _ = our_outputs(replace(config, dtype="bfloat16"), params, batch)
+    half_hidden, half_mlm, _ = our_outputs(config, params, batch, execution=ExecutionConfig(dtype="bfloat16"))
     assert half_hidden.dtype == jnp.bfloat16 and half_mlm.dtype == np.float32
     assert relative(half_hidden.astype(np.float32), hidden) < 0.03
     assert relative(half_mlm[..., : config.vocab_size], mlm[..., : config.vocab_size]) < 0.03

@@ -9,23 +9,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bertjax.finetune.objectives import objective_of
 from flax import nnx
 from jax.sharding import Mesh
 from their_model import relative, their_model
 
-from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
+from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
-from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.finetune.kinds import KINDS
+from bertjax.model.bert import abstract_bert, bind, check_head, init_params
 from bertjax.model.lstm import BiLstmLayer
 from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
 from bertjax.training.checkpoint import named_arrays
+from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums, several_sequences
 
 CONFIG = ModelConfig(
     vocab_size=300, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
@@ -150,11 +151,11 @@ def our_loss(
     kind: str, config: ModelConfig, params: dict, batch: dict[str, np.ndarray]
 ) -> tuple[float, np.ndarray, dict]:
     """(the loss, logits, gradients by transformers' names), put together as the train step does."""
-    graphdef, objectives = abstract_bert(config)[0], (objective_of(kind, 1.0),)
+    graphdef, objectives = abstract_bert(config)[0], (KINDS[kind].objective(TaskConfig()),)
 
     def loss(params: dict) -> tuple[jax.Array, jax.Array]:
         network = bind(graphdef, params)
-        sums = objective_sums(network, batch, None, objectives)
+        sums = objective_sums(Forward({MODEL: network}, None, packed=several_sequences(batch)), batch, None, objectives)
         return averages(sums, batch_weights(batch, objectives), objectives)["loss"], logits_of(network, batch)
 
     (value, logits), gradients = jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params))
@@ -348,7 +349,7 @@ def losses_on(mesh: Mesh, config: ModelConfig, steps: int = 4) -> list[float]:
         state = init_state(blueprint, config, optimizer, 0)
         step = make_train_step(
             blueprint,
-            (objective_of("tokens", 1.0),),
+            (KINDS["tokens"].objective(TaskConfig()),),
             optimizer,
             make_schedule(settings, 100),
             clip_norm=1.0,
@@ -406,7 +407,6 @@ def test_the_encoder_starts_as_that_of_pretraining_does_from_the_same_key():
         ({"head": "sequence"}, r"model\.num_labels=0 with model\.head='sequence': it needs at least 1"),
         ({"head": "span", "num_labels": 2}, r"model\.num_labels=2 with model\.head='span': it has none"),
         ({"lstm_size": 8}, r"model\.lstm_size=8 with model\.head='pretraining': they are of the head 'tokens' only"),
-        ({"head": "tokens", "num_labels": 2, "lstm_size": -1}, r"model\.lstm_size=-1 must be 0"),
         (
             {"head": "tokens", "num_labels": 2, "features": (-1, -14)},
             r"the model has no layer -14; choose from 1 to 12",
@@ -414,5 +414,6 @@ def test_the_encoder_starts_as_that_of_pretraining_does_from_the_same_key():
     ],
 )
 def test_a_head_that_cannot_be_built_is_refused(fields, message):
+    config = ModelConfig(**fields)
     with pytest.raises(ValueError, match=message):
-        validate(replace(Config(), model=ModelConfig(**fields)))
+        validate(replace(Config(), model=config)), check_head(config)

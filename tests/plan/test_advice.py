@@ -12,6 +12,7 @@ import bertjax.cli.plan
 from bertjax.config import (
     Config,
     DataConfig,
+    ExecutionConfig,
     MeshConfig,
     ModelConfig,
     OptimizerConfig,
@@ -61,7 +62,7 @@ def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
     assert headline(of_several).startswith(f"stage 1 of {RECIPE.name} does not fit")
     assert cost_table(of_several).title == "Stage 1 of the recipe"
     ((stage, remedies),) = advise(too_large, silent).remedies
-    assert {remedy.flags.split()[0] for remedy in remedies} >= {"--training.grad-accum-steps", "--model.remat"}
+    assert {remedy.flags.split()[0] for remedy in remedies} >= {"--training.grad-accum-steps", "--execution.remat"}
     for remedy in remedies:
         assert remedy.planned.fits
         assert remedy.planned.needed < stage.needed
@@ -79,7 +80,7 @@ def test_the_best_plan_is_searched_from_what_was_asked_for(too_large: Plan) -> N
     for change in others:
         flags = flags_for(too_large, stage, change)
         changed = override(RECIPE, flags.split(), "test")
-        assert changed.model.remat == change.remat
+        assert changed.execution.remat == change.remat
         assert make_mesh(changed.mesh, jax.devices()[:2]) == make_mesh(change.mesh, jax.devices()[:2]), flags
 
 
@@ -118,8 +119,8 @@ def test_too_few_rows_in_a_later_stage_are_told_before_any_is_compiled() -> None
 @pytest.mark.parametrize("attention", ["splash", "cudnn"])
 def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) -> None:
     model = replace(RECIPE.model, attention_probs_dropout_prob=0.0, num_hidden_layers=1)
-    wished = replace(RECIPE, model=replace(model, attention=attention, dtype="bfloat16"))
-    plain = replace(RECIPE, model=replace(model, attention="xla", dtype="bfloat16"))
+    wished = replace(RECIPE, model=model, execution=ExecutionConfig(attention=attention, dtype="bfloat16"))
+    plain = replace(RECIPE, model=model, execution=ExecutionConfig(attention="xla", dtype="bfloat16"))
     assert compiler_flops(wished, stages_of(wished)[0]) == compiler_flops(plain, stages_of(plain)[0]) > 0
 
 
@@ -141,7 +142,7 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
     monkeypatch.setattr(
         planning, "answer", lambda *_: planning.Answer(too_large, None, None, "vocabulary of 300 entries")
     )
-    arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan")
-    assert bertjax.cli.plan.plan(arguments, []) == 3
+    arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan", overrides=[])
+    assert bertjax.cli.plan.run(arguments) == 3
     shown = capsys.readouterr().out
     assert "does not fit" in shown and "vocabulary of 300 entries" in shown

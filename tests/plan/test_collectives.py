@@ -34,7 +34,6 @@ def recipe(mesh: MeshConfig, microbatches: int) -> Config:
             num_attention_heads=8,
             intermediate_size=128,
             max_position_embeddings=LENGTH,
-            mlm_chunk=1024,
         ),
         data=DataConfig(sequence_length=LENGTH, max_predictions=6),
         optimizer=OptimizerConfig(warmup_steps=2),

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
-from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import make_eval_step, make_train_step
+from bertjax.training.step import make_eval_step, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 
@@ -28,6 +28,7 @@ class Training:
         model: ModelConfig,
         settings: OptimizerConfig,
         *,
+        execution: ExecutionConfig = DEFAULT_EXECUTION,
         steps: int = 100,
         accumulate: int = 1,
         dropout_seed: int | None = None,
@@ -35,7 +36,7 @@ class Training:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
-            self.blueprint = draw_blueprint(model, optimizer, self.mesh)
+            self.blueprint = draw_blueprint(model, optimizer, self.mesh, execution)
             self.state = init_state(self.blueprint, model, optimizer, 0)
             self.train_step = make_train_step(
                 self.blueprint,
@@ -46,7 +47,7 @@ class Training:
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
             )
-            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES)
+            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES, packed=several_sequences)
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

@@ -38,7 +38,6 @@ def model_config(vocab_size: int) -> ModelConfig:
         max_position_embeddings=48,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        mlm_chunk=64,
     )
 
 

@@ -4,12 +4,10 @@ from typing import Any
 import pytest
 
 from bertjax.config import Config, FinetuneConfig, differences, from_dict, to_dict
-from bertjax.training.compatibility import (
-    CHANGES_WITH_NOTICE,
-    MAY_CHANGE,
-    MUST_MATCH,
-    check_compatible,
-)
+from bertjax.config.resume import rules_of
+from bertjax.training.compatibility import check_compatible
+
+RULES = rules_of(FinetuneConfig)
 
 
 def metadata(config: dict[str, Any] | Config, tokenizer: str = "aa", data: str = "bb") -> dict[str, Any]:
@@ -43,27 +41,41 @@ def mutated(key: str) -> Config:
     return config
 
 
-def test_every_key_of_the_config_is_in_exactly_one_class():
-    classes = [*MUST_MATCH, *MAY_CHANGE, *CHANGES_WITH_NOTICE]
-    assert sorted(classes) == sorted(keys(FinetuneConfig()))
+def test_every_key_of_the_config_has_a_rule():
+    assert sorted(RULES) == sorted(keys(FinetuneConfig()))
+
+
+def test_a_field_without_a_rule_is_part_of_the_runs_identity():
+    @dataclasses.dataclass(frozen=True)
+    class Extended(Config):
+        added: int = 0
+
+    assert rules_of(Extended)["added"].allowed is False
+
+
+@pytest.mark.parametrize("key", ["model.hidden_size", "optimizer.beta2", "training.seed", "data.lowercase", "stages"])
+def test_what_makes_a_run_is_its_identity(key):
+    assert not RULES[key].allowed
+
+
+@pytest.mark.parametrize("key", ["name", "mesh.tensor", "hosts.processes", "training.log_every", "execution.remat"])
+def test_where_and_how_often_may_change_without_a_word(key):
+    assert RULES[key].allowed and not RULES[key].notice
 
 
 @pytest.mark.parametrize("key", keys(FinetuneConfig()))
-def test_a_changed_key_is_treated_by_its_class(key):
+def test_a_changed_key_is_treated_by_its_rule(key):
     config = mutated(key)
     ((was, now),) = differences(config, FinetuneConfig()).values()
-    if key in MUST_MATCH:
+    if not RULES[key].allowed:
         with pytest.raises(ValueError, match="the checkpoint is of another run") as error:
             check_compatible(metadata(FinetuneConfig()), metadata(config))
         assert f"  {key}: checkpoint has {was!r}, config has {now!r}" in str(error.value).splitlines()
         assert "--run-dir" in str(error.value) and "--init-from" in str(error.value)
     else:
         lines = check_compatible(metadata(FinetuneConfig()), metadata(config))
-        assert lines == (
-            [f"{key}: checkpoint has {was!r}, config has {now!r}; {CHANGES_WITH_NOTICE[key]}"]
-            if key in CHANGES_WITH_NOTICE
-            else []
-        )
+        notice = RULES[key].notice
+        assert lines == ([f"{key}: checkpoint has {was!r}, config has {now!r}; {notice}"] if notice else [])
 
 
 @pytest.mark.parametrize("which", ["tokenizer", "data"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bertjax.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.config import Config, ExecutionConfig, OptimizerConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.training.job import _attention, _describe_attention, _describe_deterministic, preflight
 from bertjax.training.stages import stages_of
@@ -19,7 +19,7 @@ PROGRAM = """
 import hashlib, sys, jax
 sys.path.insert(0, sys.argv[1])
 from random_batches import random_batches
-from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.optimizer import make_optimizer
@@ -28,12 +28,13 @@ from bertjax.training.state import draw_blueprint, init_state
 
 jax.config.update("jax_enable_compilation_cache", False)  # what is compiled anew must be the same too
 model = ModelConfig(vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4,
-                    intermediate_size=1024, dtype="bfloat16", attention_probs_dropout_prob=0.0)
-config = Config(model=model, data=DataConfig(sequence_length=512), training=TrainingConfig(steps=20_000),
+                    intermediate_size=1024, attention_probs_dropout_prob=0.0)
+config = Config(model=model, execution=ExecutionConfig(dtype="bfloat16"),
+                data=DataConfig(sequence_length=512), training=TrainingConfig(steps=20_000),
                 deterministic=True)
 mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(config.optimizer)
 with jax.set_mesh(mesh):
-    blueprint = draw_blueprint(model, optimizer, mesh)
+    blueprint = draw_blueprint(model, optimizer, mesh, config.execution)
     state = init_state(blueprint, model, optimizer, 0)
     step = stage_step(config, stages_of(config)[0], blueprint, optimizer)
     for batch in random_batches(5, rows=32, length=512, predictions=8, vocab_size=3000):
@@ -66,10 +67,12 @@ def test_the_log_says_who_computes_the_attention_and_why() -> None:
 @pytest.mark.parametrize("backend", ["splash", "cudnn"])
 def test_an_attention_that_cannot_be_is_refused_before_any_text_is_prepared(backend: str) -> None:
     config = Config(
-        model=ModelConfig(attention=backend),
+        execution=ExecutionConfig(attention=backend),
         optimizer=OptimizerConfig(warmup_steps=1),
         training=TrainingConfig(steps=10, global_batch_size=8),
     )
-    with pytest.raises(ValueError, match=f"model.attention='{backend}': it runs on .* compiled for cpu; set model.att"):
+    with pytest.raises(
+        ValueError, match=f"execution.attention='{backend}': it runs on .* compiled for cpu; set execution.att"
+    ):
         preflight(config)
-    assert preflight(replace(config, model=ModelConfig(attention="auto")))
+    assert preflight(replace(config, execution=ExecutionConfig(attention="auto")))

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from random_batches import random_batches
 from small_training import OBJECTIVES, Training
-from test_step import LENGTH, LONG, MODEL, PREDICTIONS, batches, training_on
+from test_step import IN_CHUNKS, LENGTH, LONG, MODEL, PREDICTIONS, batches, training_on
 
-from bertjax.config import DataConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.config import DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.input.batches import PairBatches
 from bertjax.model.bert import abstract_bert, bind
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
+from bertjax.training.objectives.objective import Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
@@ -45,8 +46,10 @@ def plain() -> np.ndarray:
 def test_losses_are_those_of_the_plain_step(
     accumulate: int, remat: str, unroll: int, dtype: str, plain: np.ndarray
 ) -> None:
-    model = replace(THREE_LAYERS, remat=remat, scan_unroll=unroll, dtype=dtype)
-    training = training_on(MeshConfig(1, 1, 1), model=model, accumulate=accumulate, dropout_seed=3)
+    execution = replace(IN_CHUNKS, remat=remat, scan_unroll=unroll, dtype=dtype)
+    training = training_on(
+        MeshConfig(1, 1, 1), model=THREE_LAYERS, execution=execution, accumulate=accumulate, dropout_seed=3
+    )
     np.testing.assert_allclose(training.losses(batches()), plain, rtol=TOLERANCES[dtype])
     kept = [x.dtype for x in jax.tree.leaves(training.state) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert len(kept) > 50 and set(kept) == {jnp.dtype("float32")}, "parameters and moments"
@@ -64,12 +67,16 @@ def operations(jaxpr: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_sums_exponentials_and_losses_stay_in_float32() -> None:
-    model = replace(MODEL, dtype="bfloat16")
-    graphdef, shapes, _ = abstract_bert(model)
+    graphdef, shapes, _ = abstract_bert(MODEL, ExecutionConfig(dtype="bfloat16"))
     batch = next(random_batches(1, rows=4, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size))
 
     def figures(params: dict) -> dict:
-        sums = objective_sums(bind(graphdef, params), batch, jnp.zeros(4, jnp.uint32), OBJECTIVES)
+        sums = objective_sums(
+            Forward({"model": bind(graphdef, params)}, jnp.zeros(4, jnp.uint32), packed=False),
+            batch,
+            jnp.zeros(4, jnp.uint32),
+            OBJECTIVES,
+        )
         return averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
 
     traced = jax.make_jaxpr(figures)(shapes)
@@ -89,10 +96,12 @@ def test_sums_exponentials_and_losses_stay_in_float32() -> None:
     assert [x.dtype for x in jax.eval_shape(logits, shapes)] == [jnp.float32, jnp.float32]
 
 
-def curve(model: ModelConfig, of_text: list[dict[str, np.ndarray]]) -> np.ndarray:
+def curve(model: ModelConfig, dtype: str, of_text: list[dict[str, np.ndarray]]) -> np.ndarray:
     """Losses of an update for each batch."""
     settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=20)
-    return Training(MeshConfig(1, 1, 1), model, settings, steps=len(of_text), dropout_seed=0).losses(of_text)
+    execution = ExecutionConfig(dtype=dtype, logits_chunk=128)
+    training = Training(MeshConfig(1, 1, 1), model, settings, execution=execution, steps=len(of_text), dropout_seed=0)
+    return training.losses(of_text)
 
 
 @LONG
@@ -110,9 +119,8 @@ def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_f
         intermediate_size=128,
         max_position_embeddings=48,
         initializer_range=0.08,
-        mlm_chunk=128,
     )
-    exact, rounded = (curve(replace(model, dtype=dtype), of_text) for dtype in ("float32", "bfloat16"))
+    exact, rounded = (curve(model, dtype, of_text) for dtype in ("float32", "bfloat16"))
     assert exact[-20:].mean() < exact[:20].mean() - 0.5, "nothing was learned: the curves say little"
     means = [losses.reshape(-1, 20).mean(axis=1) for losses in (rounded, exact)]
     np.testing.assert_allclose(*means, rtol=0.01)

@@ -31,5 +31,5 @@ def test_one_batch_is_under_way_while_the_next_is_made():
         return True
 
     mesh = make_mesh(MeshConfig(data=1), jax.devices()[:1])
-    HeldOut(Numbered(), mesh, 8, 4).evaluate(step, {}, (), go_on)
+    HeldOut(Numbered(), mesh, 32, 4).evaluate(step, {}, (), go_on)
     assert len(behind) == 8 and max(behind) <= 1, behind

@@ -11,7 +11,7 @@ import pytest
 from random_batches import random_batches
 from small_training import Training
 
-from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.input.batches import batch_spec
 from bertjax.parallel.mesh import make_abstract_mesh, make_mesh
 from bertjax.parallel.sharding import batch_sharding
@@ -30,14 +30,13 @@ MODEL = ModelConfig(
     intermediate_size=64,
     max_position_embeddings=512,
     attention_probs_dropout_prob=0.0,
-    mlm_chunk=16,
 )
 OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=1)
 
 
 def losses(mesh: MeshConfig) -> np.ndarray:
     batches = random_batches(2, rows=ROWS, length=LENGTH, predictions=6, vocab_size=MODEL.vocab_size)
-    return Training(mesh, MODEL, OPTIMIZER, dropout_seed=3).losses(batches)
+    return Training(mesh, MODEL, OPTIMIZER, execution=ExecutionConfig(logits_chunk=16), dropout_seed=3).losses(batches)
 
 
 @pytest.mark.long
@@ -49,7 +48,8 @@ def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytes
 
 def run(mesh: MeshConfig, packing: str, attention: str) -> Config:
     return Config(
-        model=ModelConfig(**{**vars(MODEL), "dtype": "bfloat16", "attention": attention}),
+        model=MODEL,
+        execution=ExecutionConfig(dtype="bfloat16", attention=attention, logits_chunk=16),
         data=DataConfig(sequence_length=512, packing=packing, pairs_per_row=4),
         mesh=mesh,
         training=TrainingConfig(steps=20_000, global_batch_size=8),
@@ -74,7 +74,7 @@ def traced(config: Config, devices: list[jax.Device], platform: str | None = Non
         for name, (shape, dtype) in batch_spec(stage.data, stage.training.global_batch_size).items()
     }
     with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(config.model, optimizer, mesh)
+        blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
         return stage_step(config, stage, blueprint, optimizer, platform).trace(blueprint.state, batch)
 
 

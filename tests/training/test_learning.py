@@ -14,7 +14,7 @@ from bertjax.training.telemetry import curves, read_metrics
 OVERRIDES = [
     *("--model.hidden-size", "64", "--model.num-attention-heads", "2", "--model.intermediate-size", "256"),
     *("--training.steps", "600", "--training.global-batch-size", "32", "--training.checkpoint-every", "600"),
-    *("--training.eval-every", "150", "--training.eval-batches", "16", "--optimizer.warmup-steps", "60"),
+    *("--training.eval-every", "150", "--training.eval-rows", "512", "--optimizer.warmup-steps", "60"),
 ]
 # Held-out MLM loss by step when this was written; a later one may be this much above it.
 MLM_LOSS = {150: 4.11, 300: 3.67, 450: 3.23, 600: 3.12}

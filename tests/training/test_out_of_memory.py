@@ -13,7 +13,7 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import command, write_recipe
 
-from bertjax.config import Config, MeshConfig, ModelConfig, StageConfig, TrainingConfig
+from bertjax.config import Config, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.training.out_of_memory import OutOfMemory, remedies, settings_named
 from bertjax.training.run_directory import load_run
@@ -33,7 +33,7 @@ def mesh(devices: int = 1, fsdp: int = 1) -> jax.sharding.Mesh:
 def test_remedies_name_values_that_work() -> None:
     first, dots, full, plan = remedies(CONFIG, mesh(), ROWS)
     assert first.startswith("--training.grad-accum-steps 4: 24 rows a device at a time instead of 48")
-    assert dots.startswith("--model.remat dots") and full.startswith("--model.remat full")
+    assert dots.startswith("--execution.remat dots") and full.startswith("--execution.remat full")
     assert plan.startswith("bertjax plan ")
 
 
@@ -48,8 +48,8 @@ def test_remedies_are_of_the_stage_and_the_mesh() -> None:
 
 
 def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
-    rematerialised = replace(CONFIG, model=ModelConfig(remat="dots"))
-    assert [line.split(":")[0] for line in remedies(rematerialised, mesh(), ROWS)][1] == "--model.remat full"
+    rematerialised = replace(CONFIG, execution=ExecutionConfig(remat="dots"))
+    assert [line.split(":")[0] for line in remedies(rematerialised, mesh(), ROWS)][1] == "--execution.remat full"
     of_state = remedies(CONFIG, mesh(8), None)
     assert of_state[0].startswith("--mesh.fsdp 2") and len(of_state) == 2
 
@@ -117,7 +117,7 @@ def test_a_run_whose_second_stage_does_not_fit_says_what_to_set_and_keeps_its_ch
         )
     )
     shape = ("--model.num-attention-heads", "32", "--model.max-position-embeddings", "512")
-    brief = ("--training.steps", "8", "--training.eval-batches", "1", "--training.eval-every", "100")
+    brief = ("--training.steps", "8", "--training.eval-rows", "8", "--training.eval-every", "100")
     arguments = command(recipe, source, tmp_path / "run", *shape, *brief, "--optimizer.warmup-steps", "2")
     # Whatever the system would promise: 300 GB are more than it may.
     limit = (resource.RLIMIT_AS, (2**36, 2**36))

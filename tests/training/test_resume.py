@@ -84,7 +84,7 @@ def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_
     recipe, source, reference = whole
     run_dir, log = tmp_path / "cut", tmp_path / "cut.log"
     arguments = command(recipe, source, run_dir, "--training.eval-every", "30", "--training.log-every", "30")
-    long = [*arguments, "--training.eval-batches", "500"]  # so that the signal comes before the last of them
+    long = [*arguments, "--training.eval-rows", "8000"]  # so that the signal comes before the last of them
     assert stop_after(long, log, 0.0, signal.SIGTERM, said="pretraining  30 /") == 75
     assert checkpoints(run_dir) == ["10", "20", "30"]
     assert evaluated(run_dir) == []

@@ -12,7 +12,7 @@ import pytest
 from random_batches import random_batches
 from small_training import OBJECTIVES, Training
 
-from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.config import ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.training.schedules import make_schedule
 from bertjax.training.step import averages, split_microbatches, update_if
 
@@ -24,8 +24,8 @@ MODEL = ModelConfig(
     num_attention_heads=4,
     intermediate_size=64,
     max_position_embeddings=LENGTH,
-    mlm_chunk=16,
 )
+IN_CHUNKS = ExecutionConfig(logits_chunk=16)
 OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
 MESHES = {
     "data=8": MeshConfig(8, 1, 1),
@@ -34,8 +34,10 @@ MESHES = {
 }
 
 
-def training_on(mesh: MeshConfig, *, model: ModelConfig = MODEL, **how: int) -> Training:
-    return Training(mesh, model, OPTIMIZER, **how)
+def training_on(
+    mesh: MeshConfig, *, model: ModelConfig = MODEL, execution: ExecutionConfig = IN_CHUNKS, **how: int
+) -> Training:
+    return Training(mesh, model, OPTIMIZER, execution=execution, **how)
 
 
 def batches(count: int = STEPS):
@@ -62,7 +64,7 @@ REST = [(1, "none"), (1, "full"), (2, "none"), (2, "full"), (4, "none")]
 )
 @pytest.mark.parametrize("mesh", MESHES)
 def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, single: np.ndarray) -> None:
-    training = training_on(MESHES[mesh], model=replace(MODEL, remat=remat), accumulate=accumulate)
+    training = training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
     np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
 
 

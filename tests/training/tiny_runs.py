@@ -14,16 +14,17 @@ from several_processes import surroundings, zygote
 from bertjax.training.checkpoint import DIRECTORY, read_metadata
 
 RECIPE = """
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
 
 def config():
     return Config(
         name="tiny",
         model=ModelConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-                          max_position_embeddings=32, mlm_chunk=32),
+                          max_position_embeddings=32),
+        execution=ExecutionConfig(logits_chunk=32),
         data=DataConfig(vocab_size=1200, sequence_length=32, max_predictions=5, held_out=0.1, workers=1),
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=10),
-        training=TrainingConfig(steps=120, global_batch_size=16, log_every=20, eval_every=60, eval_batches=2,
+        training=TrainingConfig(steps=120, global_batch_size=16, log_every=20, eval_every=60, eval_rows=32,
                                 checkpoint_every=10, keep_last=3),
     )
 """

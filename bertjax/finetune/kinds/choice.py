@@ -12,11 +12,11 @@ from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.rows import Segments
-from bertjax.finetune.kinds.kind import Card, Inference, Keys, shown
-from bertjax.finetune.kinds.texts import TextKind, classified, wrong_number
+from bertjax.finetune.kinds.kind import Card, Inference, shown
+from bertjax.finetune.kinds.texts import TextKind, wrong_number
 from bertjax.finetune.metrics.classification import probabilities_of
 from bertjax.model.task_heads import ChoiceNetwork
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
 _CHOOSE = """\
 from transformers import AutoModelForMultipleChoice, AutoTokenizer
@@ -53,9 +53,9 @@ class ChoiceKind(TextKind):
         "`logits` has a row per pair: of the ends of one start, the one with the highest number is chosen",
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy over the choices of a row."""
-        logits = model.choice_logits(hidden, batch["cls_positions"], keys)
+        logits = forward.model.choice_logits(forward(batch), batch["cls_positions"], keys)
         return classified(logits, batch["labels"], batch["label_weights"])
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:

@@ -22,10 +22,9 @@ from bertjax.finetune.data.tables import Tell
 from bertjax.finetune.encoding.rows import RowCounts, TaskRows
 from bertjax.model.task_heads import TaskNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.objectives import Batch, Objective, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
 
 Figures = dict[str, float]
-Keys = jax.Array | None  # of dropout, one per row
 Read = Callable[[Path, str, Tell], list[Any]]  # (data, split, tell); raises MissingSplitError
 
 
@@ -147,7 +146,7 @@ class Kind(ABC):
         return Objective(self.name, "label_weights", partial(self.sums, task), epsilon=0.0, figures=self.figures)
 
     @abstractmethod
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """`figures` of a batch, float32 [], each summed over the weighted predictions."""
 
     @abstractmethod

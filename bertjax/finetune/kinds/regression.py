@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.kinds.kind import Card, Inference, Keys, TaskContent
+from bertjax.finetune.kinds.kind import Card, Inference, TaskContent
 from bertjax.finetune.kinds.sequence import CLASSIFY
 from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import require_finite
 from bertjax.model.task_heads import SequenceNetwork
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums
 
 _LOWEST, _HIGHEST = 0.0, 5.0  # score of STS-B
 
@@ -58,9 +58,9 @@ class RegressionKind(NumericKind):
         onnx_outputs="`logits` has a row per text, or per pair of texts: the number that it was trained to give",
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """The squared error."""
-        error = self.numbers(model, hidden, batch, keys) - batch["labels"]
+        error = self.numbers(forward.model, forward(batch), batch, keys) - batch["labels"]
         return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -13,10 +12,10 @@ import optax
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.labels import require_judgements
-from bertjax.finetune.kinds.kind import Card, Inference, Keys, pair_of
+from bertjax.finetune.kinds.kind import Card, Inference, pair_of
 from bertjax.finetune.kinds.regression import NumericKind
 from bertjax.finetune.metrics.classification import require_finite
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums
 
 _RANK = """\
 from sentence_transformers import CrossEncoder
@@ -40,9 +39,9 @@ class RelevanceKind(NumericKind):
         "`logits` has a row per pair: the higher, the more the passage says to the query",
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Binary cross entropy and accuracy."""
-        logits, weights = self.numbers(model, hidden, batch, keys), batch["label_weights"]
+        logits, weights = self.numbers(forward.model, forward(batch), batch, keys), batch["label_weights"]
         hits = ((logits > 0) == (batch["labels"] > 0.5)).astype(jnp.float32)
         nll = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
         return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from bertjax.config import TaskConfig
-from bertjax.finetune.kinds.kind import Card, Inference, Keys
-from bertjax.finetune.kinds.texts import TextKind, classified
+from bertjax.finetune.kinds.kind import Card, Inference
+from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import probabilities_of
 from bertjax.model.task_heads import SequenceNetwork
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
 CLASSIFY = """\
 from transformers import pipeline
@@ -44,9 +44,9 @@ class SequenceKind(TextKind):
         onnx_outputs="`logits` has a row per text, or per pair of texts, with a number for each label: {labels}",
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy."""
-        logits = model.sequence_logits(hidden, batch["cls_positions"], keys)
+        logits = forward.model.sequence_logits(forward(batch), batch["cls_positions"], keys)
         return classified(logits, batch["labels"], batch["label_weights"])
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:

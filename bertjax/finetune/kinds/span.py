@@ -16,11 +16,10 @@ from bertjax.finetune.data.examples import Question
 from bertjax.finetune.data.labels import label_weights
 from bertjax.finetune.encoding.answers import FoundAnswers, answer_figures, find_answers, write_answers
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
-from bertjax.finetune.kinds.kind import Card, Figures, Inference, Keys, Kind, Split, Splits, Task, TaskContent, pair_of
-from bertjax.finetune.kinds.texts import classified
+from bertjax.finetune.kinds.kind import Card, Figures, Inference, Kind, Split, Splits, Task, TaskContent, pair_of
 from bertjax.model.task_heads import SpanNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
 _ANSWER = """\
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
@@ -58,9 +57,9 @@ class SpanKind(Kind):
         "`start_logits` and `end_logits` have a number per token: how likely the answer begins or ends there",
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """The mean of the start's and the end's cross entropy, and of their accuracy."""
-        logits, weights = model.span_logits(hidden), batch["label_weights"]
+        logits, weights = forward.model.span_logits(forward(batch)), batch["label_weights"]
         # [B, S, L]: each sequence of a row chooses among its own tokens.
         own = batch["sequence_ids"][:, None] == jnp.arange(1, weights.shape[1] + 1)[:, None]
         masked = jnp.where(own[..., None], logits[:, None], jnp.finfo(jnp.float32).min)

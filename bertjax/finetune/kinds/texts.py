@@ -10,10 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
@@ -36,16 +33,8 @@ from bertjax.finetune.kinds.kind import (
 from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
 from bertjax.storage.files import replace_text
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.objectives import Sums
 
 _SPACES = str.maketrans("\t\r\n", "   ")
-
-
-def classified(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Cross entropy and hits of [..., classes] against int32 [...], weighted."""
-    nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    hits = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
-    return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
 
 
 class TextKind(Kind):
@@ -192,6 +181,7 @@ class TextKind(Kind):
     def write(
         self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
     ) -> list[Path]:
+        """Write the predictions of a split: `SPLIT.tsv`, and a benchmark's official file; returns the files."""
         files = [self.write_predictions(folder / f"{name}.tsv", labels, ids, outputs)]
         if name in task.submissions:
             files.append(write_submission(folder, task, name, ids, outputs))

@@ -37,7 +37,6 @@ from bertjax.finetune.kinds.kind import (
     Card,
     Figures,
     Inference,
-    Keys,
     Kind,
     Recipe,
     Split,
@@ -47,12 +46,11 @@ from bertjax.finetune.kinds.kind import (
     refuse_options,
     shown,
 )
-from bertjax.finetune.kinds.texts import classified
 from bertjax.finetune.metrics.classification import accuracy, probabilities_of
 from bertjax.finetune.metrics.entities import entity_figures
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
 _ENTITY_METRICS = ("f1", "precision", "recall")
 _JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
@@ -85,9 +83,9 @@ class TokenKind(Kind):
         "first token",
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy over the first pieces of words."""
-        logits = model.token_logits(hidden, batch["sequence_ids"], keys)
+        logits = forward.model.token_logits(forward(batch), batch["sequence_ids"], keys)
         return classified(logits, batch["labels"], batch["label_weights"])
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:

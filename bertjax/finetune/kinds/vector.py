@@ -13,12 +13,12 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.encoding.rows import Segments, TaskRows
-from bertjax.finetune.kinds.kind import Card, Figures, Inference, Keys, Split, Task, TaskContent
-from bertjax.finetune.kinds.texts import TextKind, classified
+from bertjax.finetune.kinds.kind import Card, Figures, Inference, Split, Task, TaskContent
+from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import accuracy
 from bertjax.model.task_heads import VectorNetwork
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
 _EMBED = """\
 from transformers import AutoModel, AutoTokenizer
@@ -58,13 +58,13 @@ class VectorKind(TextKind):
         _EMBED,
     )
 
-    def sums(self, task: TaskConfig, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """For each first text, its second is the right one among the seconds of the global batch (InfoNCE).
 
         Logits are cosines over `task.temperature`. Not among the wrong ones are rows of weight 0, and rows that share a
         text with the pair.
         """
-        vectors, weights = self.outputs(model, hidden, batch), batch["label_weights"]
+        vectors, weights = self.outputs(forward.model, forward(batch), batch), batch["label_weights"]
         # In the order of the mesh's axes, which is that of the rows.
         everyone = (vectors[:, 1], batch["texts"], weights)
         seconds, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
@@ -132,7 +132,8 @@ class VectorKind(TextKind):
     def write(
         self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
     ) -> list[Path]:
-        return []  # a vector is no prediction
+        """Nothing: a vector is not a prediction."""
+        return []
 
 
 VECTOR = VectorKind()

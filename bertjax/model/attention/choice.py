@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import jax
 
-from bertjax.config import ModelConfig
+from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import SPLASH_LENGTHS
 
 FUSED_FROM = 512  # tokens a row; below it the probabilities are small, and XLA fuses the rest as well
@@ -51,6 +51,7 @@ class Hindrance:
 
 def choose_attention(
     model: ModelConfig,
+    execution: ExecutionConfig,
     platform: str,
     length: int,
     packed: bool,
@@ -60,19 +61,19 @@ def choose_attention(
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
     `capability` is what `compute_capability` says of its devices.
-    Raises ValueError if `model.attention` names one that cannot do it, with the reason and what to do.
+    Raises ValueError if `execution.attention` names one that cannot do it, with the reason and what to do.
     """
-    asked = model.attention
+    asked = execution.attention
     if asked == "xla":
-        return AttentionChoice("xla", "as model.attention says")
+        return AttentionChoice("xla", "as execution.attention says")
     backend = FUSED.get(platform, "xla") if asked == "auto" else asked
     if backend == "xla":
         return AttentionChoice("xla", f"there is no other for {platform}")
-    hindrance = _hindrance(backend, model, platform, length, packed, capability, jax_version)
+    hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)
     if asked != "auto":
         if hindrance is not None:
-            raise ValueError(f"model.attention={asked!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
-        return AttentionChoice(backend, "as model.attention says")
+            raise ValueError(f"execution.attention={asked!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
+        return AttentionChoice(backend, "as execution.attention says")
     if hindrance is not None:
         return AttentionChoice("xla", hindrance.reason)
     if length < FUSED_FROM:
@@ -83,6 +84,7 @@ def choose_attention(
 def _hindrance(
     backend: str,
     model: ModelConfig,
+    execution: ExecutionConfig,
     platform: str,
     length: int,
     packed: bool,
@@ -92,7 +94,7 @@ def _hindrance(
     """The first thing that keeps a fused back end from it, if there is one."""
     if FUSED.get(platform) != backend:
         where = "an NVIDIA GPU" if backend == "cudnn" else "a TPU"
-        return Hindrance(f"it runs on {where}, and this is compiled for {platform}", "set model.attention='xla'")
+        return Hindrance(f"it runs on {where}, and this is compiled for {platform}", "set execution.attention='xla'")
     if model.attention_probs_dropout_prob > 0:
         return Hindrance(
             f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
@@ -100,7 +102,7 @@ def _hindrance(
         )
     if backend == "splash":
         return _splash_hindrance(length)
-    return _device_hindrance(capability) or _cudnn_hindrance(model, length, packed, jax_version)
+    return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)
 
 
 def _device_hindrance(capability: str | None) -> Hindrance | None:
@@ -110,7 +112,7 @@ def _device_hindrance(capability: str | None) -> Hindrance | None:
     needed = ".".join(map(str, CUDNN_CAPABILITY))
     return Hindrance(
         f"cudnn needs an NVIDIA GPU of compute capability {needed} or more, and this one has {capability or 'none'}",
-        "set model.attention='xla'",
+        "set execution.attention='xla'",
     )
 
 
@@ -122,10 +124,12 @@ def _splash_hindrance(length: int) -> Hindrance | None:
     )
 
 
-def _cudnn_hindrance(model: ModelConfig, length: int, packed: bool, jax_version: tuple[int, ...]) -> Hindrance | None:
+def _cudnn_hindrance(
+    model: ModelConfig, execution: ExecutionConfig, length: int, packed: bool, jax_version: tuple[int, ...]
+) -> Hindrance | None:
     head_dim = model.hidden_size // model.num_attention_heads
-    if model.dtype != "bfloat16":
-        return Hindrance(f"cudnn computes in bfloat16, not {model.dtype}", "set model.dtype='bfloat16'")
+    if execution.dtype != "bfloat16":
+        return Hindrance(f"cudnn computes in bfloat16, not {execution.dtype}", "set execution.dtype='bfloat16'")
     if head_dim % 8 or head_dim > CUDNN_HEAD_DIM:
         return Hindrance(
             f"cudnn takes heads of a multiple of 8 and at most {CUDNN_HEAD_DIM} dims, not {head_dim}",

@@ -1,0 +1,38 @@
+"""Everything a run can be told, as frozen typed dataclasses, and how recipes and overrides become one of them.
+
+Nothing below the trainer sees the whole `Config`: each room takes the part it is about.
+"""
+
+from bertjax.config.data import SHORTEST_ROW, DataConfig
+from bertjax.config.execution import DEFAULT_EXECUTION, ExecutionConfig
+from bertjax.config.model import ModelConfig
+from bertjax.config.recipes import load_recipe, override, variant_of
+from bertjax.config.rules import validate
+from bertjax.config.run import Config, HostsConfig, MeshConfig, OptimizerConfig, StageConfig, TrainingConfig
+from bertjax.config.task import FinetuneConfig, TaskConfig
+from bertjax.config.values import differences, flatten, from_dict, render, to_dict
+
+__all__ = [
+    "DEFAULT_EXECUTION",
+    "SHORTEST_ROW",
+    "Config",
+    "DataConfig",
+    "ExecutionConfig",
+    "FinetuneConfig",
+    "HostsConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "StageConfig",
+    "TaskConfig",
+    "TrainingConfig",
+    "differences",
+    "flatten",
+    "from_dict",
+    "load_recipe",
+    "override",
+    "render",
+    "to_dict",
+    "validate",
+    "variant_of",
+]

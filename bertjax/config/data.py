@@ -1,0 +1,76 @@
+"""From text to batches: where the text is, its vocabulary, and how rows are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertjax.config.resume import changes_with_notice, may_change
+
+SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
+_SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
+
+    # Each `kind:what`: text, lines, jsonl, parquet, wikiextractor, wikipedia, docs, tfds; or rows: tfrecord.
+    sources: tuple[str, ...] = changes_with_notice((), "the text is the same by its fingerprint")
+    weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
+    temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
+    root: str = may_change("data")  # vocabularies and token stores are kept below it, each under its fingerprint
+    cache_dir: str = may_change("")  # a local folder that the store is copied to and read from; remote: data/cache
+    # A vocab.txt, spiece.model or vocab.json to use; empty trains one on the sources.
+    vocab: str = changes_with_notice("", _SAME_VOCABULARY)
+    # The kind of vocabulary to train; unigram and bpe are SentencePiece.
+    tokenizer: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = changes_with_notice("wordpiece", _SAME_VOCABULARY)
+    vocab_size: int = 30_522
+    vocab_temperature: float = 1.0  # each source's word counts are scaled to its words to this power
+    lowercase: bool = True
+    strip_accents: bool = True
+    unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
+    segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
+    held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
+    workers: int = may_change(0)  # processes that prepare text; 0 = one per core
+    sequence_length: int = 128
+    # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names).
+    rows: Literal["pairs", "full_sentences", "doc_sentences"] = "pairs"
+    packing: Literal["none", "pairs"] = "none"  # a sentence pair to a row, or as many as fit
+    pairs_per_row: int = 8  # at most, when packed
+    max_predictions: int = 20  # masked positions per sentence pair at most; the paper's 20 at length 128
+    predict: Literal["masked", "next"] = "masked"  # hidden tokens, or at every position the token that follows
+    mask_probability: float = 0.15
+    keep_share: float = 0.1  # of the masked positions: the token stays as it is
+    random_share: float = 0.1  # of the masked positions: a random token; the rest become [MASK]
+    short_sequence_probability: float = 0.1
+    whole_word_masking: bool = False
+    threads: int = may_change(2)  # threads that make batches
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether an epoch is anything but every document once."""
+        return bool(self.weights) or self.temperature != 1.0
+
+    @property
+    def prediction_slots(self) -> int:
+        """Predictions that a row has room for."""
+        if self.predict == "next":
+            return self.sequence_length - 1
+        if self.packing == "none":
+            return self.max_predictions
+        # A pair of n tokens has max(1, round(n p)) masks, so at most n p and this many more.
+        more = max(0.5, 1 - SHORTEST_ROW * self.mask_probability)
+        packed = int(self.mask_probability * self.sequence_length + more * self.pairs_per_row)
+        return min(packed, self.max_predictions * self.pairs_per_row)
+
+    @property
+    def pair_slots(self) -> int:
+        """Sentence pairs that a row has room for."""
+        return 1 if self.packing == "none" else self.pairs_per_row
+
+    @property
+    def expected_predictions(self) -> float:
+        """Predictions that a full row has."""
+        share = 1.0 if self.predict == "next" else self.mask_probability
+        return min(self.prediction_slots, share * self.sequence_length)

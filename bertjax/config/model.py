@@ -1,0 +1,42 @@
+"""The architecture: what function of its input a network computes. How it is computed is `ExecutionConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network, in the field names of Hugging Face's BertConfig; defaults are BERT-Base (paper, section 3).
+
+    A member of the family is a preset of these options (bertjax/model/families/).
+    """
+
+    family: str = "bert"  # names of parameters and classes elsewhere, heads of pretraining, special tokens
+    vocab_size: int = 30_522  # entries the tokenizer has; set from the vocabulary when a run starts
+    hidden_size: int = 768
+    embedding_size: int = 0  # width of the tables, projected to hidden_size behind them (ALBERT); 0: hidden_size
+    num_hidden_layers: int = 12
+    layer_groups: int = 0  # layers of one group share their parameters (ALBERT: 1); 0: every layer has its own
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: Literal["gelu", "gelu_tanh"] = "gelu"  # erf form, or the tanh approximation of google-research/bert
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2  # 0: no token types
+    position_embedding: Literal["learned", "sinusoidal"] = "learned"  # sinusoidal has no parameters; an ablation
+    window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
+    global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
+    pooler: Literal["tanh", "none"] = "tanh"  # dense and tanh on [CLS], or none
+    causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    vocab_pad_multiple: int = 128  # rows of the word table are padded to a multiple of it, whatever the mesh
+    head: str = "pretraining"  # on the encoder: a name in bertjax.model.bert.HEADS
+    num_labels: int = 0  # number of classes of a head that has classes; 1 = regression
+    # For the feature-based variant: layers of the frozen encoder that the head reads side by side (0: the embeddings,
+    # -1: the last layer); empty trains the whole network.
+    features: tuple[int, ...] = ()
+    lstm_size: int = 0  # for the feature-based variant: size of each direction of a two-layer BiLSTM; 0 = no BiLSTM

@@ -1,0 +1,50 @@
+"""Resume rules as metadata on the config's fields: may a run go on from its checkpoint if this field has changed?
+
+A field without metadata is part of the run's identity and must match, so that a new field cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+_KEY = "resume"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a changed value means for a run that goes on from its checkpoint."""
+
+    allowed: bool
+    notice: str = ""  # the effect of the change, to be told; empty: there is none to tell
+
+
+IDENTITY = Rule(allowed=False)
+
+
+def may_change(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses.MISSING) -> Any:
+    """A field that says where things lie, how they are computed or how often something is reported or kept."""
+    return _field(Rule(allowed=True), default, factory)
+
+
+def changes_with_notice(
+    default: Any = dataclasses.MISSING, notice: str = "", *, factory: Any = dataclasses.MISSING
+) -> Any:
+    """A field whose change lets the run go on, but changes what its user gets: `notice` tells what."""
+    return _field(Rule(allowed=True, notice=notice), default, factory)
+
+
+def _field(rule: Rule, default: Any, factory: Any) -> Any:
+    return field(default=default, default_factory=factory, metadata={_KEY: rule})
+
+
+def rules_of(config: type, where: str = "") -> dict[str, Rule]:
+    """Dotted key -> rule, for every field of a config class; nested configs' fields under their dotted keys."""
+    found: dict[str, Rule] = {}
+    for one in dataclasses.fields(config):
+        if isinstance(one.default_factory, type) and dataclasses.is_dataclass(one.default_factory):
+            found |= rules_of(one.default_factory, f"{where}{one.name}.")
+        else:
+            found[where + one.name] = one.metadata.get(_KEY, IDENTITY)
+    return found

@@ -1,0 +1,256 @@
+"""What a config must meet before anything is done with it: bounds of single values, and rules between several.
+
+Each rule is one entry of a table; tests/test_config_rules.py shows every entry a config that it refuses.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bertjax.config.model import ModelConfig
+from bertjax.config.run import Config
+
+_MOST = sys.float_info.max
+LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The numbers that a key may have, as `low <= value <= high`; NaN is in no bounds."""
+
+    low: float
+    high: float = _MOST
+    above: bool = False  # `low` itself is not allowed
+    below: bool = False  # nor is `high`
+
+    def hold(self, value: float) -> bool:
+        """Whether a value lies inside."""
+        is_low = value > self.low if self.above else value >= self.low
+        return is_low and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high == _MOST:
+            return f"a finite number above {self.low:g}" if self.above else f"a finite number of at least {self.low:g}"
+        return f"in {'(' if self.above else '['}{self.low:,}, {self.high:,}{')' if self.below else ']'}"
+
+
+_COUNT = Bounds(1)
+_NOT_NEGATIVE = Bounds(0)
+_SHARE = Bounds(0, 1)
+_PROPER_SHARE = Bounds(0, 1, below=True)
+
+BOUNDS: dict[str, Bounds] = {
+    "model.hidden_size": _COUNT,
+    "model.num_hidden_layers": _COUNT,
+    "model.num_attention_heads": _COUNT,
+    "model.intermediate_size": _COUNT,
+    "model.max_position_embeddings": _COUNT,
+    "model.type_vocab_size": _NOT_NEGATIVE,
+    "model.embedding_size": _NOT_NEGATIVE,
+    "model.layer_groups": _NOT_NEGATIVE,
+    "model.window": _NOT_NEGATIVE,
+    "model.global_every": _NOT_NEGATIVE,
+    "model.hidden_dropout_prob": _PROPER_SHARE,
+    "model.attention_probs_dropout_prob": _PROPER_SHARE,
+    "model.initializer_range": Bounds(0, above=True),
+    "model.layer_norm_eps": Bounds(0, above=True),
+    "model.lstm_size": _NOT_NEGATIVE,
+    "model.vocab_pad_multiple": _COUNT,
+    "execution.scan_unroll": _COUNT,
+    "execution.logits_chunk": _COUNT,
+    "data.vocab_size": Bounds(1, LARGEST_VOCABULARY),
+    "data.vocab_temperature": _SHARE,
+    "data.temperature": _SHARE,
+    "data.held_out": _PROPER_SHARE,
+    "data.workers": _NOT_NEGATIVE,
+    "data.pairs_per_row": _COUNT,
+    "data.max_predictions": _COUNT,
+    "data.mask_probability": _PROPER_SHARE,
+    "data.keep_share": _SHARE,
+    "data.random_share": _SHARE,
+    "data.short_sequence_probability": _PROPER_SHARE,
+    "data.threads": _COUNT,
+    "optimizer.learning_rate": Bounds(0, above=True),
+    "optimizer.warmup_steps": _NOT_NEGATIVE,
+    "optimizer.decay_power": Bounds(0, above=True),
+    "optimizer.decay_steps": _NOT_NEGATIVE,
+    "optimizer.beta1": _PROPER_SHARE,
+    "optimizer.beta2": _PROPER_SHARE,
+    "optimizer.eps": Bounds(0, above=True),
+    "optimizer.weight_decay": _NOT_NEGATIVE,
+    "optimizer.clip_norm": _NOT_NEGATIVE,
+    "training.steps": _COUNT,
+    "training.global_batch_size": _COUNT,
+    "training.grad_accum_steps": _COUNT,
+    "training.log_every": _COUNT,
+    "training.eval_every": _COUNT,
+    "training.eval_rows": _COUNT,
+    "training.checkpoint_every": _COUNT,
+    "training.keep_last": _COUNT,
+    "training.keep_every": _NOT_NEGATIVE,
+    "training.max_skipped_updates": _COUNT,
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition between several keys."""
+
+    holds: Callable[[Config], bool]
+    says: Callable[[Config], str]  # where it does not: the keys, their values and what to do
+
+
+def _beyond(model: ModelConfig) -> list[int]:
+    """The features that are no layers of the model."""
+    depth = model.num_hidden_layers
+    return [layer for layer in model.features if not -depth - 1 <= layer <= depth]
+
+
+RULES: dict[str, Rule] = {
+    "heads divide the width": Rule(
+        lambda c: c.model.hidden_size % c.model.num_attention_heads == 0,
+        lambda c: (
+            f"model.hidden_size={c.model.hidden_size} is not divisible by "
+            f"model.num_attention_heads={c.model.num_attention_heads}; change one of them"
+        ),
+    ),
+    "groups divide the layers": Rule(
+        lambda c: c.model.layer_groups == 0 or c.model.num_hidden_layers % c.model.layer_groups == 0,
+        lambda c: (
+            f"model.num_hidden_layers={c.model.num_hidden_layers} is not divisible by "
+            f"model.layer_groups={c.model.layer_groups}; change one of them"
+        ),
+    ),
+    "rows fit the position table": Rule(
+        lambda c: c.data.sequence_length <= c.model.max_position_embeddings,
+        lambda c: (
+            f"data.sequence_length={c.data.sequence_length} is beyond the position table "
+            f"(model.max_position_embeddings={c.model.max_position_embeddings}); shorten the rows or enlarge the table"
+        ),
+    ),
+    "rows hold two segments": Rule(
+        lambda c: c.data.sequence_length >= 8,
+        lambda c: f"data.sequence_length={c.data.sequence_length} is too short for two segments; use 8 or more",
+    ),
+    "pairs have two token types": Rule(
+        lambda c: c.data.rows != "pairs" or c.model.type_vocab_size != 1 or "nsp" not in c.training.objectives,
+        lambda c: (
+            f"model.type_vocab_size={c.model.type_vocab_size} with training.objectives={c.training.objectives}: "
+            "the segments of a pair need two token types; set it to 2, or leave nsp out"
+        ),
+    ),
+    "a weight for each source": Rule(
+        lambda c: (
+            not c.data.weights
+            or (len(c.data.weights) == len(c.data.sources) and min(c.data.weights) >= 0 and sum(c.data.weights) > 0)
+        ),
+        lambda c: (
+            f"data.weights={c.data.weights}: give one for each of the {len(c.data.sources)} data.sources, none below 0 "
+            "and not all of them 0"
+        ),
+    ),
+    "weights or a temperature": Rule(
+        lambda c: not c.data.weights or c.data.temperature == 1,
+        lambda c: f"data.temperature={c.data.temperature} with data.weights={c.data.weights}: give one of them",
+    ),
+    "words for a segmenter": Rule(
+        lambda c: c.data.segmenter == "none" or c.data.whole_word_masking,
+        lambda c: (
+            f"data.segmenter={c.data.segmenter!r} without data.whole_word_masking has no effect; set both or neither"
+        ),
+    ),
+    "unknown characters are WordPiece's": Rule(
+        lambda c: c.data.unknown == "words" or bool(c.data.vocab) or c.data.tokenizer == "wordpiece",
+        lambda c: (
+            f"data.unknown={c.data.unknown!r} with data.tokenizer={c.data.tokenizer!r}: it is WordPiece's option; "
+            "leave it at 'words'"
+        ),
+    ),
+    "a segmenter is WordPiece's": Rule(
+        lambda c: c.data.segmenter == "none" or bool(c.data.vocab) or c.data.tokenizer == "wordpiece",
+        lambda c: (
+            f"data.segmenter={c.data.segmenter!r} with data.tokenizer={c.data.tokenizer!r}: it is WordPiece's option; "
+            "leave it at 'none'"
+        ),
+    ),
+    "pairs for a pair objective": Rule(
+        lambda c: c.data.rows == "pairs" or "nsp" not in c.training.objectives,
+        lambda c: (
+            f"data.rows={c.data.rows!r} with training.objectives={c.training.objectives}: such rows have no second "
+            "segment; leave nsp out"
+        ),
+    ),
+    "a mixture has no next document": Rule(
+        lambda c: c.data.rows != "full_sentences" or not c.data.is_mixture,
+        lambda c: (
+            f"data.rows='full_sentences' with data.weights={c.data.weights}, data.temperature={c.data.temperature}: a "
+            "row goes on with the next document of the store, which a mixture may not read; use 'doc_sentences'"
+        ),
+    ),
+    "causal models predict the next token": Rule(
+        lambda c: (c.data.predict == "next") == c.model.causal,
+        lambda c: (
+            f"data.predict={c.data.predict!r} with model.causal={c.model.causal}: a token must not see what it is to "
+            "predict, and must see what it predicts from; use 'next' with a causal model, 'masked' with any other"
+        ),
+    ),
+    "a causal [CLS] sees nothing": Rule(
+        lambda c: not c.model.causal or "nsp" not in c.training.objectives,
+        lambda c: (
+            f"training.objectives={c.training.objectives} with model.causal=True: [CLS] sees nothing but itself, and "
+            "cannot tell whether B follows A; leave nsp out"
+        ),
+    ),
+    "microbatches divide the batch": Rule(
+        lambda c: c.training.global_batch_size % c.training.grad_accum_steps == 0,
+        lambda c: (
+            f"training.global_batch_size={c.training.global_batch_size} is not divisible by "
+            f"training.grad_accum_steps={c.training.grad_accum_steps}; change one of them"
+        ),
+    ),
+    "kept and random tokens are shares of one": Rule(
+        lambda c: c.data.keep_share + c.data.random_share <= 1 + 1e-9,
+        lambda c: (
+            f"data.keep_share={c.data.keep_share} and data.random_share={c.data.random_share} are shares of the masked "
+            "positions and sum to more than 1; lower one of them"
+        ),
+    ),
+    "the warm-up ends before the run": Rule(
+        lambda c: c.optimizer.warmup_steps < c.training.steps,
+        lambda c: (
+            f"optimizer.warmup_steps={c.optimizer.warmup_steps} leaves nothing of training.steps={c.training.steps}; "
+            "shorten the warm-up or train longer"
+        ),
+    ),
+    "features are layers of the model": Rule(
+        lambda c: not _beyond(c.model),
+        lambda c: (
+            f"model.features={c.model.features}: the model has no layer {_beyond(c.model)[0]}; choose from 1 to "
+            f"{c.model.num_hidden_layers}, 0 for the embeddings, or count from the last with -1"
+        ),
+    ),
+}
+
+
+def value_at(config: Any, key: str) -> Any:
+    """The value at a dotted key."""
+    for name in key.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def validate(config: Config) -> Config:
+    """Return the config if its values are within their bounds and go together.
+
+    Raises ValueError naming the key, its value and what to do: of the first bound that is broken, else the first rule.
+    """
+    for key, bounds in BOUNDS.items():
+        if not bounds.hold(value := value_at(config, key)):
+            raise ValueError(f"{key}={value} must be {bounds}")
+    for rule in RULES.values():
+        if not rule.holds(config):
+            raise ValueError(rule.says(config))
+    return config

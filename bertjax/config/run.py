@@ -1,0 +1,111 @@
+"""A run: its devices and processes, its optimizer, its loop and stages, and all of it together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bertjax.config.data import DataConfig
+from bertjax.config.execution import ExecutionConfig
+from bertjax.config.model import ModelConfig
+from bertjax.config.resume import changes_with_notice, may_change
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How many devices lie along each mesh axis; -1 takes what the others leave."""
+
+    data: int = may_change(-1)
+    fsdp: int = may_change(1)
+    tensor: int = may_change(1)
+    dcn_data: int = may_change(-1)  # of `data`, the factor that runs across slices; -1 takes what dcn_fsdp leaves
+    dcn_fsdp: int = may_change(1)  # of `fsdp`, likewise; the product of both is the number of slices
+
+
+@dataclass(frozen=True)
+class HostsConfig:
+    """How the processes of a run find each other, and how many there must be."""
+
+    cluster: Literal["auto", "one", "tpu", "slurm", "kubernetes", "address"] = may_change("auto")  # one: no others
+    coordinator: str = may_change("")  # HOST:PORT where process 0 listens; for `address`
+    processes: int = may_change(0)  # that must join; 0: as many as the cluster says
+    process: int = may_change(-1)  # the number of this one; -1: as the cluster says
+    devices: int = may_change(0)  # that there must be in all; 0: any number
+    join_seconds: int = may_change(300)  # for all processes to join
+    heartbeat_seconds: int = may_change(20)  # after which a process that is silent is lost
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The update rule and its schedule; defaults are the paper's (appendix A.2) and google-research/bert's."""
+
+    name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected"] = "bert_adamw"
+    learning_rate: float = 1e-4
+    warmup_steps: int = 10_000
+    schedule: Literal["linear", "polynomial", "cosine", "warmup_stable_decay"] = "linear"
+    decay_power: float = 1.0  # of the polynomial schedule
+    decay_steps: int = 0  # of warmup_stable_decay: the last steps, over which the rate falls to 0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0  # of the global gradient; 0 = no clipping
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
+
+    steps: int = changes_with_notice(1_000_000, "the learning rate decays to another end from here on")
+    global_batch_size: int = 256
+    grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
+    objectives: tuple[str, ...] = ("mlm", "nsp")
+    seed: int = 0
+    log_every: int = may_change(100)
+    eval_every: int = may_change(10_000)
+    eval_rows: int = changes_with_notice(8_192, "evaluations before and after are over different rows")
+    checkpoint_every: int = may_change(5_000)
+    keep_last: int = may_change(2)
+    keep_every: int = may_change(0)  # checkpoints whose step is a multiple are kept for good; 0 = none
+    max_skipped_updates: int = may_change(20)  # non-finite updates in a row that stop the run
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """A later stretch of the run with other rows; None keeps what was. The optimizer's state goes on through it."""
+
+    start: int  # the step it begins at; it ends where the next begins, or with the run
+    sequence_length: int | None = None
+    max_predictions: int | None = None
+    global_batch_size: int | None = None
+    grad_accum_steps: int | None = None
+    learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
+    warmup_steps: int | None = None  # of that schedule
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole. `data`, `optimizer` and `training` describe it up to where the first of `stages` begins."""
+
+    name: str = may_change("bert")
+    run_dir: str = may_change("")  # a folder or a URL; empty: runs/<name>
+    # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0.
+    init_from: str = changes_with_notice("", "has no effect on a run that goes on from its own checkpoint")
+    restore: Literal["newest", "previous"] = may_change("newest")  # previous: when the newest checkpoint is damaged
+    profile: str = may_change("")  # FIRST:LAST, the steps to write a trace of
+    # On a GPU: the same bits in every run, at some cost; on other platforms they always are.
+    deterministic: bool = changes_with_notice(False, "the steps before and after need not have the same last bits")
+    compilation_cache: str = may_change("data/compiled")  # compiled programs are kept here; empty: nothing is kept
+    model: ModelConfig = field(default_factory=ModelConfig)
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    hosts: HostsConfig = field(default_factory=HostsConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    stages: tuple[StageConfig, ...] = ()
+
+    @property
+    def directory(self) -> str:
+        """Where the run lives: a folder, or a URL in object storage."""
+        return self.run_dir or f"runs/{self.name}"

@@ -1,0 +1,114 @@
+"""A finished run in figures, and the last lines that a run prints."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bertjax.config import Config
+from bertjax.input.training_data import TrainingData
+from bertjax.storage.remote import Place, place_of
+from bertjax.training.objectives import Measure, Objective, choose, measures_of
+from bertjax.training.trainer import Outcome
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the model puts for one [MASK] of a held-out sentence."""
+
+    text: str  # the sentence, with [MASK] where `answer` stood
+    answer: str
+    guesses: tuple[tuple[str, float], ...]  # token and its probability, best first
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A held-out figure of a finished run, and what frequencies alone give."""
+
+    figure: str  # its name in the log behind `train/` and `eval/`, such as `mlm_loss`
+    measure: Measure
+    value: float
+    baseline: float
+
+    @property
+    def gain(self) -> float:
+        """How much better the model is than the baseline; negative if it is worse."""
+        return (self.baseline - self.value) if self.measure.is_loss else (self.value - self.baseline)
+
+
+def measured(
+    objectives: Iterable[Objective], figures: Mapping[str, float], baselines: Mapping[str, float]
+) -> tuple[Measured, ...]:
+    """The measures of objectives among held-out figures, which have their names in the log."""
+    return tuple(
+        Measured(name, measure, figures[f"eval/{name}"], baselines[f"baseline/{measure.baseline}"])
+        for name, measure in measures_of(objectives)
+        if f"eval/{name}" in figures
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A finished run in figures. An MFU of None is that of a machine without a measured peak."""
+
+    name: str
+    about: str  # one line: what was trained on what, when
+    steps: int
+    tokens_seen: int  # real ones, padding excluded
+    wall_seconds: float
+    tokens_per_second: float
+    mfu: float | None
+    peak: str  # what the MFU is measured against
+    held_out: tuple[Measured, ...]  # of the run's objectives
+    completions: tuple[Completion, ...] = ()
+
+
+def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
+    """The run in figures."""
+    return Summary(
+        name=config.name,
+        about=f"{', '.join(config.data.sources)}: {content.size('train')} to train on",
+        steps=outcome.step,
+        tokens_seen=round(outcome.tokens),
+        wall_seconds=outcome.seconds,
+        tokens_per_second=outcome.tokens_per_second,
+        mfu=outcome.mfu,
+        peak=str(outcome.peak),
+        held_out=measured(choose(config.training.objectives), outcome.evaluation, outcome.baselines),
+        completions=completions,
+    )
+
+
+def _held_out_line(one: Measured) -> str:
+    """A measure beside its baseline, as a line of the terminal."""
+    form = ".3f" if one.measure.is_loss else ".1%"
+    gained = f"    ({one.gain:+.3f} nats gained)" if one.measure.is_loss else ""
+    return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
+
+
+def last_words(config: Config, summary: Summary, report: Place, exported: Place) -> str:
+    """What the run reached, where everything is, and what to do next."""
+    filled = [
+        f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
+        f"   (was: {completion.answer})"
+        for completion in summary.completions
+    ]
+    run = place_of(config.directory)
+    quoted = shlex.quote(str(run))
+    return "\n".join(
+        [
+            f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
+            *map(_held_out_line, summary.held_out),
+            *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
+            "\nwhere everything is:",
+            f"  report        {report}",
+            f"  Hugging Face  {exported}",
+            f"  checkpoints   {run / 'checkpoints'}",
+            "\nwhat to try next:",
+            f"  bertjax fill-mask {quoted} 'The [MASK] returns a new array.'",
+            "  bertjax pretrain configs/bert_mini.py --data.sources 'text:my_texts/**/*.txt'    # your own text",
+            "  pip install -e '.[cuda]' && bertjax pretrain configs/bert_base.py ...            # the same on a GPU",
+            f"  bertjax export {quoted} --to huggingface --output my_bert                           # take it away",
+        ]
+    )

@@ -1,0 +1,118 @@
+"""Every entry of the tables of rules refuses what it is about, with its key, its value and what to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bertjax.config import Config, validate
+from bertjax.config.rules import BOUNDS, RULES, value_at
+
+
+def config_with(changes: dict[str, Any]) -> Config:
+    """The default config with other values at dotted keys."""
+    config = Config()
+    for key, value in changes.items():
+        part, name = key.split(".")
+        config = replace(config, **{part: replace(getattr(config, part), **{name: value})})
+    return config
+
+
+def outside(key: str) -> list[float]:
+    """Numbers that the bounds of a key do not hold: the nearest below and above, infinity and NaN."""
+    bounds, is_whole = BOUNDS[key], isinstance(value_at(Config(), key), int)
+    found = [bounds.low if bounds.above else bounds.low - 1, -math.inf, math.inf, math.nan]
+    if bounds.high < 1e300:
+        found.append(bounds.high if bounds.below else bounds.high + 1)
+    return [value for value in found if not is_whole or math.isfinite(value)]
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key in BOUNDS for value in outside(key)])
+def test_a_value_outside_its_bounds_is_refused(key, value):
+    with pytest.raises(ValueError) as error:
+        validate(config_with({key: value}))
+    assert str(error.value) == f"{key}={value} must be {BOUNDS[key]}"
+
+
+@pytest.mark.parametrize("key", BOUNDS)
+def test_defaults_and_edges_are_inside(key):
+    bounds = BOUNDS[key]
+    assert bounds.hold(value_at(Config(), key))
+    assert bounds.hold(bounds.low) is not bounds.above
+    assert bounds.hold(bounds.high) is not bounds.below
+
+
+def test_bounds_are_told_as_intervals():
+    told = {key: str(BOUNDS[key]) for key in ("training.steps", "optimizer.eps", "data.held_out", "data.vocab_size")}
+    assert told == {
+        "training.steps": "a finite number of at least 1",
+        "optimizer.eps": "a finite number above 0",
+        "data.held_out": "in [0, 1)",
+        "data.vocab_size": "in [1, 4,194,304]",
+    }
+
+
+# Rule -> values that break it, and what is said of them.
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "heads divide the width": ({"model.num_attention_heads": 7}, "model.hidden_size=768 is not divisible by"),
+    "groups divide the layers": ({"model.layer_groups": 5}, "num_hidden_layers=12 is not divisible by model.layer_gr"),
+    "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the position"),
+    "rows hold two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
+    "pairs have two token types": ({"model.type_vocab_size": 1}, "need two token types; set it to 2, or leave nsp"),
+    "a weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),
+    "weights or a temperature": (
+        {"data.sources": ("docs",), "data.weights": (1.0,), "data.temperature": 0.5},
+        "data.temperature=0.5 with data.weights=(1.0,): give one of them",
+    ),
+    "words for a segmenter": ({"data.segmenter": "jieba"}, "without data.whole_word_masking has no effect"),
+    "unknown characters are WordPiece's": (
+        {"data.unknown": "characters", "data.tokenizer": "unigram"},
+        "data.unknown='characters' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'words'",
+    ),
+    "a segmenter is WordPiece's": (
+        {"data.segmenter": "jieba", "data.whole_word_masking": True, "data.tokenizer": "unigram"},
+        "data.segmenter='jieba' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'none'",
+    ),
+    "pairs for a pair objective": ({"data.rows": "full_sentences"}, "such rows have no second segment; leave nsp out"),
+    "a mixture has no next document": (
+        {"data.rows": "full_sentences", "data.temperature": 0.5, "training.objectives": ("mlm",)},
+        "data.weights=(), data.temperature=0.5: a row goes on",
+    ),
+    "causal models predict the next token": ({"data.predict": "next"}, "data.predict='next' with model.causal=False"),
+    "a causal [CLS] sees nothing": ({"model.causal": True, "data.predict": "next"}, "leave nsp out"),
+    "microbatches divide the batch": ({"training.grad_accum_steps": 3}, "not divisible by training.grad_accum_steps=3"),
+    "kept and random tokens are shares of one": (
+        {"data.keep_share": 0.6, "data.random_share": 0.5},
+        "data.keep_share=0.6 and data.random_share=0.5 are shares",
+    ),
+    "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
+    "a head with classes has their number": ({"model.head": "tokens"}, "model.num_labels=0 with model.head='tokens'"),
+    "other heads have no number of classes": ({"model.num_labels": 2}, "it has none; leave it 0"),
+    "features are of a head for tokens": ({"model.lstm_size": 8}, "they are of the head 'tokens' only; leave them out"),
+    "features are layers of the model": (
+        {"model.head": "tokens", "model.num_labels": 2, "model.features": (-1, 13)},
+        "model.features=(-1, 13): the model has no layer 13; choose from 1 to 12",
+    ),
+}
+
+
+def test_every_rule_is_shown_a_config_that_breaks_it():
+    assert sorted(BROKEN) == sorted(RULES)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_broken_rule_says_what_to_do(name):
+    changes, message = BROKEN[name]
+    config = config_with(changes)
+    assert not RULES[name].holds(config)
+    with pytest.raises(ValueError) as error:
+        validate(config)
+    assert message in str(error.value)
+
+
+def test_the_default_breaks_none():
+    assert validate(Config()) == Config()
+    assert all(rule.holds(Config()) for rule in RULES.values())
