@@ -28,5 +28,5 @@ def config(variant: str = "uncased") -> Config:
     casing, whole_words = variant_of(VARIANTS, variant)
     base = bert_base(casing)
     model = replace(base.model, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
-    data = replace(base.data, whole_word_masking=whole_words)
+    data = replace(base.data, masking="words" if whole_words else "tokens")
     return replace(base, name=f"bert_large_{variant.replace('-', '_')}", model=model, data=data)

@@ -24,7 +24,7 @@ VARIANTS = {
     "cased": DataConfig(vocab_size=119_547, lowercase=False, strip_accents=False, **SMOOTHED),
     "uncased": DataConfig(vocab_size=105_879, **SMOOTHED),
     "chinese": CHINESE,
-    "chinese-wwm": replace(CHINESE, whole_word_masking=True, segmenter="jieba"),
+    "chinese-wwm": replace(CHINESE, masking="words", segmenter="jieba"),
 }
 
 

@@ -24,7 +24,7 @@ ROWS = DataConfig(
     sequence_length=512,
     max_predictions=77,
     packing="pairs",
-    whole_word_masking=True,
+    masking="words",
 )
 VARIANTS = {
     "unigram": replace(ROWS, tokenizer="unigram"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -63,7 +64,22 @@ FACTS = re.findall(r"^\|(.*)\| `(tests/\S+?)::(\w+)` \|$", README, re.M)
 
 @pytest.mark.parametrize(("fact", "path", "name"), FACTS, ids=[name for _, _, name in FACTS])
 def test_a_fact_has_its_test(fact: str, path: str, name: str) -> None:
-    assert re.search(rf"^def {name}\(", (REPOSITORY / path).read_text(), re.M), fact
+    """A function of that name, which nothing skips and which asserts something."""
+    tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert name in functions, f"{path} has no {name}: {fact}"
+    assert not any("skip" in ast.unparse(decorator) for decorator in functions[name].decorator_list), fact
+    assert asserts(functions[name], functions), f"{path}::{name} asserts nothing: {fact}"
+
+
+def asserts(function: ast.FunctionDef, beside: dict[str, ast.FunctionDef]) -> bool:
+    """Whether a function asserts, expects an error or calls a check, itself or in a function of its file."""
+    names = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    if any(isinstance(node, ast.Assert) for node in ast.walk(function)):
+        return True
+    if any(name == "pytest.raises" or re.search(r"(^|\.)_?assert_|(^|\.)check_", name) for name in names):
+        return True
+    return any(asserts(beside[name], {k: v for k, v in beside.items() if k != name}) for name in names & set(beside))
 
 
 def test_every_row_of_the_table_of_facts_names_a_test() -> None:

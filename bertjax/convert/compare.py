@@ -54,15 +54,21 @@ def compare_with_transformers(
     """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
     Hidden states of the last layer, and with `heads` the logits: of MLM and NSP, or of a task; padding is left out.
-    Raises RuntimeError if token ids differ, or outputs by more than `LIMIT`.
+    Raises RuntimeError if transformers cannot read the folder, if token ids differ, or outputs by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     kind = getattr(transformers, architecture(model.config.model) if heads else "BertModel")
-    network = kind.from_pretrained(directory).float().eval()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        network = kind.from_pretrained(directory).float().eval()
+    except Exception as error:  # of any class, by what a file of the folder breaks
+        first_line = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); mend its files"
+        ) from error
     _check_ids(model.tokenizer, tokenizer, pairs)
     batch = pair_batch(model, pairs)
     ours, theirs = our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)

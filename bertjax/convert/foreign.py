@@ -79,7 +79,7 @@ def model_config(values: Mapping[str, Any], activations: Mapping[str, str], wher
     if found["hidden_size"] % found["num_attention_heads"]:
         raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")
     activation = values.get("hidden_act", "gelu")
-    if activation not in activations:
+    if not isinstance(activation, str) or activation not in activations:
         raise ValueError(f"{where}: hidden_act is {activation!r}; bertjax has {', '.join(activations)}")
     return ModelConfig(**found, hidden_act=activations[activation], causal=bool(values.get("is_decoder", False)))
 

@@ -1,4 +1,4 @@
-"""Texts as rows of token ids, and what is done with those that are longer than a row, counted."""
+"""Texts as rows of token ids; texts longer than a row are truncated or split, and counted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Long = Literal["truncate", "split"]
 
 @dataclass
 class LengthCounts:
-    """How many texts and tokens there were, and what became of the long ones. Special tokens are not counted."""
+    """Numbers of texts and tokens, and of those truncated or split. Special tokens are not counted."""
 
     texts: int = 0
     tokens: int = 0
     empty: int = 0  # texts without any token
     truncated: int = 0  # texts cut off
-    tokens_cut: int = 0  # tokens that were lost so
-    split: int = 0  # texts taken in several parts
-    parts: int = 0  # in how many, together
+    tokens_cut: int = 0  # tokens lost by that
+    split: int = 0  # texts encoded in several parts
+    parts: int = 0  # the number of these parts in all
 
     def told(self, max_length: int) -> list[str]:
-        """What is to be said of them, a line each; nothing if every text fitted."""
+        """Lines for the user about truncated, split and empty texts; none if every text fits."""
         lines = []
         if self.truncated:
             lines.append(
@@ -87,6 +87,6 @@ def _count(counts: LengthCounts, tokens: int, pieces: Sequence[np.ndarray]) -> N
 
 
 def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """What belongs to each token of [CLS] text [SEP], once: the first dim of parts, without the inner [SEP] [CLS]."""
+    """Values per token of [CLS] text [SEP] from those of its parts, without the inner [SEP] [CLS]."""
     last = len(parts) - 1
     return np.concatenate([part[int(number > 0) : len(part) - int(number < last)] for number, part in enumerate(parts)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
+from bertjax.input.targets import registry
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
 _FIRST_TOKEN = 104  # behind the special ones
@@ -23,6 +25,11 @@ class MadeUpVocabulary:
     cls_id: int = 101
     sep_id: int = 102
     mask_id: int = 103
+
+    @property
+    def special(self) -> dict[str, int]:
+        """The ids by role; [UNK] stands between [PAD] and [CLS]."""
+        return {"pad": self.pad_id, "unk": 100, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
 
     @property
     def is_continuation(self) -> np.ndarray:
@@ -65,8 +72,10 @@ class MadeUpSplit:
         raise NotImplementedError
 
 
-def made_up_batches(data: DataConfig, seed: int, tokens: int) -> PairBatches:
+def made_up_batches(
+    data: DataConfig, seed: int, tokens: int, objectives: Sequence[str] = registry.OF_BERT
+) -> PairBatches:
     """Rows of `data` made of about so many tokens of made-up text, whatever its sources are."""
     data = replace(data, weights=(), temperature=1.0)
     split = MadeUpSplit(max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size)
-    return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed)
+    return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed, objectives=objectives)

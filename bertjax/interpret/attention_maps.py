@@ -1,4 +1,4 @@
-"""What happens inside a model: the attention of every head, the vectors of every layer, the gradients of a loss."""
+"""Internals of a forward pass: attention of every head, hidden states of every layer, gradients of a loss."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _ROWS_AT_ONCE = 16
 
 
 class Inside(NamedTuple):
-    """Of one row of n tokens."""
+    """The internals for one row of n tokens."""
 
-    attention: np.ndarray  # float32 [layers, H, n, n], looking x looked at; each row of it adds up to 1
-    hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and what each layer makes of them
-    seen: np.ndarray  # bool [n, n]: which token may look at which
+    attention: np.ndarray  # float32 [layers, H, n, n], query x key; each row sums to 1
+    hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and the output of each layer
+    seen: np.ndarray  # bool [n, n]: which query may attend to which key
 
 
 @dataclass(frozen=True)
 class LabelAtCls:
-    """What a model says at [CLS], and what that depends on."""
+    """A prediction at [CLS], and its gradients."""
 
     label: str
     probability: float
@@ -44,7 +44,7 @@ class LabelAtCls:
 
 
 def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
-    """The model computed in float32 by the reference, whatever it was trained with."""
+    """The model in float32 with the reference attention, whatever its execution options."""
     return _graphdef(model.config.model)
 
 
@@ -54,10 +54,10 @@ def _graphdef(config: ModelConfig) -> nnx.GraphDef:
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
-    """Which of `MLM head` and `NSP head` nothing has trained: their biases are all still 0, as they are drawn.
+    """Which of `MLM head` and `NSP head` are untrained: their biases are all 0, as after initialization.
 
-    So it is with heads that an imported model lacks, and with those of objectives that a run does not have. A model
-    that was fine-tuned has neither.
+    These are heads that an imported model lacks, and heads of objectives that the run does not have. A fine-tuned model
+    has neither head.
     """
     if model.kind:
         return "MLM head", "NSP head"
@@ -67,7 +67,7 @@ def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
 
 
 def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Inside]:
-    """The attention and the vectors of each row, without dropout."""
+    """Attention and hidden states of each row, without dropout."""
     graphdef, causal = exact_graphdef(model), model.config.model.causal
     at_once, longest = min(len(rows), _ROWS_AT_ONCE), max(map(len, rows), default=0)
     for first in range(0, len(rows), _ROWS_AT_ONCE):
@@ -83,22 +83,21 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
 
 
 def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> LabelAtCls:
-    """That B follows A, or that it does not, as a model takes a pair."""
+    """The prediction of the NSP head for a pair."""
     return _label_at_cls(model, row, ("B follows A", "B does not follow A"), 0 if follows else 1)
 
 
 def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
-    """Of a model that was fine-tuned for classification."""
-    assert kind_of(model.kind).classifies_texts, "another head has no labels at [CLS]"
+    """The prediction of a classifier."""
+    assert kind_of(model.kind).classifies_texts, "no other head has labels at [CLS]"
     labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
     return _label_at_cls(model, row, labels, None)
 
 
 def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wanted: int | None) -> LabelAtCls:
-    """The wanted label by number, or the likeliest.
+    """The prediction for one label by number, or for the likeliest.
 
-    Gradients are by the vectors after the embeddings and after each layer: how much the loss would change if a token's
-    vector there moved by a little.
+    Gradients are with respect to the hidden states after the embeddings and after each layer.
     """
     ids, types, sequence_ids = padded([row])
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
@@ -134,7 +133,7 @@ def nudged_loss(
     sequence_ids: jax.Array,
     label: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """(the loss of a label at [CLS], the label) with the tokens' vectors moved by `nudges`; no label: the likeliest.
+    """(loss of a label at [CLS], the label) with `nudges` added to the hidden states; no label: the likeliest.
 
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """

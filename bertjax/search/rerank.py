@@ -1,4 +1,4 @@
-"""Reranking: a model that reads a query and a document together says how well the one answers the other."""
+"""Reranking with a cross-encoder: a model that reads query and document together and gives their relevance."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bertjax.search.rankings import Hits, best
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.training.run_directory import TrainedModel
 
-_PAIRS = 512  # that are read and computed together
+_PAIRS = 512  # per call of the model
 
 
 class Reranker:
-    """A model of `bertjax finetune relevance`; `counts` tells of the pairs that it has read."""
+    """A model of `bertjax finetune relevance`; `counts` describes the pairs that it has read."""
 
     def __init__(self, model: TrainedModel) -> None:
         """Put the weights on the devices. Raises ValueError for a model that was not trained for relevance."""
@@ -37,9 +37,9 @@ class Reranker:
         documents: StoredDocuments,
         done: Callable[[int], object] = lambda more: None,
     ) -> list[Hits]:
-        """The documents that were found for each query, the likeliest answer first; equals keep their order.
+        """The documents found for each query, the most relevant first; ties keep their order.
 
-        Scores are probabilities. `done` is told how many more documents were read.
+        Scores are probabilities. `done` receives the number of documents read since its last call.
         """
         asked = [(query, number) for query, hits in zip(queries, found, strict=True) for number in hits.documents]
         scores = np.array(list(self._probabilities(asked, documents, done)))

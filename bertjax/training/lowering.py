@@ -37,7 +37,9 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
     rows = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
-        for name, (shape, dtype) in batch_spec(stage.data, stage.training.global_batch_size).items()
+        for name, (shape, dtype) in batch_spec(
+            stage.data, stage.training.global_batch_size, stage.training.objectives
+        ).items()
     }
 
 

@@ -394,7 +394,7 @@ def test_a_record_that_is_too_long_is_no_row(made: Made, tmp_path: Path) -> None
         ({"rows": "doc_sentences"}, r"data\.rows='doc_sentences'"),
         ({"packing": "pairs"}, r"data\.packing='pairs'"),
         ({"predict": "next"}, r"data\.predict='next'"),
-        ({"whole_word_masking": True}, r"data\.whole_word_masking=True: .*leave it at False"),
+        ({"masking": "words"}, r"data\.masking='words': .*leave it at 'tokens'"),
         ({"mask_probability": 0.2}, r"data\.mask_probability=0\.2"),
         ({"short_sequence_probability": 0.0}, r"data\.short_sequence_probability=0\.0"),
         ({"held_out": 0.0}, r"data\.held_out=0\.0 leaves 0 of 40 records of 32 tokens and 5 predictions for eval"),

@@ -174,6 +174,10 @@ def test_a_changed_manifest_is_refused(large):
     (large / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=r"manifest\.json is damaged; delete the store and prepare it again"):
         TokenStore.open(large)
+    manifest["splits"]["train"]["shards"][0]["documents"] += 1
+    (large / "manifest.json").write_text(json.dumps(manifest | {"provenance": ["x"]}))
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+        TokenStore.open(large)
     (large / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         TokenStore.open(large)

@@ -65,7 +65,9 @@ def read_manifest(path: Place) -> dict[str, Any]:
         raise ValueError(
             f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
         )
-    if content_fingerprint(manifest) != manifest.get("fingerprint"):
+    is_whole = content_fingerprint(manifest) == manifest.get("fingerprint")
+    # The fingerprint is of the content, which is not all of the manifest.
+    if not is_whole or not isinstance(manifest.get("provenance"), dict):
         raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
     return manifest
 
