@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
-from bertjax.embed.parts import LengthCounts
+from bertjax.embed.parts import TextCounts
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.fill_mask import Guess, Text
@@ -30,7 +30,7 @@ class LoadedModel:
         self._model, self._untrained = model, tuple(untrained)
         self._encoder: TextEncoder | None = None
         self._task: TaskModel | None = None
-        self.counts = LengthCounts()
+        self.counts = TextCounts()
 
     def __repr__(self) -> str:
         net = self.config
@@ -71,7 +71,7 @@ class LoadedModel:
         require_trained(encoding, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
-        encoder, self.counts = self._encoder, LengthCounts()
+        encoder, self.counts = self._encoder, TextCounts()
         encoder.counts = self.counts
         found = [embedding.vectors for embedding in encoder.encode(given)]
         if self.counts.truncated:

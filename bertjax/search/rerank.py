@@ -7,10 +7,10 @@ from dataclasses import astuple
 
 import numpy as np
 
-from bertjax.finetune.encoding.rows import RowCounts
 from bertjax.finetune.kinds import kind_of
 from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.predict import TaskModel
+from bertjax.input.lengths import LengthCounts
 from bertjax.search.rankings import Hits, best
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.training.run_directory import TrainedModel
@@ -27,7 +27,7 @@ class Reranker:
             was = f"fine-tuned for {model.kind}" if model.kind else "pretrained alone"
             task = RELEVANCE.own_task
             raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {task}")
-        self.max_length, self.counts = model.max_length, RowCounts()
+        self.max_length, self.counts = model.max_length, LengthCounts()
         self._model = TaskModel(model)
 
     def rerank(
@@ -54,5 +54,5 @@ class Reranker:
         for start in range(0, len(asked), _PAIRS):
             some = asked[start : start + _PAIRS]
             yield from self._model.predict([(query, documents[number].whole) for query, number in some])
-            self.counts = RowCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
+            self.counts = LengthCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
             done(len(some))

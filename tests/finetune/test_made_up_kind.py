@@ -34,7 +34,8 @@ import numpy as np
 import optax
 
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.encoding.rows import RowCounts, Segments
+from bertjax.input.lengths import LengthCounts
+from bertjax.finetune.encoding.rows import Segments
 from bertjax.finetune.encoding.texts import encode_texts
 from bertjax.finetune.kinds.kind import Card, Kind, Recipe, Split, Task, TaskContent
 from bertjax.model.heads import gather_positions
@@ -81,7 +82,7 @@ class WordSetKind(Kind):
 
     def load(self, task, config, tokenizer, splits):
         def rows_of(examples):
-            counts = RowCounts()
+            counts = LengthCounts()
             length = config.data.sequence_length
             rows = encode_texts(examples, Segments.one_sequence(1), tokenizer, length, counts)
             targets = np.array([[word in one.label for word in task.labels] for one in examples], np.float32)
