@@ -317,7 +317,7 @@ SNIPPETS = [
     (imports_only_from_below, "bertjax/text/store.py", "def f():\n    import bertjax.model  # BAD"),
     (imports_only_from_below, "bertjax/config.py", "from bertjax.text import store  # BAD"),
     (imports_only_from_below, "bertjax/convert/tf1.py", "from bertjax.interpret import norms  # BAD"),
-    (imports_only_from_below, "bertjax/model/bert.py", "from bertjax.__main__ import main  # BAD"),
+    (imports_only_from_below, "bertjax/model/network.py", "from bertjax.__main__ import main  # BAD"),
     (imports_only_from_below, "bertjax/attic/old.py", "x = 1  # BAD"),
     (imports_only_from_below, "bertjax/input/plan.py", "import bertjax\nfrom bertjax import __version__, text, config"),
     (imports_only_from_below, "bertjax/input/plan.py", "from . import masking\nfrom bertjax.input.masking import mask"),

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import CONFIG_FIELDS
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
-from bertjax.model.bert import Bert, Params, head_of, init_params
+from bertjax.model.network import Bert, Params, head_of, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 # What a checkpoint may lack as a whole: an encoder is often published without the heads it was pretrained with.

@@ -18,7 +18,7 @@ from bertjax.config import ModelConfig
 from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.attention.backends import visible
-from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
+from bertjax.model.network import Bert, Network, Params, abstract_network, bind
 from bertjax.model.layers import Layer
 from bertjax.training.run_directory import TrainedModel
 
@@ -50,7 +50,7 @@ def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
 
 @functools.cache
 def _graphdef(config: ModelConfig) -> nnx.GraphDef:
-    return abstract_bert(config)[0]
+    return abstract_network(config)[0]
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import padded_vocab_size
 from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm
 from bertjax.model.parameters import zeros
 from bertjax.model.vocabulary_loss import Sums, vocabulary_cross_entropy

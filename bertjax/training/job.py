@@ -15,8 +15,8 @@ from bertjax.input.targets import registry as targets
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
-from bertjax.model.bert import Bert, Params, check_head
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.network import Bert, Params, check_head
+from bertjax.model.embeddings import padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated

@@ -21,7 +21,7 @@ from bertjax.interpret.attention_maps import (
     untrained_heads,
 )
 from bertjax.interpret.token_rows import read_row
-from bertjax.model.bert import abstract_bert, bind
+from bertjax.model.network import abstract_network, bind
 from bertjax.training.run_directory import TrainedModel
 
 LAYERS = 2
@@ -161,7 +161,7 @@ def without_biases(path, leaf):
 
 def test_what_a_run_computes_in_bfloat16_is_shown_in_float32(model):
     config = replace(model.config, execution=ExecutionConfig(dtype="bfloat16"))
-    rough = replace(model, config=config, graphdef=abstract_bert(config.model, config.execution)[0])
+    rough = replace(model, config=config, graphdef=abstract_network(config.model, config.execution)[0])
     for one, other in zip(look_inside(rough, rows_of(model)), look_inside(model, rows_of(model)), strict=True):
         np.testing.assert_array_equal(one.attention, other.attention)
 

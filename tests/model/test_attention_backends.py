@@ -12,7 +12,7 @@ from real_batches import small_wordpiece, whole_epoch
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
-from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
@@ -113,7 +113,7 @@ def test_losses_and_every_gradient_are_the_references_through_the_whole_model(pa
     fullest = np.argsort(-epoch["sequence_ids"].max(axis=1), kind="stable")[:4]
     batch = {key: x[fullest] for key, x in epoch.items()}
     assert (batch["sequence_ids"].max() > 1) == (packing == "pairs") and (batch["sequence_ids"] == 0).any()
-    graphdef, objectives = abstract_bert(config, ExecutionConfig(logits_chunk=64))[0], choose(("mlm", "nsp"))
+    graphdef, objectives = abstract_network(config, ExecutionConfig(logits_chunk=64))[0], choose(("mlm", "nsp"))
     params = init_params(config, jax.random.key(1))
 
     @functools.partial(jax.jit, static_argnums=1)

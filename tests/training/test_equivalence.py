@@ -21,7 +21,7 @@ from test_step import IN_CHUNKS, LENGTH, LONG, MODEL, PREDICTIONS, batches, trai
 
 from bertjax.config import DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.input.batches import PairBatches
-from bertjax.model.bert import abstract_bert, bind
+from bertjax.model.network import abstract_network, bind
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.training.objectives.objective import Forward
@@ -67,7 +67,7 @@ def operations(jaxpr: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_sums_exponentials_and_losses_stay_in_float32() -> None:
-    graphdef, shapes, _ = abstract_bert(MODEL, ExecutionConfig(dtype="bfloat16"))
+    graphdef, shapes, _ = abstract_network(MODEL, ExecutionConfig(dtype="bfloat16"))
     batch = next(random_batches(1, rows=4, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size))
 
     def figures(params: dict) -> dict:

@@ -79,7 +79,7 @@ def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) ->
     return check_head(config)(config, execution, rngs=rngs)
 
 
-def abstract_bert(
+def abstract_network(
     config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
 ) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim)."""
