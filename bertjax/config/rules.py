@@ -127,6 +127,13 @@ RULES: dict[str, Rule] = {
             f"model.layer_groups={c.model.layer_groups}; change one of them"
         ),
     ),
+    "a window belongs to some layers": Rule(
+        lambda c: not c.model.window or c.model.global_every != 1,
+        lambda c: (
+            f"model.window={c.model.window} with model.global_every=1: every layer is global and none has the window; "
+            "set model.global_every to 0 for a window in every layer, or to 2 or more"
+        ),
+    ),
     "rows fit the position table": Rule(
         lambda c: c.data.sequence_length <= c.model.max_position_embeddings,
         lambda c: (
@@ -206,21 +213,6 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"optimizer.warmup_steps={c.optimizer.warmup_steps} leaves nothing of training.steps={c.training.steps}; "
             "shorten the warm-up or train longer"
-        ),
-    ),
-    "a head with classes has their number": Rule(
-        lambda c: c.model.head not in ("sequence", "tokens") or c.model.num_labels >= 1,
-        lambda c: f"model.num_labels={c.model.num_labels} with model.head={c.model.head!r}: it needs at least 1",
-    ),
-    "other heads have no number of classes": Rule(
-        lambda c: c.model.head in ("sequence", "tokens") or not c.model.num_labels,
-        lambda c: f"model.num_labels={c.model.num_labels} with model.head={c.model.head!r}: it has none; leave it 0",
-    ),
-    "features are of a head for tokens": Rule(
-        lambda c: c.model.head == "tokens" or not (c.model.features or c.model.lstm_size),
-        lambda c: (
-            f"model.features={c.model.features}, model.lstm_size={c.model.lstm_size} with model.head="
-            f"{c.model.head!r}: they are of the head 'tokens' only; leave them out"
         ),
     ),
     "features are layers of the model": Rule(

@@ -22,7 +22,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, from_dict, to_dict
-from bertjax.model.bert import Params, abstract_bert
+from bertjax.model.network import Params, abstract_network, head_of
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
@@ -53,7 +53,7 @@ class TrainedModel:
     @property
     def kind(self) -> str:
         """The kind of task that it was fine-tuned for; empty for a model that was pretrained alone."""
-        return "" if self.config.model.head == "pretraining" else self.config.training.objectives[0]
+        return self.config.training.objectives[0] if head_of(self.config.model).of_task else ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def load_run(path: str | Place) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
-    graphdef, shapes, _ = abstract_bert(config.model, config.execution)
+    graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
 

@@ -18,7 +18,7 @@ import jax
 from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone

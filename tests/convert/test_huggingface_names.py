@@ -12,14 +12,14 @@ from exported_models import trained_model
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import (
-    HEADS,
     architecture,
     from_huggingface_tensors,
     tensors_of,
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import abstract_bert
+from bertjax.model.network import abstract_network
+from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.training.checkpoint import named_arrays
 
 
@@ -30,14 +30,14 @@ def model(tmp_path_factory):
 
 CONFIGS = [
     ModelConfig(),
-    *(ModelConfig(head=head, num_labels=3 * (head in ("sequence", "tokens"))) for head in (*HEADS.values(), "vector")),
+    *(ModelConfig(head=head, num_labels=3 * (head in ("sequence", "tokens"))) for head in TASK_NETWORKS),
 ]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=architecture)
 def test_every_parameter_is_in_the_table_once(config):
     table = tensors_of(config)
-    assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_bert(config)[1]))
+    assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_network(config)[1]))
     assert len({tensor.theirs for tensor in table}) == len(table)
 
 

@@ -40,7 +40,7 @@ class RecordFile:
 
     name: str  # for messages
     path: str  # of a compressed file, its unpacked copy
-    source: int  # place in data.sources
+    source: int  # index in data.sources
     shape: RowShape
     edges: np.ndarray  # int64 [records + 1]: the byte where each record begins, and where the last one ends
     draws: np.ndarray  # float64 [records], in [0, 1): below `data.held_out` the record is held out

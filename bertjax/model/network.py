@@ -1,0 +1,126 @@
+"""The network of pretraining: the encoder and its family's heads; and any network's parameters as plain dicts."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import jax
+from flax import nnx
+
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
+from bertjax.model.families.registry import family_of
+from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, gather_positions, pretraining_heads
+from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
+from bertjax.model.vocabulary_loss import Sums
+
+Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
+
+
+class PretrainingNetwork(TaskNetwork):
+    """The encoder and the heads of `model.family`. A network has those of the four heads that its family names."""
+
+    pooler: Pooler
+    mlm_head: MlmHead
+    nsp_head: NspHead
+    sop_head: SopHead
+
+    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
+    outputs = ()
+    of_task = False
+    pooled = True
+
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
+        for name, head in pretraining_heads(config, family_of(config.family).heads).items():
+            setattr(self, name, head(config, rngs=rngs))
+        self.logits_chunk = execution.logits_chunk
+
+    def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+        """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
+        return self.mlm_head(gather_positions(hidden_BLD, positions_BP), self.encoder.embeddings.word[...])
+
+    def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+        """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
+        hidden_BPD, word = gather_positions(hidden_BLD, positions), self.encoder.embeddings.word[...]
+        return self.mlm_head.sums(hidden_BPD, word, labels, weights, self.logits_chunk)
+
+    def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
+        """Next-sentence logits of every packed sequence: float32 [B, S, 2]."""
+        return self.nsp_head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)))
+
+    def sop_logits(
+        self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
+    ) -> jax.Array:
+        """Sentence-order logits of every packed sequence: float32 [B, S, 2]; keys uint32 [B], None = no dropout."""
+        return self.sop_head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)), keys)
+
+
+Network = TaskNetwork
+HEADS: dict[str, type[Network]] = {PretrainingNetwork.name: PretrainingNetwork} | TASK_NETWORKS  # by `model.head`
+
+
+def head_of(config: ModelConfig) -> type[Network]:
+    """The class of network that `model.head` names. Raises ValueError for an unknown name, with the nearest ones."""
+    if config.head not in HEADS:
+        near = difflib.get_close_matches(config.head, HEADS, 3, 0.4) or HEADS
+        raise ValueError(f"model.head={config.head!r} is unknown; did you mean {' or '.join(near)}?")
+    return HEADS[config.head]
+
+
+def check_head(config: ModelConfig) -> type[Network]:
+    """`head_of`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
+    head = head_of(config)
+    labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
+    if head.labelled and config.num_labels < 1:
+        raise ValueError(f"{labels}: it needs at least 1")
+    if not head.labelled and config.num_labels:
+        raise ValueError(f"{labels}: it has none; leave it 0")
+    if not head.feature_based and (config.features or config.lstm_size):
+        able = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
+        raise ValueError(
+            f"model.features={config.features}, model.lstm_size={config.lstm_size} with model.head={config.head!r}: "
+            f"they are of the head {able} only; leave them out"
+        )
+    return head
+
+
+def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) -> Network:
+    """The network with the head that the config names."""
+    return check_head(config)(config, execution, rngs=rngs)
+
+
+def abstract_network(
+    config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
+) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+    """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim).
+
+    Raises ValueError for an unknown family, and for a head that the config leaves without its input.
+    """
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
+    return graphdef, nnx.to_pure_dict(state), _logical_axes(state)
+
+
+def _logical_axes(state: nnx.State) -> dict[str, Any]:
+    """The parameter tree with each array replaced by the tuple of its dims' logical names.
+
+    Parameters below a stack (a node named `layers`, of layers or of groups that share them) have its dim in front.
+    """
+    tree: dict[str, Any] = {}
+    for path, variable in nnx.to_flat_state(state):
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+        names = variable.get_metadata()["logical_axes"]
+        node[path[-1]] = ("layers", *names) if "layers" in path else names
+    return tree
+
+
+def init_params(config: ModelConfig, key: jax.Array) -> Params:
+    """Fresh parameters. Pure: run it under jit with output shardings so that each array is made where it belongs."""
+    return nnx.to_pure_dict(nnx.state(_network(config, DEFAULT_EXECUTION, nnx.Rngs(key)), nnx.Param))
+
+
+def bind(graphdef: nnx.GraphDef, params: Params) -> Network:
+    """A callable model around plain parameters; for use inside a jitted function."""
+    return nnx.merge(graphdef, nnx.State(params))
