@@ -11,8 +11,8 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
-from bertjax.embed.parts import LengthCounts
-from bertjax.finetune.inference import Input, Output, TaskModel
+from bertjax.embed.parts import TextCounts
+from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ class LoadedModel:
         self._model, self._untrained = model, tuple(untrained)
         self._encoder: TextEncoder | None = None
         self._task: TaskModel | None = None
-        self.counts = LengthCounts()
+        self.counts = TextCounts()
 
     def __repr__(self) -> str:
         net = self.config
@@ -71,7 +71,7 @@ class LoadedModel:
         require_trained(encoding, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
-        encoder, self.counts = self._encoder, LengthCounts()
+        encoder, self.counts = self._encoder, TextCounts()
         encoder.counts = self.counts
         found = [embedding.vectors for embedding in encoder.encode(given)]
         if self.counts.truncated:
@@ -114,7 +114,7 @@ class LoadedModel:
     def predict(self, inputs: Input | list[Input], null_threshold: float | None = None) -> Output | list[Output]:
         """The output of a fine-tuned model for an input, which is a text or a tuple; for a list of inputs, a list.
 
-        By the kind of task (the results are named tuples of `bertjax.finetune.inference`):
+        By the kind of task (the results are named tuples of `bertjax.finetune.kinds`):
 
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
             regression          a text or a pair of texts    the number
@@ -130,15 +130,23 @@ class LoadedModel:
         ValueError for a model that was not fine-tuned, or was fine-tuned for vectors, and for an input of another form,
         naming its number.
         """
-        if self._task is None:
-            self._task = TaskModel(self._model)
-        one = isinstance(inputs, str | tuple)
+        task, one = self._fine_tuned(), isinstance(inputs, str | tuple)
         if not one and not isinstance(inputs, list):
             raise ValueError(f"inputs={_shown(inputs)}: give a text, a tuple, or a list of them")
-        found = self._task.predict([inputs] if one else inputs, null_threshold)
-        for line in self._task.told():
+        found = task.predict([inputs] if one else inputs, null_threshold)
+        for line in task.told():
             warnings.warn(line, stacklevel=2)
         return found[0] if one else found
+
+    def describe(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
+        """`predict` for the one input that these texts form, as lines of text."""
+        task = self._fine_tuned()
+        return task.kind.lines(self.predict([task.kind.input_of(texts)], null_threshold)[0])
+
+    def _fine_tuned(self) -> TaskModel:
+        if self._task is None:
+            self._task = TaskModel(self._model)
+        return self._task
 
 
 def _texts(given: Any, pairs: bool = False) -> list[Any]:

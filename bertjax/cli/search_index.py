@@ -90,7 +90,9 @@ def _built_index(
     with Progress(total, "index", unit="document") as progress:
         build_index(folder, encoder, model.tokenizer, records, origin, progress.update)
     counts = encoder.counts
-    print(f"index {folder}: {counts.texts:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each")
+    print(
+        f"index {folder}: {counts.examples:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each"
+    )
     if read.replaced_characters:
         print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
     for line in counts.told(encoder.max_length):

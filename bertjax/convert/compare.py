@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.huggingface.names import architecture
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
-from bertjax.model.network import Network, Params, abstract_network, bind
+from bertjax.model.network import Params, abstract_network, bind
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
@@ -139,10 +139,8 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     def outputs(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
         hidden = bert.encode(ids, types, mask, packed=False)
-        if config.head == "vector":
-            return {HIDDEN: hidden}
-        if config.head != "pretraining":
-            return {HIDDEN: hidden, LOGITS: task_logits(bert, config.head, hidden, mask)}
+        if bert.of_task:
+            return {HIDDEN: hidden} | ({LOGITS: bert.row_logits(hidden, mask)} if bert.outputs else {})
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         mlm = bert.mlm_logits(hidden, everywhere)[..., : config.vocab_size]
         return {HIDDEN: hidden, _MLM: mlm, _NSP: bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]}
@@ -150,19 +148,6 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     # Accelerators multiply float32 in fewer bits unless told otherwise.
     with jax.default_matmul_precision("highest"):
         return jax.device_get(outputs(model.params))
-
-
-def task_logits(network: Network, head: str, hidden: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-    """The logits of a head of `HEADS` for rows of one sequence each: float32 [B, labels], or per token [B, L, labels].
-
-    A row of choices holds one of them, and so has one logit: [B, 1].
-    """
-    first = jnp.zeros((len(sequence_ids), 1), jnp.int32)
-    if head == "sequence":
-        return network.sequence_logits(hidden, first)[:, 0]
-    if head == "choice":
-        return network.choice_logits(hidden, first)
-    return network.token_logits(hidden, sequence_ids) if head == "tokens" else network.span_logits(hidden)
 
 
 def _their_outputs(network: Any, batch: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:

@@ -22,6 +22,7 @@ from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, as_json, huggingf
 from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.pooling import Pooling, check_vectors
+from bertjax.model.task_heads import VectorNetwork
 from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
@@ -102,7 +103,7 @@ def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a BertModel."""
-    encoder = replace(model.config.model, head="vector", num_labels=0)
+    encoder = replace(model.config.model, head=VectorNetwork.name, num_labels=0)
     return huggingface_config(encoder, model.tokenizer.pad_id)
 
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ExecutionConfig, MeshConfig
-from bertjax.embed.parts import LengthCounts, Long, joined_rows, rows_of
+from bertjax.embed.parts import Long, TextCounts, joined_rows, rows_of
 from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
@@ -68,7 +68,7 @@ class TextEncoder:
 
     def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[jax.Device] | None = None) -> None:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not support."""
-        self.encoding, self.counts, self._tokenizer = encoding, LengthCounts(), model.tokenizer
+        self.encoding, self.counts, self._tokenizer = encoding, TextCounts(), model.tokenizer
         self.max_length = _checked_length(model, encoding)
         self._graphdef = abstract_network(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
@@ -84,7 +84,7 @@ class TextEncoder:
         longest text. Raises ValueError for a text with a lone surrogate, or one whose vector is not finite, naming its
         number from 1.
         """
-        first = self.counts.texts + 1
+        first = self.counts.examples + 1
         for window in self._windows(texts):
             rows = [row for parts in window for row in parts]
             begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the rows that are a text's first

@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
 Long = Literal["truncate", "split"]
 
 
-@dataclass
-class LengthCounts:
-    """Numbers of texts and tokens, and of those truncated or split. Special tokens are not counted."""
+class TextCounts(LengthCounts):
+    """Numbers of texts, in the words of the encoder: a long text is split into parts."""
 
-    texts: int = 0
-    tokens: int = 0
-    empty: int = 0  # texts without any token
-    truncated: int = 0  # texts cut off
-    tokens_cut: int = 0  # tokens lost by that
-    split: int = 0  # texts encoded in several parts
-    parts: int = 0  # the number of these parts in all
-
-    def told(self, max_length: int) -> list[str]:
-        """Lines for the user about truncated, split and empty texts; none if every text fits."""
-        lines = []
-        if self.truncated:
-            lines.append(
-                f"{self.truncated:,} of {self.texts:,} texts were longer than {max_length} tokens and were truncated: "
-                f"{self.tokens_cut:,} of {self.tokens:,} tokens were left out; split keeps them"
-            )
-        if self.split:
-            lines.append(
-                f"{self.split:,} of {self.texts:,} texts were longer than {max_length} tokens and were taken in "
-                f"{self.parts:,} parts"
-            )
-        if self.empty:
-            lines.append(
-                f"{self.empty:,} of {self.texts:,} texts have no token; their vectors are of [CLS] [SEP] alone"
-            )
-        return lines
+    unit, window = "texts", "parts"
+    remedy = "; split keeps them"
+    when_empty = "have no token; their vectors are of [CLS] [SEP] alone"
 
 
 def rows_of(
-    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, long: Long, counts: LengthCounts
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, long: Long, counts: TextCounts
 ) -> list[list[np.ndarray]]:
     """The rows of each text, int32 [CLS] ... [SEP] of at most `max_length` tokens: one, or with `split` its parts.
 
@@ -74,16 +50,16 @@ def _pieces(ids: np.ndarray, room: int, long: Long, is_continuation: np.ndarray)
     return [*pieces, ids[start:]]
 
 
-def _count(counts: LengthCounts, tokens: int, pieces: Sequence[np.ndarray]) -> None:
-    counts.texts += 1
+def _count(counts: TextCounts, tokens: int, pieces: Sequence[np.ndarray]) -> None:
+    counts.examples += 1
     counts.tokens += tokens
     counts.empty += not tokens
     lost = tokens - sum(len(piece) for piece in pieces)
     counts.truncated += lost > 0
     counts.tokens_cut += lost
     if len(pieces) > 1:
-        counts.split += 1
-        counts.parts += len(pieces)
+        counts.windowed += 1
+        counts.windows += len(pieces)
 
 
 def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -92,7 +92,7 @@ def build_index(
         }
         manifest = {
             "format_version": _FORMAT_VERSION,
-            "documents": encoder.counts.texts,
+            "documents": encoder.counts.examples,
             "tokens": encoder.counts.tokens,
             "width": encoder.width,
             "bm25": {"k1": bm25.K1, "b": bm25.B},

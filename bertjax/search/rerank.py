@@ -7,13 +7,14 @@ from dataclasses import astuple
 
 import numpy as np
 
-from bertjax.finetune.inference import TaskModel
-from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds.relevance import RELEVANCE
+from bertjax.finetune.predict import TaskModel
+from bertjax.input.lengths import LengthCounts
 from bertjax.search.rankings import Hits, best
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.training.run_directory import TrainedModel
 
-_KIND = "relevance"
 _PAIRS = 512  # per call of the model
 
 
@@ -22,10 +23,11 @@ class Reranker:
 
     def __init__(self, model: TrainedModel) -> None:
         """Put the weights on the devices. Raises ValueError for a model that was not trained for relevance."""
-        if model.kind != _KIND:
+        if not model.kind or not kind_of(model.kind).ranks:
             was = f"fine-tuned for {model.kind}" if model.kind else "pretrained alone"
-            raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {_KIND}")
-        self.max_length, self.counts = model.max_length, RowCounts()
+            task = RELEVANCE.own_task
+            raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {task}")
+        self.max_length, self.counts = model.max_length, LengthCounts()
         self._model = TaskModel(model)
 
     def rerank(
@@ -52,5 +54,5 @@ class Reranker:
         for start in range(0, len(asked), _PAIRS):
             some = asked[start : start + _PAIRS]
             yield from self._model.predict([(query, documents[number].whole) for query, number in some])
-            self.counts = RowCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
+            self.counts = LengthCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
             done(len(some))

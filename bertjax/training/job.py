@@ -17,7 +17,7 @@ from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.embeddings import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
-from bertjax.model.network import Params
+from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
@@ -97,8 +97,10 @@ def preflight(config: Config) -> Config:
         stage.schedule()
     _check_heads(config)
     _check_pairs(config)
-    if config.model.head != "pretraining":
-        raise ValueError(f"model.head={config.model.head!r}: pretraining has a head of its own; leave it 'pretraining'")
+    if check_head(config.model).of_task:
+        raise ValueError(
+            f"model.head={config.model.head!r}: it is a head of a task; use {PretrainingNetwork.name!r} to pretrain"
+        )
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     _attention(config, mesh, stages)

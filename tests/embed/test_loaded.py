@@ -56,7 +56,7 @@ def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.encode(["the museum of " * 2 + "the drawings", "the"], max_length=8, long="split")
-    assert (model.counts.texts, model.counts.truncated, model.counts.split, model.counts.parts) == (2, 0, 1, 2)
+    assert (model.counts.examples, model.counts.truncated, model.counts.windowed, model.counts.windows) == (2, 0, 1, 2)
 
 
 def test_masks_are_filled(model: LoadedModel) -> None:

@@ -15,7 +15,8 @@ import pytest
 from small_tasks import content_of, sentences, small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.config import FinetuneConfig, MeshConfig
-from bertjax.finetune.job import headed, resolved
+from bertjax.finetune.job import resolved
+from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Result, Start, finetune, initial_params
 from bertjax.runtime.processes import alone
 from bertjax.storage.remote import RemotePath
@@ -194,7 +195,7 @@ def test_a_head_of_scores_is_none_of_logits_and_one_of_another_shape_none_at_all
         found = small_config("classification", start, tmp_path, tmp_path / "run")
         training = replace(found.training, objectives=(kind,), seed=fields.pop("seed", 0))
         labels = ("A", "B") if kind == "tokens" else ()
-        model = headed(found.model, kind, len(labels), **fields)
+        model = KINDS[kind].headed(found.model, len(labels), **fields)
         return replace(found, model=model, training=training, task=replace(found.task, labels=labels))
 
     for was, now, carried in (
@@ -218,3 +219,21 @@ def test_results_say_what_they_are_of(start: Start, tmp_path: Path) -> None:
     assert told["result"]["figures"] == result.figures
     assert told["metadata"]["config"]["task"]["labels"] == ["blue", "green", "red"]
     assert result.baselines["baseline/majority_accuracy"] == pytest.approx(max(result.baselines.values()))
+
+
+def test_a_model_of_mnli_predicts_the_diagnostics(start: Start, tmp_path: Path) -> None:
+    labels, pair = ("neutral", "entailment", "contradiction"), "sentence1\tsentence2"
+    for name, header in (("train", "gold_label"), ("dev_matched", "gold_label")):
+        lines = [f"{text}\t{text}\t{labels[n % 3]}" for n, text in enumerate(sentences(12, 0))]
+        path = tmp_path / "glue" / "MNLI" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([f"{pair}\t{header}", *lines]) + "\n")
+    (tmp_path / "glue" / "diagnostic").mkdir()
+    asked = [f"{10 + n}\t{text}\t{text}" for n, text in enumerate(sentences(5, 1))]
+    (tmp_path / "glue" / "diagnostic" / "diagnostic.tsv").write_text("\n".join([f"index\t{pair}", *asked]) + "\n")
+    result = run(small_config("mnli", start, tmp_path / "glue", tmp_path / "run", epochs=1), start)
+    assert "predictions/AX.tsv" in result.predictions
+    header, *lines = (tmp_path / "run" / "predictions" / "AX.tsv").read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines] == ["10", "11", "12", "13", "14"]
+    assert {line.split("\t")[1] for line in lines} <= {*labels}

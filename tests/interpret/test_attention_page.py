@@ -15,7 +15,7 @@ import pytest
 from exported_models import fine_tuned_model
 from small_models import random_sentences, small_model, text_of, wordpiece
 
-from bertjax.finetune.inference import TaskModel
+from bertjax.finetune.predict import TaskModel
 from bertjax.interpret.attention_page import render_attention
 from bertjax.interpret.attention_patterns import PATTERNS
 from bertjax.interpret.attention_view import AttentionView, view_attention

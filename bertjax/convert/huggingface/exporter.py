@@ -17,6 +17,7 @@ from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
 from bertjax.convert.huggingface.names import architecture, tensors_of, to_huggingface_tensors
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
+from bertjax.finetune.kinds import kind_of
 from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
@@ -28,12 +29,6 @@ FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json",
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
-# By kind of task: transformers' name of the loss. That of relevance is one label that may hold or not.
-PROBLEMS = {
-    "sequence": "single_label_classification",
-    "regression": "regression",
-    "relevance": "multi_label_classification",
-}
 # A key of ours in `config.json`, for transformers has none that says whether a question may be without an answer.
 NULL_THRESHOLD = "bertjax_null_threshold"
 _MODEL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -100,11 +95,9 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.
-    names = list(labels if kind in ("sequence", "tokens") else ()) or [
-        f"LABEL_{number}" for number in range(model.num_labels)
-    ]
+    named, problem = (kind_of(kind).names_outputs, kind_of(kind).problem_type) if kind else (False, "")
+    names = list(labels if named else ()) or [f"LABEL_{number}" for number in range(model.num_labels)]
     assert len(names) == model.num_labels, "a name for each label"
-    problem = PROBLEMS.get(kind)
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.model.embeddings import sinusoids
-from bertjax.model.network import Params, abstract_network
+from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
 from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
@@ -68,7 +68,6 @@ _ENCODER: tuple[Tensor, ...] = (
     *_norm("encoder/layers/mlp_norm", "bert.encoder.layer.{}.output.LayerNorm"),
 )
 _POOLED = (*_ENCODER, *_dense("pooler/dense", "bert.pooler.dense"))
-_CLASSIFIER = _dense("head/dense", "classifier")
 
 # The output matrix of the MLM head is the word embeddings, and stored once, as transformers does.
 _PRETRAINING = (
@@ -79,22 +78,15 @@ _PRETRAINING = (
     *_dense("nsp_head/dense", "cls.seq_relationship"),
 )
 
-# By the head that `ModelConfig` names: transformers' class, and its tensors.
-_BY_HEAD: dict[str, tuple[str, tuple[Tensor, ...]]] = {
-    "pretraining": ("BertForPreTraining", _PRETRAINING),
-    "sequence": ("BertForSequenceClassification", (*_POOLED, *_CLASSIFIER)),
-    "choice": ("BertForMultipleChoice", (*_POOLED, *_CLASSIFIER)),
-    "tokens": ("BertForTokenClassification", (*_ENCODER, *_CLASSIFIER)),
-    "span": ("BertForQuestionAnswering", (*_ENCODER, *_dense("head/dense", "qa_outputs"))),
-    "vector": ("BertModel", _POOLED),
-}
-# The heads of fine-tuned models, by transformers' class.
-HEADS = {name: head for head, (name, _) in _BY_HEAD.items() if head not in ("pretraining", "vector")}
-
 
 def architecture(config: ModelConfig) -> str:
     """The class of transformers that is a model of this config."""
-    return _BY_HEAD[config.head][0]
+    return _class_of(head_of(config))
+
+
+def head_named(architecture: str) -> type[Network] | None:
+    """The head of a task whose models are of this class of transformers; None if there is none."""
+    return next((head for head in HEADS.values() if head.outputs and _class_of(head) == architecture), None)
 
 
 def has_class(config: ModelConfig) -> bool:
@@ -109,7 +101,15 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
             f"model.features={config.features}, model.lstm_size={config.lstm_size}: transformers has no such network; "
             "bertjax alone can use the feature-based variant"
         )
-    return _BY_HEAD[config.head][1]
+    head = head_of(config)
+    if not head.of_task:
+        return _PRETRAINING
+    own = _dense("head/dense", head.transformers_head) if head.transformers_head else ()
+    return (*(_POOLED if head.pooled else _ENCODER), *own)
+
+
+def _class_of(head: type[Network]) -> str:
+    return f"Bert{head.transformers}"
 
 
 def to_huggingface_tensors(params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
