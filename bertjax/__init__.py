@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in `typing`, whose import would delay the command line's first answer to Ctrl-C
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.__main__ import _parser
+from bertjax.__main__ import VERBS, parser_of
 from bertjax.config import FinetuneConfig, load_recipe, override
 from bertjax.training.stages import stages_of
 
@@ -16,9 +16,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FENCES = re.findall(r"^```\n(.*?)^```", README, re.M | re.S)
 OUTSIDE = re.sub(r"^```\n.*?^```", "", README, flags=re.M | re.S)
-VERBS = next(action.choices for action in _parser()._actions if action.dest == "verb")
+PARSERS = {name: parser_of(name) for name in VERBS}
 OF_A_MODEL = ("attention", "embed", "export", "finetune", "import", "predict", "search")
-NO_KEYS = {"--long", *(name for verb in VERBS.values() for name in verb._option_string_actions)}
+NO_KEYS = {"--long", *(name for verb in PARSERS.values() for name in verb._option_string_actions)}
 
 
 def commands() -> list[str]:
@@ -44,9 +44,8 @@ def test_a_pretraining_command_is_understood(command: str) -> None:
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] in OF_A_MODEL])
 def test_a_command_for_a_trained_model_is_understood(command: str) -> None:
-    arguments = shlex.split(command)[1:]
-    parsed, keys = _parser().parse_known_args(arguments)
-    assert parsed.verb == arguments[0]
+    _, verb, *arguments = shlex.split(command)
+    _, keys = PARSERS[verb].parse_known_args(arguments)
     assert override(FinetuneConfig(), keys, "bertjax") is not None
 
 

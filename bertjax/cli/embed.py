@@ -1,25 +1,53 @@
-"""`bertjax embed`: texts to vectors, from files to a file."""
+"""`bertjax embed`: the vectors of texts, from files to a file."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bertjax.cli.encoding import told_encoding
-from bertjax.convert.sources import open_source
-from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
-from bertjax.embed.outputs import open_output, require_output
-from bertjax.embed.texts import count_texts, read_texts
-from bertjax.storage.utf8 import ReadCounts
-from bertjax.training.progress import Progress, duration
+from bertjax.cli.encoding import POOLINGS, add_encoding, given_encoding
+from bertjax.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertjax.embed.encoder import TextEncoder
+    from bertjax.storage.utf8 import ReadCounts
 
 
-def embed(arguments: argparse.Namespace) -> int:
-    """Write the vectors of all texts, and say how many there were and what became of the long ones."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `embed`."""
+    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        default=["-"],
+        metavar="FILE",
+        help="one text per line, .jsonl or .parquet, compressed or not; - is standard input (-)",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
+    parser.add_argument(
+        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+    )
+    parser.add_argument("--normalize", action="store_true", help="scale every vector to length 1")
+    add_encoding(
+        parser, POOLINGS, "how token vectors become one vector; none writes a matrix per text, a row per token (mean)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the vectors of all texts; print how many there were and what became of those longer than a row."""
+    from bertjax.convert.sources import open_source
+    from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
+    from bertjax.embed.outputs import open_output, require_output
+    from bertjax.embed.texts import count_texts, read_texts
+    from bertjax.storage.utf8 import ReadCounts
+    from bertjax.training.progress import Progress
+
     output = require_output(arguments.output)
     total = count_texts(arguments.texts, arguments.field)
-    encoding = Encoding(**told_encoding(arguments))
+    encoding = Encoding(**given_encoding(arguments))
     model, untrained = open_source(arguments.model)
     require_trained(encoding, untrained, arguments.model)
     encoder = TextEncoder(model, encoding)
@@ -33,12 +61,22 @@ def embed(arguments: argparse.Namespace) -> int:
 
 
 def _report(encoder: TextEncoder, read: ReadCounts, output: Path, seconds: float) -> None:
+    from bertjax.training.progress import duration
+
     counts, encoding = encoder.counts, encoder.encoding
-    of = "a vector per token" if encoding.pooling == "none" else f"pooling {encoding.pooling}"
+    per = "one vector per token" if encoding.pooling == "none" else f"pooling {encoding.pooling}"
     scaled = ", scaled to length 1" if encoding.normalize else ""
-    print(f"{counts.texts:,} texts with {counts.tokens:,} tokens to {output}: {encoder.width} numbers, {of}{scaled}")
+    print(f"{counts.texts:,} texts with {counts.tokens:,} tokens to {output}: {encoder.width} dims, {per}{scaled}")
     if read.replaced_characters:
         print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
     for line in counts.told(encoder.max_length):
         print(line)
     print(f"{duration(seconds)}, {counts.tokens / max(seconds, 1e-9):,.0f} tokens/s")
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax embed runs/quickstart texts.txt --output vectors.npy --normalize",
+    interrupted="nothing was written; run the same command again to start over",
+)

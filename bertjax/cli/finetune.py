@@ -3,58 +3,64 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
-import jax
-import numpy as np
-
-from bertjax.cli.together import print_now, require_same_config, speaker
-from bertjax.config import FinetuneConfig, TaskConfig, override, render
-from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.huggingface.names import has_class
-from bertjax.convert.sources import open_source, require_source
-from bertjax.finetune.content import TaskContent
-from bertjax.finetune.opening import open_content
-from bertjax.finetune.own_tasks import task_for
-from bertjax.finetune.published import BASE_TEST, OTHERS_DEV
-from bertjax.finetune.recipes import config_for
-from bertjax.finetune.run import PREDICTIONS, Result, Start, finetune
-from bertjax.finetune.settings import TRIED, settings_of
-from bertjax.finetune.summary import TaskSummary, overall
-from bertjax.finetune.tasks import Task, glue_tasks_in
-from bertjax.report.table import text_lines
-from bertjax.runtime.compilation_cache import keep_compiled_programs
-from bertjax.runtime.processes import Processes, Stopped, join
-from bertjax.storage.remote import place_of
-from bertjax.training.run_directory import load_run
-from bertjax.training.trainer import Say
-
-GLUE = "glue"
-# Options of the verb, and the keys of the config that they set.
-_TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay")
-_SWITCHES = ("balanced", "strict_length")
-_SHOWN_LABELS = 12
+from bertjax.cli.verb import Verb
+from bertjax.config import FinetuneConfig, override
 
 
-class Interrupted(Exception):
-    """A signal ended a run early, with this exit code."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `finetune`; other options are keys of bertjax.config.FinetuneConfig."""
+    parser.add_argument(
+        "config",
+        metavar="TASK",
+        help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
+        "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
+        "passage to a query). Any key of the config is an option too, as in --optimizer.beta2 0.98",
+    )
+    parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
+    parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
+    for name in ("train", "dev", "test"):
+        parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of your own table")
+    _add_list(parser, "--text", "COLUMN", "column of the text, of both texts, or of the start and each ending")
+    parser.add_argument("--label", metavar="COLUMN", help="column of the label")
+    parser.add_argument("--id", metavar="COLUMN", help="column of the id that predictions are written with")
+    _add_list(parser, "--labels", "LABEL", "all labels (those of the training set)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each setting (%(default)s)")
+    _add_list(parser, "--learning-rate", "X", "learning rates to try", float)
+    _add_list(parser, "--batch-size", "N", "numbers of examples per step to try", int)
+    _add_list(parser, "--epochs", "X", "numbers of epochs to try", float)
+    parser.add_argument("--grid", action="store_true", help="try the learning rates of the paper")
+    parser.add_argument("--max-length", type=int, metavar="N", help="tokens per row, special tokens included")
+    parser.add_argument("--strict-length", action="store_true", help="refuse longer inputs instead of truncating them")
+    parser.add_argument(
+        "--balanced", action="store_true", help="weight the loss so that every label counts the same in total"
+    )
+    parser.add_argument("--patience", type=int, metavar="N", help="stop after N evaluations without a better one")
+    parser.add_argument(
+        "--layer-decay", type=float, metavar="X", help="factor of the learning rate from each layer to the next below"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="directory to write (runs/TASK)")
 
-    def __init__(self, exit_code: int) -> None:
-        super().__init__()
-        self.exit_code = exit_code
+
+def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str, kind: type = str) -> None:
+    parser.add_argument(name, type=kind, nargs="+", action="extend", metavar=metavar, help=help)
 
 
-def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    """Fine-tune for one task, or for every one of GLUE's that there is data for; every process does this."""
+def run(arguments: argparse.Namespace) -> int:
+    """Fine-tune for one task, or for every task of GLUE that has data; every process does this."""
+    from bertjax.cli.processes import print_now
+    from bertjax.cli.task_runs import Interrupted, finetune_all
+    from bertjax.convert.sources import require_source
+    from bertjax.runtime.compilation_cache import keep_compiled_programs
+    from bertjax.runtime.processes import Stopped, join
+
     require_source(arguments.init_from)
-    # Who this process is must be known before the model is read, which uses devices; the rest of the config needs it.
-    early = override(FinetuneConfig(), overrides, "bertjax finetune")
+    # Processes must join before the model is read, which uses devices; the rest of the config needs the model.
+    early = override(FinetuneConfig(), arguments.overrides, "bertjax finetune")
     keep_compiled_programs(early.compilation_cache)
     try:
         with join(early.hosts) as processes:
-            _finetune_all(arguments, overrides, processes)
+            finetune_all(arguments, processes)
     except Stopped as stopped:
         print_now(f"\n{stopped}")
         return stopped.exit_code
@@ -63,140 +69,9 @@ def run_finetune(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return 0
 
 
-def _finetune_all(arguments: argparse.Namespace, overrides: list[str], processes: Processes) -> None:
-    """Every task and its last words."""
-    say = speaker(processes)
-    start = read_start(arguments.init_from)
-    names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
-    configured = [_configured(name, start, arguments, overrides, len(names) > 1) for name in names]
-    for base, _ in configured:
-        require_same_config(base, processes)
-    summaries = [_run_task(base, shown, start, arguments, processes, say) for base, shown in configured]
-    processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
-    if processes.first:
-        _last_words(summaries, [base for base, _ in configured], say)
-
-
-def read_start(source: str) -> Start:
-    """The model of a source, whole."""
-    model, drawn = open_source(source)
-    params = jax.tree.map(np.asarray, jax.device_get(model.params))
-    task = model.config.task if isinstance(model.config, FinetuneConfig) else None
-    return Start(source, model.config.model, model.tokenizer, params, drawn, task.labels if task else (), model.kind)
-
-
-def _glue_names(arguments: argparse.Namespace) -> tuple[str, ...]:
-    if not arguments.data:
-        raise ValueError("finetune glue: name the folder that holds the tasks' folders (--data DIR)")
-    names = glue_tasks_in(Path(arguments.data))
-    if not names:
-        raise ValueError(f"finetune glue: {arguments.data} holds no training and development set of any task of GLUE")
-    return names
-
-
-def _configured(
-    name: str, start: Start, arguments: argparse.Namespace, overrides: list[str], one_of_several: bool
-) -> tuple[FinetuneConfig, str]:
-    """The recipe of a task with what stands on the command line, and how to show it."""
-    options = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
-    given = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in options.items()
-        if value is not None and value is not False
-    }
-    task = task_for(TaskConfig(name=name, **given))
-    recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
-    length = recipe.data.sequence_length if arguments.max_length is None else arguments.max_length
-    run_dir = arguments.run_dir or f"runs/{GLUE if one_of_several else name}"
-    config = replace(
-        recipe,
-        run_dir=str(place_of(run_dir) / name) if one_of_several else run_dir,
-        data=replace(recipe.data, sequence_length=length),
-        task=replace(recipe.task, **given),
-    )
-    config = override(config, overrides, f"bertjax finetune {name}")
-    return config, render(config, recipe)
-
-
-def _run_task(
-    base: FinetuneConfig, shown: str, start: Start, arguments: argparse.Namespace, processes: Processes, say: Say
-) -> TaskSummary:
-    """Every run of a task, in turn; those that were finished before are taken as they are."""
-    task = task_for(base.task)
-    settings = settings_of(base, _tried(task, arguments), arguments.seeds)
-    say(shown)
-    content, told = None, False
-    results: dict[str, list[Result]] = {}
-    for setting in settings:
-        for config in setting.runs:
-            if content is None or config.task.examples:  # which examples is drawn by the seed
-                content = open_content(config, start.tokenizer)
-                same = f"{content.fingerprint} {content.measured_by}"
-                processes.require_same("data of the task", same, "give every host the same files")
-            if not told:
-                told = True
-                say(described(base.name, start, content))
-            say(f"\n{config.directory}")
-            result = finetune(config, start, content, processes, say)
-            if result.exit_code:
-                say("stopped by a signal; to go on, run the same command again.")
-                raise Interrupted(result.exit_code)
-            results.setdefault(setting.name, []).append(result)
-            say(_figures_line(result))
-    return TaskSummary(base.name, content.metrics, results, task.paper)
-
-
-def _tried(task: Task, arguments: argparse.Namespace) -> dict[str, Sequence[float]]:
-    """The values that each setting is to have, of those with any on the command line."""
-    tried = {key: values for key in TRIED if (values := getattr(arguments, key))}
-    if arguments.grid and arguments.learning_rate:
-        rates = " ".join(f"{rate:g}" for rate in arguments.learning_rate)
-        raise ValueError(f"--grid and --learning-rate {rates}: give one of them")
-    if arguments.grid:
-        tried = {"learning_rate": task.recipe.learning_rates} | tried
-    return tried
-
-
-def described(name: str, start: Start, content: TaskContent) -> str:
-    """What is trained on and from, in lines for the log."""
-    sets = [f"{split} {len(of.rows):,}" for split, of in {**content.dev, **content.test}.items()]
-    lines = [f"{name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
-    if content.labels:
-        shown = ", ".join(content.labels[:_SHOWN_LABELS])
-        more = len(content.labels) - _SHOWN_LABELS
-        lines.append(f"labels: {shown}{f' and {more} more' if more > 0 else ''}")
-    if missing := [module for module in start.drawn if module == "pooler"]:
-        lines.append(f"{start.origin} has no {missing[0]}; it starts at random")
-    return "\n".join(lines)
-
-
-def _figures_line(result: Result) -> str:
-    shown = {name.removeprefix("eval/"): value for name, value in result.figures.items()}
-    return f"step {result.step:,}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-
-
-def _last_words(summaries: list[TaskSummary], bases: list[FinetuneConfig], say: Say) -> None:
-    """The tables, the export of the best run of each task, where everything is and what to do next."""
-    for summary, base in zip(summaries, bases, strict=True):
-        table = summary.table()
-        say("\n".join([f"\n{table.title} {table.note}", *text_lines(table)]))
-        if published := summary.published_line():
-            say(f"  published: {published}")
-        say(f"  best run     {summary.best.directory}")
-        say(f"  predictions  {place_of(summary.best.directory) / PREDICTIONS}")
-        say(f"  Hugging Face {_exported(summary.best.directory, base)}")
-    if len(summaries) > 1:
-        table = overall(summaries, (OTHERS_DEV, BASE_TEST))
-        say("\n".join([f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]))
-    best = summaries[0].best.directory
-    say("\nwhat to try next:")
-    say(f"  bertjax predict {best} 'A text.'        # in Python: bertjax.load({best!r}).predict(['A text.'])")
-    if has_class(bases[0].model):
-        say(f"  bertjax export {best} --to onnx")
-
-
-def _exported(best: str, base: FinetuneConfig) -> str:
-    """Where the best run of a task has been exported to; or that it cannot be."""
-    if not has_class(base.model):
-        return "has no network of layers' features or a BiLSTM: use the run itself, as below"
-    return str(export_huggingface(load_run(best), place_of(base.directory) / "huggingface"))
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax finetune sst2 --init-from runs/quickstart --data glue/SST-2 --seeds 3",
+    takes_keys=True,
+)

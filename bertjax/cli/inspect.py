@@ -6,30 +6,57 @@ import argparse
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bertjax.cli.page_path import page_path
-from bertjax.cli.recipe import configured
+from bertjax.cli.page_path import add_page, page_path
+from bertjax.cli.recipe import KEYS, command_with, configured
+from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig, validate
-from bertjax.inspect.evaluation_texts import file_texts
-from bertjax.inspect.inspection import inspect_store
-from bertjax.inspect.page import render_inspection
-from bertjax.inspect.row_figures import RowKind
-from bertjax.inspect.text import render_text
-from bertjax.storage.files import replace_text
-from bertjax.storage.progress import ProgressLine
 from bertjax.storage.remote import is_remote, place_of
-from bertjax.text.store.format import TokenStore
-from bertjax.text.store.local_copy import open_near, open_store
+
+if TYPE_CHECKING:
+    from bertjax.inspect.row_figures import RowKind
+    from bertjax.text.store.format import TokenStore
 
 DEFAULT_LENGTHS = (128, 512)
 SHORTEST, LONGEST = 8, 1 << 16
 
 
-def inspect(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    """Print what is in a store and, if asked for, write it as a page."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `inspect`."""
+    parser.add_argument("config", metavar="STORE|RECIPE", help=f"a token store's directory, or a recipe, which {KEYS}")
+    add_page(parser)
+    parser.add_argument(
+        "--length",
+        type=int,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="L",
+        help="row lengths in tokens, as in --length 128 512 (these two, or those of the recipe's stages)",
+    )
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="evaluation texts to look for in the training text: plain text, TSV or JSON Lines, one text per line",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the contents of a store and, if asked for, write them as a page."""
+    from bertjax.inspect.evaluation_texts import file_texts
+    from bertjax.inspect.inspection import inspect_store
+    from bertjax.inspect.page import render_inspection
+    from bertjax.inspect.text import render_text
+    from bertjax.storage.files import replace_text
+    from bertjax.storage.progress import ProgressLine
+
     page = None if arguments.html is None else page_path(arguments.html)
     lengths = [_checked_length(length) for length in arguments.length]
-    store, kinds = _store_and_rows(arguments, overrides, lengths)
+    store, kinds = _store_and_rows(arguments, lengths)
     tokenizer = store.tokenizer()
     evaluations = [file_texts(path, tokenizer) for path in arguments.against]
     found = inspect_store(store, kinds, evaluations, ProgressLine())
@@ -40,13 +67,14 @@ def inspect(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return 0
 
 
-def _store_and_rows(
-    arguments: argparse.Namespace, overrides: list[str], lengths: list[int]
-) -> tuple[TokenStore, list[RowKind]]:
+def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[TokenStore, list[RowKind]]:
+    from bertjax.storage.progress import ProgressLine
+    from bertjax.text.store.local_copy import open_near, open_store
+
     if _is_store(arguments.config):
-        if overrides:
+        if arguments.overrides:
             raise ValueError(
-                f"{arguments.config} is a token store, which takes no overrides ({' '.join(overrides)}); "
+                f"{arguments.config} is a token store, which takes no overrides ({' '.join(arguments.overrides)}); "
                 "name a recipe to change how its rows are made"
             )
         store = open_near(place_of(arguments.config), progress=ProgressLine())
@@ -54,9 +82,9 @@ def _store_and_rows(
     if ".py" not in arguments.config:
         raise ValueError(
             f"{arguments.config}: neither the directory of a token store nor a recipe, a .py file; "
-            "`bertjax prepare RECIPE` makes a store and says where it is"
+            "`bertjax prepare RECIPE` makes a store and prints where it is"
         )
-    config = validate(configured(arguments, overrides))
+    config = validate(configured(arguments))
     store = open_store(config.data, ProgressLine())
     return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
 
@@ -66,7 +94,9 @@ def _is_store(named: str) -> bool:
 
 
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
-    """The config's rows at other lengths, with as many predictions as its share of masked tokens allows for."""
+    """The config's rows at other lengths, with max_predictions for its share of masked tokens."""
+    from bertjax.inspect.row_figures import RowKind
+
     return [RowKind("", _at_length(config.data, length), config.training.seed) for length in dict.fromkeys(lengths)]
 
 
@@ -75,10 +105,12 @@ def _at_length(data: DataConfig, length: int) -> DataConfig:
 
 
 def _rows_of_stages(config: Config) -> list[RowKind]:
-    """The rows of each stage of the run, with the stage's own draws."""
+    """The rows of each stage of the run, with the seed of the stage."""
+    from bertjax.inspect.row_figures import RowKind
+
     if not config.stages:
         return [RowKind("", config.data, config.training.seed)]
-    # Imported here because the trainer's schedules import jax, which takes seconds.
+    # Only here, because the schedules of training import jax, which takes seconds.
     from bertjax.training.stages import stages_of
 
     return [RowKind(f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]
@@ -91,10 +123,19 @@ def _checked_length(length: int) -> int:
 
 
 def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:
+    shown = f"page: {page}" if page else "for a page with plots add --html inspect.html"
+    against = "" if arguments.against else "; to look for evaluation texts add --against FILE"
     is_recipe = not _is_store(arguments.config)
-    shown = f"page: {page}" if page else "the same with plots: add --html inspect.html"
-    against = "" if arguments.against else "; an evaluation's files: add --against FILE"
     following = (
-        f"bertjax pretrain {arguments.config}" if is_recipe else "bertjax pretrain RECIPE, with this store's recipe"
+        command_with("pretrain", arguments) if is_recipe else "bertjax pretrain RECIPE, with this store's recipe"
     )
     return f"{shown}{against}; next: {following}"
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax inspect configs/quickstart.py --html inspect.html --against my_test_set.tsv",
+    interrupted="no page was written; run the same command again to start over",
+    takes_keys=True,
+)

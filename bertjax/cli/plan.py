@@ -5,24 +5,46 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bertjax.cli.page_path import page_path
+from bertjax.cli.page_path import add_page, page_path
+from bertjax.cli.recipe import add_recipe, configured
+from bertjax.cli.verb import Verb
+from bertjax.config import validate
 from bertjax.plan.topologies import LOCAL, parse_name, set_environment
 
 DOES_NOT_FIT = 3
 
 
-def plan(arguments: argparse.Namespace, overrides: list[str]) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `plan`."""
+    add_recipe(parser)
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        required=True,
+        help="v4:8x8x8, v5e:16x16, v5p:8x8x8, v6e:16x16, tpu7x:4x4x4; GPUs h100:8 or h100:8x8 (hosts x GPUs of each), "
+        "h200:…, b200:…; or local, the devices of this machine",
+    )
+    parser.add_argument("--slices", type=int, default=1, metavar="N", help="TPU slices of that shape (%(default)s)")
+    parser.add_argument("--price", type=float, metavar="P", help="price of one chip for one hour, in any currency")
+    parser.add_argument("--stage", type=int, metavar="N", help="plan this stage only, from 1")
+    parser.add_argument(
+        "--suggest",
+        action="store_true",
+        help="search meshes, rematerialisation and microbatches for the best that fits",
+    )
+    add_page(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Print the plan of a recipe and, if asked for, write it as a page. The exit code is 3 if it does not fit."""
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
     page = None if arguments.html is None else page_path(arguments.html)
-    # jax reads its environment when it is imported, so that everything that imports it comes after this line.
+    # jax reads its environment when it is imported, so everything that imports it comes after this line.
     set_environment(arguments.topology)
-    from bertjax.cli.recipe import configured
-    from bertjax.config import validate
     from bertjax.plan.planning import answer
 
-    config = validate(configured(arguments, overrides))
+    config = validate(configured(arguments))
     told = answer(config, arguments, _say)
     print(told.text)
     if page is not None:
@@ -36,3 +58,12 @@ def plan(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax plan configs/bert_large.py --topology v5e:16x16 --price 1.2",
+    interrupted="no page was written; run the same command again to start over",
+    takes_keys=True,
+)

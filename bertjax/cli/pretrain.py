@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from bertjax.cli.recipe import configured_unseen
-from bertjax.cli.together import print_now, require_same_config, speaker
+from bertjax.cli.recipe import add_recipe, configured_unseen
+from bertjax.cli.verb import Verb
 from bertjax.config import Config, to_dict
-from bertjax.convert.adapt import adapt
-from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.sources import read_source, require_source
-from bertjax.input.training_data import TrainingData, open_training_data, sizes
-from bertjax.interpret.fill_mask import held_out_completions
-from bertjax.model.bert import Params
-from bertjax.report.run_report import Completion, Summary, write_report
-from bertjax.runtime.compilation_cache import environment, keep_compiled_programs
-from bertjax.runtime.processes import Processes, Stopped, join
-from bertjax.storage.progress import ProgressLine, no_progress
-from bertjax.storage.remote import Place, place_of
-from bertjax.training.job import Job, assemble, describe, describe_process, preflight
-from bertjax.training.run_directory import load_run
-from bertjax.training.stages import stages_of
-from bertjax.training.trainer import Outcome, Say, train
+
+if TYPE_CHECKING:
+    from bertjax.input.training_data import TrainingData
+    from bertjax.model.bert import Params
+    from bertjax.runtime.processes import Processes
+    from bertjax.training.job import Job
+    from bertjax.training.trainer import Outcome, Say
 
 COMPLETIONS = 5
 
 
-def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `pretrain`."""
+    add_recipe(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Run what is missing of the way from text to a trained model, then report and export it.
 
-    Every process of the run does this; the first speaks, reports and exports for all.
+    Every process of the run does this; the first prints, reports and exports for all.
     """
-    config, shown = configured_unseen(arguments, overrides)
+    from bertjax.cli.processes import print_now, speaker
+    from bertjax.runtime.compilation_cache import keep_compiled_programs
+    from bertjax.runtime.processes import Stopped, join
+
+    config, shown = configured_unseen(arguments)
     keep_compiled_programs(config.compilation_cache)
     try:
         with join(config.hosts) as processes:
@@ -44,6 +46,12 @@ def pretrain(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _pretrain(config: Config, processes: Processes, say: Say) -> int:
+    from bertjax.cli.processes import print_now, require_same_config
+    from bertjax.convert.sources import require_source
+    from bertjax.input.training_data import sizes
+    from bertjax.training.job import assemble, describe, describe_process, preflight
+    from bertjax.training.trainer import train
+
     require_same_config(config, processes)
     config = preflight(config)
     if config.init_from:
@@ -54,7 +62,7 @@ def _pretrain(config: Config, processes: Processes, say: Say) -> int:
     say(describe(job))
     if processes.count > 1:
         print_now(describe_process(job))
-    outcome = train(job, say, (lambda: initial_params(job, say)) if config.init_from else None, processes)
+    outcome = train(job, say, (lambda: _initial_params(job, say)) if config.init_from else None, processes)
     if outcome.exit_code:
         say(
             f"\nstopped by a signal after step {outcome.step:,}; saved in {job.config.directory}.\n"
@@ -63,15 +71,19 @@ def _pretrain(config: Config, processes: Processes, say: Say) -> int:
         return outcome.exit_code
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
     if processes.first:
-        finish(job.config, content, outcome)
+        _finish(job.config, content, outcome)
     return 0
 
 
 def _open_together(config: Config, processes: Processes) -> TrainingData:
-    """The run's data. The first process makes what is missing, then the others find it, or copy or make their own.
+    """The data of the run: the first process makes what is missing, then the others open it, or copy or make their own.
 
-    Not all at once: object storage has no locks, and those of a network disk may be for one host alone.
+    Not all at once: object storage has no locks, and those of a network disk may hold on one host only.
     """
+    from bertjax.input.training_data import open_training_data
+    from bertjax.storage.progress import ProgressLine, no_progress
+    from bertjax.training.stages import stages_of
+
     stages = [stage.data for stage in stages_of(config)]
     content = open_training_data(stages, ProgressLine()) if processes.first else None
     processes.gather("text is prepared")
@@ -84,16 +96,26 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     return content
 
 
-def initial_params(job: Job, say: Say) -> Params:
+def _initial_params(job: Job, say: Say) -> Params:
     """The weights that `init_from` names, fitted to the job's model and vocabulary."""
+    from bertjax.convert.adapt import adapt
+    from bertjax.convert.sources import read_source
+
     source = job.config.init_from
     params, notes = adapt(read_source(source), job.config.model, job.tokenizer)
     say("\n  ".join([f"starting from the weights of {source}", *notes]))
     return params
 
 
-def finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
+def _finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     """Completions, report and export of a finished run, and the last words on the terminal."""
+    from bertjax.convert.huggingface.exporter import export_huggingface
+    from bertjax.interpret.fill_mask import held_out_completions
+    from bertjax.report.run_report import write_report
+    from bertjax.report.run_summary import last_words, summarise
+    from bertjax.runtime.compilation_cache import environment
+    from bertjax.training.run_directory import load_run
+
     model = load_run(config.directory)
     completions = held_out_completions(model, content.held_out_text(), COMPLETIONS, config.training.seed)
     summary = summarise(config, content, outcome, completions)
@@ -102,56 +124,9 @@ def finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     print(last_words(config, summary, report, exported), flush=True)
 
 
-def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
-    """The run in figures."""
-    figures, baselines = outcome.evaluation, outcome.baselines
-    return Summary(
-        name=config.name,
-        about=f"{', '.join(config.data.sources)}: {content.size('train')} to train on",
-        steps=outcome.step,
-        tokens_seen=round(outcome.tokens),
-        wall_seconds=outcome.seconds,
-        tokens_per_second=outcome.tokens_per_second,
-        mfu=outcome.mfu,
-        peak=str(outcome.peak),
-        mlm_loss=figures["eval/mlm_loss"],
-        mlm_accuracy=figures["eval/mlm_accuracy"],
-        unigram_loss=baselines["baseline/unigram_loss"],
-        unigram_accuracy=baselines["baseline/unigram_accuracy"],
-        nsp_accuracy=figures.get("eval/nsp_accuracy"),
-        majority_accuracy=baselines["baseline/majority_accuracy"] if "eval/nsp_accuracy" in figures else None,
-        completions=completions,
-    )
-
-
-def last_words(config: Config, summary: Summary, report: Place, exported: Place) -> str:
-    """What the run reached, where everything is, and what to do next."""
-    held_out = [
-        f"  MLM loss      {summary.mlm_loss:6.3f}    unigram {summary.unigram_loss:.3f}"
-        f"    ({summary.unigram_loss - summary.mlm_loss:+.3f} nats gained)",
-        f"  MLM accuracy  {summary.mlm_accuracy:6.1%}    most frequent token {summary.unigram_accuracy:.1%}",
-    ]
-    if summary.nsp_accuracy is not None:
-        held_out.append(f"  NSP accuracy  {summary.nsp_accuracy:6.1%}    majority {summary.majority_accuracy:.1%}")
-    filled = [
-        f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
-        f"   (was: {completion.answer})"
-        for completion in summary.completions
-    ]
-    run = place_of(config.directory)
-    return "\n".join(
-        [
-            f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
-            *held_out,
-            *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
-            "\nwhere everything is:",
-            f"  report        {report}",
-            f"  Hugging Face  {exported}",
-            f"  checkpoints   {run / 'checkpoints'}",
-            "\nwhat to try next:",
-            f"  bertjax fill-mask {run} 'The [MASK] returns a new array.'",
-            "  bertjax pretrain configs/bert_mini.py --data.sources 'text:my_texts/**/*.txt'    # your own text",
-            "  pip install -e '.[cuda]' && bertjax pretrain configs/bert_base.py ...            # the same on a GPU",
-            f"  bertjax export {run} --to huggingface --output my_bert                           # take it away",
-        ]
-    )
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
+    takes_keys=True,
+)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart, write
 from bertjax.report.page import escaped, render_page
+from bertjax.report.run_summary import Completion, Summary
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
 from bertjax.training.progress import duration
@@ -23,36 +23,6 @@ _TIME_PARTS = (
     ("checkpoint", "checkpoint", "violet"),
     ("other", "other", "grey"),
 )
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What the model puts for one [MASK] of a held-out sentence."""
-
-    text: str  # the sentence, with [MASK] where `answer` stood
-    answer: str
-    guesses: tuple[tuple[str, float], ...]  # token and its probability, best first
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A finished run in figures. None is a figure that the run does not have (no NSP, no measured peak)."""
-
-    name: str
-    about: str  # one line: what was trained on what, when
-    steps: int
-    tokens_seen: int  # real ones, padding excluded
-    wall_seconds: float
-    tokens_per_second: float
-    mfu: float | None
-    peak: str  # what the MFU is measured against
-    mlm_loss: float  # held-out, nats per masked token
-    mlm_accuracy: float
-    unigram_loss: float  # of the same tokens under their own frequencies
-    unigram_accuracy: float  # of always saying the most frequent token
-    nsp_accuracy: float | None = None
-    majority_accuracy: float | None = None  # of always saying the more frequent NSP label
-    completions: tuple[Completion, ...] = ()
 
 
 def write_report(run_dir: Place, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> Place:

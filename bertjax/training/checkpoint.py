@@ -41,6 +41,7 @@ from bertjax.storage.remote_run import Desk, LostClaim
 from bertjax.training import remote_checkpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
+from bertjax.training.event_loops import loops_that_wait
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
 BEST = "best"  # beside it, where training stops early: the weights alone of the best evaluation
@@ -368,7 +369,7 @@ def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Ar
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
     alone = own or all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))
-    with _reader(alone=alone) as reader:
+    with loops_that_wait(), _reader(alone=alone) as reader:
         found = named_arrays(reader.restore(state.absolute(), args=request))
     # For an array that it does not find, Orbax hands back the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]

@@ -139,7 +139,7 @@ def _about(arguments: argparse.Namespace, side: str, seed: int) -> list[Any]:
 
 def one(arguments: argparse.Namespace) -> dict[str, Any]:
     """One seed of one side."""
-    from bertjax.cli.finetune import read_start
+    from bertjax.cli.task_runs import read_start
     from bertjax.config import TaskConfig
     from bertjax.finetune.job import resolved
     from bertjax.finetune.opening import open_content

@@ -16,7 +16,7 @@ import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
 from bertjax.__main__ import main
-from bertjax.cli.use import import_model
+from bertjax.cli import import_model
 from bertjax.convert import compare
 from bertjax.convert.adapt import adapt
 from bertjax.convert.foreign import ForeignModel
@@ -285,7 +285,7 @@ def test_an_import_that_computes_something_else_is_not_kept(
     monkeypatch.setattr(compare, "LIMIT", -1.0)
     arguments = argparse.Namespace(source=f"hf:{folder}", output=str(tmp_path / "run"))
     with pytest.raises(RuntimeError, match="other outputs"):
-        import_model(arguments)
+        import_model.run(arguments)
     assert not (tmp_path / "run").exists()
 
 

@@ -16,8 +16,8 @@ from exported_models import trained_model
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.cli import embed as embed_verb
 from bertjax.convert.sources import write_run
+from bertjax.embed import texts as texts_module
 from bertjax.embed.outputs import open_output
 
 TEXTS = ["the museum opened", "", "of drawings, naïve and 1877 " * 5, "the", "a\tb"]
@@ -59,7 +59,7 @@ def test_texts_of_every_kind_of_file_in_their_order(run, vectors, tmp_path, caps
     found = np.load(tmp_path / "out.npy")
     assert found.dtype == np.float32 and np.array_equal(found, vectors)
     said = capsys.readouterr()
-    assert "5 texts with " in said.out and "32 numbers, pooling mean" in said.out
+    assert "5 texts with " in said.out and "32 dims, pooling mean" in said.out
     assert "1 of 5 texts have no token" in said.out and "tokens/s" in said.out
     assert "embed  5 / 5 texts (100%)" in said.err
 
@@ -194,9 +194,9 @@ def test_after_an_interruption_nothing_is_there_and_none_is_promised(run, tmp_pa
         yield "the museum"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(embed_verb, "read_texts", interrupted)
+    monkeypatch.setattr(texts_module, "read_texts", interrupted)
     assert embed(run, written(tmp_path, "texts.txt"), "--output", tmp_path / "out.npy") == 130
-    assert "interrupted; nothing was written; the same command starts over" in capsys.readouterr().err
+    assert "interrupted; nothing was written; run the same command again to start over" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 

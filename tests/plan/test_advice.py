@@ -142,7 +142,7 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
     monkeypatch.setattr(
         planning, "answer", lambda *_: planning.Answer(too_large, None, None, "vocabulary of 300 entries")
     )
-    arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan")
-    assert bertjax.cli.plan.plan(arguments, []) == 3
+    arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan", overrides=[])
+    assert bertjax.cli.plan.run(arguments) == 3
     shown = capsys.readouterr().out
     assert "does not fit" in shown and "vocabulary of 300 entries" in shown

@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from bertjax.config import Config, to_dict
-from bertjax.report.run_report import Completion, Summary, write_report
+from bertjax.report.run_report import write_report
+from bertjax.report.run_summary import Completion, Summary
 from bertjax.runtime.compilation_cache import environment
 from bertjax.training.telemetry import JsonlWriter
 

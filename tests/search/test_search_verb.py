@@ -16,7 +16,7 @@ from exported_models import trained_model, wordpiece
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.cli import search as cli
+from bertjax.cli import search_index
 from bertjax.convert.sources import write_run
 from bertjax.search import index as index_module
 from bertjax.search.fingerprint import model_fingerprint
@@ -291,7 +291,7 @@ def test_after_an_interruption_there_is_no_index(run, data, tmp_path, capsys, mo
 
     monkeypatch.setattr(index_module, "terms_of", interrupted)
     assert search(run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl") == 130
-    assert "no index was left half made; the same command starts over" in capsys.readouterr().err
+    assert "no index was left half made; run the same command again to start over" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -312,7 +312,7 @@ def test_who_makes_an_index_second_is_refused(run, data, made, tmp_path, capsys,
     assert open_index(tmp_path / "index").vectors.tobytes() == open_index(made).vectors.tobytes()
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
     # It looked before the first had ended, and began after.
-    monkeypatch.setattr(cli, "has_index", lambda folder: False)
+    monkeypatch.setattr(search_index, "has_index", lambda folder: False)
     assert search(*fixed) == 1
     assert "index: another process has just made it; the same command opens it" in capsys.readouterr().err
 

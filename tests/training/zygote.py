@@ -14,8 +14,7 @@ from pathlib import Path
 
 def main() -> None:
     # Importing starts no threads and no devices; a fork would not survive either.
-    import bertjax.cli.pretrain
-    import bertjax.cli.use  # noqa: F401
+
     import bertjax.storage.lean_import as own
 
     own.import_tensorflow()

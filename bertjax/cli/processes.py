@@ -1,4 +1,4 @@
-"""What the verbs that several processes run together have in common."""
+"""What the verbs share that several processes run together."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from bertjax.config import Config, flatten, to_dict
 from bertjax.runtime.processes import Processes
 from bertjax.training.trainer import Say
 
-# Where things lie on a host, and which one it is.
+# Where files lie on a host, and the number of the process.
 _OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
 
 
 def speaker(processes: Processes) -> Say:
-    """What the first process says is printed; it speaks for all."""
+    """The function that prints a line in the first process and does nothing in the others."""
     return print_now if processes.first else _say_nothing
 
 
 def print_now(line: str) -> None:
-    """Print at once, for whoever reads a log as it grows."""
+    """Print and flush, for readers of a log that grows."""
     print(line, flush=True)
 
 
@@ -28,7 +28,7 @@ def _say_nothing(line: str) -> None:
 
 
 def require_same_config(config: Config, processes: Processes) -> None:
-    """Raises ValueError naming the keys on which processes of one run differ, but for those that are a host's own."""
+    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
     flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
     digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
     if len(set(processes.gather("digest of the config", digest))) == 1:

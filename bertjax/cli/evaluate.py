@@ -1,0 +1,47 @@
+"""`bertjax evaluate`: the held-out figures of a run's newest checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+
+from bertjax.cli.verb import Verb
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `evaluate`."""
+    parser.add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a run's held-out figures beside the baselines."""
+    from bertjax.config import FinetuneConfig
+    from bertjax.finetune.run import RESULTS_FILE
+    from bertjax.input.training_data import open_training_data
+    from bertjax.storage.progress import ProgressLine
+    from bertjax.training.run_directory import load_run
+    from bertjax.training.stages import stages_of
+    from bertjax.training.trainer import evaluate_params
+
+    model = load_run(arguments.run)
+    if isinstance(model.config, FinetuneConfig):
+        raise ValueError(
+            f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "
+            "another file, repeat the command that trained it with --test FILE: it trains nothing again"
+        )
+    content = open_training_data([stage.data for stage in stages_of(model.config)], ProgressLine())
+    figures, baselines = evaluate_params(model.config, content, model.params, model.step)
+    print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
+    for name, value in figures.items():
+        print(f"  {name:20} {value:.4f}")
+    print(f"  {'unigram loss':20} {baselines['baseline/unigram_loss']:.4f}")
+    print(f"  {'unigram accuracy':20} {baselines['baseline/unigram_accuracy']:.4f}")
+    print(f"  {'majority NSP':20} {baselines['baseline/majority_accuracy']:.4f}")
+    return 0
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax evaluate runs/quickstart",
+    interrupted="nothing was written; run the same command again to start over",
+)

@@ -1,0 +1,58 @@
+"""Ctrl-C on the command line: one line and exit code 130, from the first import on."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 130  # the exit code of a shell for a command that SIGINT ended
+_IMPORTS = "<frozen importlib"
+
+
+@contextmanager
+def interruptible(importers: tuple[str, ...], message: Callable[[], str]) -> Iterator[None]:
+    """While entered, Ctrl-C raises KeyboardInterrupt, but ends the process at once while a verb imports its modules.
+
+    Inside an import, Python or the library may print the exception, or catch it; and as the verb has not started, no
+    work is lost. `importers` are the files, or folders of files, that import what a verb needs as it starts.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever set another handler, or ignores the signal, knows why
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _imported_by(frame).startswith(importers):
+            _end(message())
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _imported_by(frame: FrameType | None) -> str:
+    """The file whose import is under way; of nested imports the outermost. Empty if there is none."""
+    found = ""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_IMPORTS) or name == importlib.__file__:
+            found = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        frame = frame.f_back
+    return found
+
+
+def _end(message: str) -> NoReturn:
+    """End the process without its cleanup, which waits for the threads of half-imported libraries."""
+    sys.stdout.flush()
+    os.write(sys.stderr.fileno(), f"{message}\n".encode())
+    os._exit(INTERRUPTED)

@@ -1,0 +1,77 @@
+"""`bertjax neighbors`: the nearest words of a word, in the embedding table and in its contexts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from bertjax.cli.model_source import add_source, add_text
+from bertjax.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from bertjax.interpret.neighbors import Neighbors
+
+_NEAREST = 3  # contexts shown for each context
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neighbors`."""
+    add_source(parser)
+    parser.add_argument("word", metavar="WORD", help="a word")
+    parser.add_argument(
+        "--layer", type=int, metavar="N", help="layer whose vectors represent the contexts (the last one)"
+    )
+    parser.add_argument("--contexts", type=int, default=8, metavar="N", help="sentences shown at most (%(default)s)")
+    add_text(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the nearest words of a word, in the embedding table and in its contexts."""
+    from bertjax.convert.sources import open_source
+    from bertjax.interpret.neighbors import find_neighbors
+    from bertjax.interpret.sample_text import sample_text
+    from bertjax.storage.progress import ProgressLine
+
+    if arguments.contexts < 1:
+        raise ValueError(f"--contexts {arguments.contexts}: give 1 or more")
+    model, _ = open_source(arguments.run)
+    sample = sample_text(model, arguments.text, ProgressLine())
+    found = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)
+    pieces = f", the mean of {' '.join(found.pieces)}" if len(found.pieces) > 1 else ""
+    print(f"{arguments.word!r}: one vector in the embedding table, whatever the context{pieces}; its nearest words:")
+    print("    " + "  ".join(f"{near.word} {near.cosine:.2f}" for near in found.table))
+    if not found.contexts:
+        print(f"no sentence of {sample.origin} has the word; name a text that does: --text FILE")
+        return 0
+    _print_contexts(found, sample.origin)
+    return 0
+
+
+def _print_contexts(found: Neighbors, origin: str) -> None:
+    import numpy as np
+
+    count = len(found.contexts)
+    where = f"after layer {found.layer}" if found.layer else "of the embeddings"
+    print(f"{count} sentence{'s' * (count > 1)} of {origin}; vectors {where}")
+    if count > 1:
+        cosines = found.cosines[np.triu_indices(count, 1)]
+        print(
+            f"cosines between its vectors: {cosines.min():.3f} to {cosines.max():.3f}, mean {cosines.mean():.3f}; "
+            "in the table they are one vector, cosine 1.00"
+        )
+    for number, context in enumerate(found.contexts):
+        others = [other for other in np.argsort(-found.cosines[number], kind="stable") if other != number]
+        near = "  ".join(f"({other + 1}) {found.cosines[number, other]:.2f}" for other in others[:_NEAREST])
+        print(f"({number + 1}) {context.before} [{context.word}] {context.after}".replace("  ", " "))
+        if near:
+            print(f"    nearest contexts: {near}")
+        words = "  ".join(f"{word.word} {word.cosine:.2f} ({(word.context or 0) + 1})" for word in context.words)
+        print(f"    nearest words:    {words}")
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax neighbors runs/quickstart array",
+    interrupted="nothing was written; run the same command again to start over",
+)

@@ -1,0 +1,99 @@
+"""The index of `bertjax search`: opened and checked against the command line, or built."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from bertjax.cli.encoding import given_encoding
+from bertjax.convert.sources import open_source
+from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
+from bertjax.search.fingerprint import model_fingerprint
+from bertjax.search.index import Origin, SearchIndex, build_index, has_index, open_index
+from bertjax.search.records import count_records, read_records, sha256_of
+from bertjax.storage.remote import is_remote
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.progress import Progress
+from bertjax.training.run_directory import TrainedModel
+
+
+def open_or_build_index(arguments: argparse.Namespace) -> tuple[SearchIndex, TextEncoder, Tokenizer]:
+    """The index, built if it does not exist, with the encoder for its queries and the tokenizer.
+
+    Raises ValueError for an index of other documents, of another model or of another encoding.
+    """
+    index = _existing_index(arguments)
+    model, untrained = open_source(arguments.model)
+    encoder = TextEncoder(model, _encoding(arguments, index))
+    require_trained(encoder.encoding, untrained, arguments.model)
+    fingerprint = model_fingerprint(model, encoder.encoding.pooling)
+    if index is None:
+        index = _built_index(arguments, model, encoder, fingerprint)
+        encoder = TextEncoder(model, encoder.encoding)  # whose counts are of queries, not of documents
+    elif index.origin.fingerprint != fingerprint:
+        raise ValueError(
+            f"--index {index.folder}: it was built with {index.origin.model}, which is not the same model as "
+            f"{arguments.model}; use that one, or name another folder"
+        )
+    return index, encoder, model.tokenizer
+
+
+def _existing_index(arguments: argparse.Namespace) -> SearchIndex | None:
+    """The index; None if it is to be built. Raises ValueError if it cannot be, or is of other documents."""
+    if is_remote(arguments.index):
+        raise ValueError(f"--index {arguments.index}: an index is a folder of this machine; name one")
+    folder = Path(arguments.index)
+    if not has_index(folder):
+        if not arguments.documents:
+            raise ValueError(
+                f"--index {folder}: there is no index; give the documents to build it from: --documents FILE ..."
+            )
+        return None
+    index = open_index(folder)
+    if arguments.documents and (index.origin.files, index.origin.field) != _files(arguments):
+        raise ValueError(
+            f"--documents {' '.join(arguments.documents)}: index {folder} was built from others "
+            f"({', '.join(name for name, _ in index.origin.files)}); name another --index, or leave --documents out"
+        )
+    return index
+
+
+def _files(arguments: argparse.Namespace) -> tuple[list[list[str]], str | None]:
+    return [[Path(path).name, sha256_of(path)] for path in arguments.documents], arguments.field
+
+
+def _encoding(arguments: argparse.Namespace, index: SearchIndex | None) -> Encoding:
+    """The encoding of the index, or that of the command line for a new one. Raises ValueError if they differ."""
+    given = given_encoding(arguments)
+    if index is None:
+        return Encoding(**{"normalize": True} | given)
+    encoding = replace(index.origin.encoding, batch_tokens=given.pop("batch_tokens", None))
+    for name, value in given.items():
+        if getattr(encoding, name) != value:
+            raise ValueError(
+                f"{name}={value}: index {index.folder} was built with {name}={getattr(encoding, name)}; leave that "
+                "option out, or name another --index"
+            )
+    return encoding
+
+
+def _built_index(
+    arguments: argparse.Namespace, model: TrainedModel, encoder: TextEncoder, fingerprint: str
+) -> SearchIndex:
+    """Build the index, print what went into it, and open it."""
+    total = count_records(arguments.documents, arguments.field)
+    folder, read = Path(arguments.index), ReadCounts()
+    encoding = replace(encoder.encoding, max_length=encoder.max_length)
+    origin = Origin(arguments.model, fingerprint, encoding, *_files(arguments))
+    records = read_records(arguments.documents, arguments.field, read)
+    with Progress(total, "index", unit="document") as progress:
+        build_index(folder, encoder, model.tokenizer, records, origin, progress.update)
+    counts = encoder.counts
+    print(f"index {folder}: {counts.texts:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each")
+    if read.replaced_characters:
+        print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
+    for line in counts.told(encoder.max_length):
+        print(line)
+    return open_index(folder)

@@ -1,0 +1,66 @@
+"""`bertjax vocab`: train a vocabulary, or extend one."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from bertjax.cli.recipe import add_recipe, command_with, configured
+from bertjax.cli.runner import add_runner, chosen_runner, require_processes, runner_words
+from bertjax.cli.verb import Verb
+from bertjax.config import Config, validate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `vocab`."""
+    add_recipe(parser)
+    parser.add_argument(
+        "--extend",
+        nargs="+",
+        action="extend",
+        metavar="SOURCE",
+        help="add words of these sources to the vocabulary of --data.vocab",
+    )
+    parser.add_argument("--max-new", type=int, default=1000, metavar="N", help="words to add at most (%(default)s)")
+    add_runner(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train the vocabulary, or find the trained one."""
+    from bertjax.storage.progress import ProgressLine
+    from bertjax.text.trained_vocabulary import prepare_vocabulary
+
+    config = validate(configured(arguments))
+    if arguments.extend:
+        require_processes(arguments, "--extend")
+        return _extend(config, arguments)
+    path = prepare_vocabulary(config.data, ProgressLine(), chosen_runner(arguments, config))
+    following = command_with("prepare", arguments, {"data.vocab": str(path)}) + runner_words(arguments)
+    print(f"vocabulary: {path}\nnext: {following}")
+    return 0
+
+
+def _extend(config: Config, arguments: argparse.Namespace) -> int:
+    from bertjax.storage.progress import ProgressLine
+    from bertjax.text.extended_vocabulary import extend_vocabulary
+
+    data = replace(config.data, sources=tuple(arguments.extend), weights=())
+    made = extend_vocabulary(data, arguments.max_new, ProgressLine())
+    shown = ", ".join(made.added[:10]) + (", ..." if len(made.added) > 10 else "")
+    print(
+        f"{len(made.added):,} words added ({shown or 'none is worth it'}), {made.replaced:,} in place of [unused] ones"
+    )
+    print(f"tokens per word of this text: {made.pieces_after:.3f} (before: {made.pieces_before:.3f})")
+    print(f"vocabulary: {made.path}")
+    following = command_with("pretrain", arguments, {"data.vocab": str(made.path)})
+    print(f"next: {following} --init-from WEIGHTS_OF_THE_OLD_ONE")
+    return 0
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax vocab configs/bert_mini.py --data.sources 'text:books/*.txt' --data.vocab-size 16000",
+    takes_keys=True,
+    takes_dashes=True,
+)
