@@ -10,21 +10,21 @@ It is written in the names that every version of sentence-transformers reads, of
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
-from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.huggingface.config import to_config_json
+from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
+from bertjax.convert.huggingface.names import bare_names, encoder_of, to_huggingface_tensors
+from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
+from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
-from bertjax.tokenization.byte_level import MERGES_FILE
-from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.training.run_directory import TrainedModel
 
 LIBRARY = "sentence-transformers"
@@ -36,16 +36,13 @@ _FILES = (
     "config.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
     MODULES_FILE,
     POOLING_FILE,
     f"{_DENSE}/config.json",
     f"{_DENSE}/{WEIGHTS_FILE}",
     WEIGHTS_FILE,
     CARD_FILE,
-    *VOCABULARY_FILES,
-    MERGES_FILE,
+    *TOKENIZER_FILES,
 )
 # Ours on the left; the pooler is what a dense layer with tanh makes of [CLS].
 _MODES = {"mean": "mean", "cls": "cls", "max": "max", "pooler": "cls"}
@@ -91,8 +88,8 @@ def export_sentence_transformers(
 
 def bare_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
     """The weights under the names of transformers' BertModel, those of the heads under their own."""
-    tensors = to_huggingface_tensors(model.params, model.config.model)
-    return {name.removeprefix("bert."): x for name, x in tensors.items()}
+    config = model.config.model
+    return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id), config)
 
 
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
@@ -102,8 +99,7 @@ def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a BertModel."""
-    encoder = replace(model.config.model, head="vector", num_labels=0)
-    return huggingface_config(encoder, model.tokenizer.pad_id)
+    return to_config_json(encoder_of(model.config.model), model.tokenizer.special)
 
 
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:
@@ -112,7 +108,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
     modes = {key: mode == _MODES[pooling] for mode, key in _MODE_KEYS.items()}
     texts = {
         "config.json": as_json(encoder_config(model)),
-        **tokenizer_texts(model.tokenizer, model.max_length),
+        **tokenizer_texts(model.tokenizer, model.max_length, model.config.model.family),
         MODULES_FILE: as_json(_modules(pooling, normalize)),
         # The tokenizer says what is lower-cased.
         "sentence_bert_config.json": as_json({"max_seq_length": model.max_length, "do_lower_case": False}),

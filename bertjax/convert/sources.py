@@ -11,15 +11,17 @@ import numpy as np
 
 from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, to_dict
 from bertjax.convert.folder import folder_of
-from bertjax.convert.foreign import MODULES, ForeignModel
+from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.tf1.checkpoint import read_tensorflow
 from bertjax.model.bert import abstract_bert
+from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 
+_USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks ask for
 KINDS: dict[str, Callable[[str], ForeignModel]] = {"hf": read_huggingface, "tf1": read_tensorflow}
 
 
@@ -59,7 +61,8 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     else:
         _require_ours(source)
         model, drawn = load_run(source), ()
-    return model, (*drawn, *(module for module, name in MODULES.items() if name not in model.params))
+    modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
+    return model, (*drawn, *(module_label(name) for name in modules if name not in model.params))
 
 
 def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import bertjax
-from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface.exporter import as_json, model_config, tokenizer_texts, write_texts
+from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.huggingface.exporter import model_config
 from bertjax.convert.huggingface.names import tensors_of
+from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
+from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.onnx.card import HEAD_OUTPUTS, HIDDEN, VECTOR, head_use, vector_use
 from bertjax.convert.sentence_transformers import bare_tensors, encoder_config
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
-from bertjax.tokenization.byte_level import MERGES_FILE
-from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.training.run_directory import TrainedModel
 
 MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
 
 # A protobuf message ends at 2 GiB; weights of a larger model lie in a file beside it.
 _LARGEST_MESSAGE = (2 << 30) - (16 << 20)
-_TEXTS = ("config.json", "tokenizer.json", "tokenizer_config.json", CARD_FILE, *VOCABULARY_FILES, MERGES_FILE)
+_TEXTS = ("config.json", CARD_FILE, *TOKENIZER_FILES)
 
 
 def export_onnx(
@@ -50,7 +50,7 @@ def export_onnx(
             partial,
             {
                 "config.json": as_json(model_config(model) if headed else encoder_config(model)),
-                **tokenizer_texts(model.tokenizer, model.max_length),
+                **tokenizer_texts(model.tokenizer, model.max_length, model.config.model.family),
                 CARD_FILE: part_card(model, "onnx", use, weights, headed),
             },
         )

@@ -18,9 +18,11 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import folder_of, written_whole
-from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
+from bertjax.convert.foreign import ForeignModel, foreign_model
+from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.json_file import read_json
 from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.bert import Params
 from bertjax.storage.lean_import import import_tensorflow
@@ -160,7 +162,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
-    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
+    config = from_config_json(read_json(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
     assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
     return config, tokens
