@@ -21,7 +21,8 @@ class ModelConfig:
     layer_groups: int = 0  # layers of one group share their parameters (ALBERT: 1); 0: every layer has its own
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: Literal["gelu", "gelu_tanh"] = "gelu"  # erf form, or the tanh approximation of google-research/bert
+    # gelu is the erf form, gelu_tanh the tanh approximation of google-research/bert.
+    hidden_act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512

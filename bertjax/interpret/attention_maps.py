@@ -1,4 +1,4 @@
-"""What happens inside a model: the attention of every head, the vectors of every layer, the gradients of a loss."""
+"""The inside of a model: the attention of every head, the vectors of every layer, the gradients of a loss."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.attention.backends import visible
+from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
-from bertjax.model.layers import Layer
+from bertjax.model.stack import Layer
 from bertjax.training.run_directory import TrainedModel
 
 _ROWS_AT_ONCE = 16
 
 
 class Inside(NamedTuple):
-    """Of one row of n tokens."""
+    """The values of one row of n tokens."""
 
-    attention: np.ndarray  # float32 [layers, H, n, n], looking x looked at; each row of it adds up to 1
-    hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and what each layer makes of them
-    seen: np.ndarray  # bool [n, n]: which token may look at which
+    attention: np.ndarray  # float32 [layers, H, n (query), n (key)]; each query's row sums to 1
+    hidden: np.ndarray  # float32 [layers + 1, n, D]: the input of the first layer and the output of each
+    seen: np.ndarray  # bool [n (query), n (key)]: which token sees which, in the layer that sees most
 
 
 @dataclass(frozen=True)
 class LabelAtCls:
-    """What a model says at [CLS], and what that depends on."""
+    """The prediction of a model at [CLS], and how much its loss depends on each vector."""
 
     label: str
     probability: float
@@ -43,7 +44,7 @@ class LabelAtCls:
 
 
 def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
-    """The model computed in float32 by the reference, whatever it was trained with."""
+    """The model with the default execution: float32 and reference attention, whatever it was trained with."""
     return _graphdef(model.config.model)
 
 
@@ -53,51 +54,55 @@ def _graphdef(config: ModelConfig) -> nnx.GraphDef:
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
-    """Which of `MLM head` and `NSP head` nothing has trained: their biases are all still 0, as they are drawn.
+    """Which of `MLM head` and `NSP head` are missing or untrained: all of their biases are 0, their initial value.
 
-    So it is with heads that an imported model lacks, and with those of objectives that a run does not have. A model
-    that was fine-tuned has neither.
+    A head is untrained if an imported model lacks it or if no objective of the run uses it. A fine-tuned model and a
+    family without the head do not have it at all.
     """
-    if model.kind:
-        return "MLM head", "NSP head"
-    mlm, nsp = model.params["mlm_head"], model.params["nsp_head"]
-    biases = {"MLM head": (mlm["bias"], mlm["transform"]["bias"]), "NSP head": (nsp["dense"]["bias"],)}
-    return tuple(name for name, arrays in biases.items() if not any(map(jnp.any, arrays)))
+    heads = {"MLM head": model.params.get("mlm_head", {}), "NSP head": model.params.get("nsp_head", {})}
+    return tuple(name for name, head in heads.items() if not any(map(jnp.any, _biases(head))))
+
+
+def _biases(params: Params) -> list[jax.Array]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [leaf for path, leaf in leaves if path[-1].key == "bias"]
 
 
 def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Inside]:
     """The attention and the vectors of each row, without dropout."""
     graphdef, causal = exact_graphdef(model), model.config.model.causal
+    windows = layer_windows(model.config.model)
+    widest = 0 if 0 in windows else max(windows)
     at_once, longest = min(len(rows), _ROWS_AT_ONCE), max(map(len, rows), default=0)
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
-        # All batches have one shape, so that it compiles once.
+        # All batches have one shape, so that the function compiles once.
         batch = padded([*part, *part[:1] * (at_once - len(part))], longest)
         with jax.default_matmul_precision("highest"):
             attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
-        seen = np.asarray(visible(jnp.asarray(batch[2]), causal))
+        seen = np.asarray(visible(jnp.asarray(batch[2]), causal, widest))
         for number, row in enumerate(part):
             n = len(row)
             yield Inside(attention[:, number, :, :n, :n], hidden[:, number, :n], seen[number, :n, :n])
 
 
 def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> LabelAtCls:
-    """That B follows A, or that it does not, as a model takes a pair."""
+    """The next-sentence prediction for a pair: that B follows A, or with `follows=False` that it does not."""
     return _label_at_cls(model, row, ("B follows A", "B does not follow A"), 0 if follows else 1)
 
 
 def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
-    """Of a model that was fine-tuned for classification."""
+    """The likeliest label of a model that was fine-tuned for classification."""
     assert model.kind == "sequence", "another head has no labels at [CLS]"
     labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
     return _label_at_cls(model, row, labels, None)
 
 
 def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wanted: int | None) -> LabelAtCls:
-    """The wanted label by number, or the likeliest.
+    """The label with the number `wanted`, or the likeliest.
 
-    Gradients are by the vectors after the embeddings and after each layer: how much the loss would change if a token's
-    vector there moved by a little.
+    Gradients are with respect to the vectors after the embeddings and after each layer: how much the loss changes if a
+    token's vector there changes a little.
     """
     ids, types, sequence_ids = padded([row])
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
@@ -116,13 +121,17 @@ def _inside(
 ) -> tuple[jax.Array, jax.Array]:
     """Attention [layers, B, H, L, L] and hidden states [layers + 1, B, L, D]."""
     encoder = bind(graphdef, params).encoder
-    hidden = encoder.hidden_states(ids, types, sequence_ids)
+    first = encoder.embeddings(ids, types, sequence_ids, None, True)
 
-    def look(_: None, layer_and_input: tuple[Layer, jax.Array]) -> tuple[None, jax.Array]:
-        layer, x = layer_and_input
-        return None, layer.attention.probabilities(x, sequence_ids)
+    def step(
+        layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        attention = layer.attention.probabilities(x, sequence_ids, window)
+        x = layer(x, sequence_ids, None, True, "xla", window)
+        return x, (attention, x)
 
-    return jax.lax.scan(look, None, (encoder.layers, hidden[:-1]))[1], hidden
+    attention, hidden = encoder.through_layers(step, first)[1]
+    return attention, jnp.concatenate([first[None], hidden])
 
 
 def nudged_loss(
@@ -133,18 +142,18 @@ def nudged_loss(
     sequence_ids: jax.Array,
     label: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """(the loss of a label at [CLS], the label) with the tokens' vectors moved by `nudges`; no label: the likeliest.
+    """(the loss of a label at [CLS], the label) with `nudges` added to the tokens' vectors; no label: the likeliest.
 
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """
 
-    def body(x: jax.Array, layer_and_nudge: tuple[Layer, jax.Array]) -> tuple[jax.Array, None]:
-        layer, nudge = layer_and_nudge
-        return layer(x, sequence_ids, None, True, "xla") + nudge, None
-
     encoder = network.encoder
     x = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0]
-    x, _ = jax.lax.scan(body, x, (encoder.layers, nudges[1:]))
+
+    def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, nudge: jax.Array) -> tuple[jax.Array, None]:
+        return layer(x, sequence_ids, None, True, "xla", window) + nudge, None
+
+    x, _ = encoder.through_layers(step, x, nudges[1:])
     read = network.nsp_logits if isinstance(network, Bert) else network.sequence_logits
     logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
     label = logits.argmax() if label is None else label

@@ -14,7 +14,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.recomputed import recomputed
+from bertjax.model.layers import recomputed
 
 # Sites within a layer, or around the layers. Values are part of a run's identity: changing one changes every mask.
 EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)

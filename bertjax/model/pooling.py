@@ -1,4 +1,4 @@
-"""Vectors of texts: which layer's vectors of the tokens are taken, and how those of a text become one."""
+"""Vectors of texts: which layer's token vectors are read, and how those of a text are reduced to one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOGETHER = 4  # layers that sum4 and concat4 take, the last ones (paper, sectio
 
 
 def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
-    """Raise ValueError for a pooling or layer that there is not, or two that do not go together."""
+    """Raise ValueError for an unknown pooling or layer, or for a pair of them that has no meaning."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r}: choose one of {', '.join(POOLINGS)}")
     depth = config.num_hidden_layers
@@ -30,6 +30,8 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
     if pooling == "pooler" and config.head in ("tokens", "span"):
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
+    if pooling == "pooler" and config.head == "pretraining" and config.pooler == "none":
+        raise ValueError("pooling=pooler: the model has none (model.pooler='none'); choose mean, cls or max")
     if pooling == "pooler" and not is_last(config, layer):
         raise ValueError(f"pooling=pooler layer={layer}: the pooler was trained on the last layer; leave layer out")
 

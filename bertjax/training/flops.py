@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.embeddings import embedding_width
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the makers' data sheets; the first pattern that is found
 # in `device_kind` counts. Of TPU v2, v3 and TPU7x a jax device is one of the chip's two halves.
@@ -52,23 +54,29 @@ class Peak:
 def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions: float) -> float:
     """FLOPs of forward and backward pass for one token of a row of `sequence_length`.
 
-    With L layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size:
+    With N layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size, E =
+    embedding_size (0: E = D, without the matrix from E to D) and K_n = the keys that a token sees in layer n, which are
+    S or, with a window w, min(2·w + 1, S):
 
-        6·L·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward
-        + 12·L·D·S                    attention scores and their product with the values: 4·D·S forward, twice backward
-        + 6·(D² + D·V)·P/S            MLM transform and tied projection, on the P predicted positions only
-        + 6·(D² + 2·D)/S              pooler and NSP head, on one token of the row
+        6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward
+        + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
+        + 6·E·D                       from the tables' width to the layers', where embedding_size is set
+        + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only
+        + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
 
-    V is the true vocabulary size; rows that pad the table, look-ups, normalisation, the optimizer and anything that
-    rematerialisation computes twice do not count. It is the convention of the published figures that bertjax is
-    compared with (BERT-Base, length 128, 20 predictions: 0.546 GFLOP a token).
+    Layers that share parameters count one by one. V is the true vocabulary size. Rows that pad the table, look-ups,
+    normalisation, the optimizer, scores outside a window and anything that rematerialisation computes twice do not
+    count. This is the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20
+    predictions: 0.546 GFLOP a token).
     """
-    D, F = model.hidden_size, model.intermediate_size
+    S, D, F = sequence_length, model.hidden_size, model.intermediate_size
+    E = embedding_width(model)
+    keys = sum(min(2 * window + 1, S) if window else S for window in layer_windows(model))
     encoder = 6 * model.num_hidden_layers * (4 * D * D + 2 * D * F)
-    attention = 12 * model.num_hidden_layers * D * sequence_length
-    mlm = 6 * (D * D + D * model.vocab_size) * predictions / sequence_length
-    pooler_and_nsp = 6 * (D * D + 2 * D) / sequence_length
-    return encoder + attention + mlm + pooler_and_nsp
+    projection = 6 * E * D if model.embedding_size else 0
+    mlm = 6 * (D * E + E * model.vocab_size) * predictions / S
+    pooled = 6 * (D * D + 2 * D) / S if model.pooler != "none" else 0
+    return encoder + 12 * D * keys + projection + mlm + pooled
 
 
 def mfu(flops_per_second: float, peak: float) -> float:

@@ -14,7 +14,7 @@ from bertjax.config import Config, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.bert import Params
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import embedding_width, padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
@@ -170,7 +170,7 @@ def describe(job: Job) -> str:
     """What the run is, in lines for the log: devices, sizes, corpus."""
     config, mesh = job.config, job.mesh
     parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
-    padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (config.model.hidden_size + 1)
+    padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     lines = [
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",

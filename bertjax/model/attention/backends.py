@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
-from bertjax.model.recomputed import recomputed
+from bertjax.model.layers import recomputed
 from bertjax.parallel.sharding import spec
 
 # `splash_interpreted` runs splash's kernels on any platform, op by op, so that they can be tested without a TPU.
@@ -34,32 +34,40 @@ def attend(
     *,
     packed: bool,
     causal: bool,
+    window: int = 0,
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """softmax(q k / sqrt(K)) v, where a token sees the tokens of its sequence, in a causal model those up to itself.
+    """softmax(q k / sqrt(K)) v over the tokens that `visible` names.
 
-    `packed=False` says that every row is one sequence and then padding. Whether a back end can do what is asked is for
-    `attention_choice` to say.
+    `packed=False` means that every row is one sequence and then padding. The caller asks `choose_attention` whether a
+    back end can compute this.
     """
     if backend == "xla":
-        return xla_attention(q, k, v, visible(sequence_ids, causal), dropout_keys, dropout_rate)
+        return xla_attention(q, k, v, visible(sequence_ids, causal, window), dropout_keys, dropout_rate)
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
+    assert backend != "cudnn" or not window, "cudnn has no window"
     kernel = {
         "cudnn": partial(cudnn_attention, packed=packed, causal=causal),
-        "splash": partial(splash_attention, causal=causal),
-        "splash_interpreted": partial(splash_attention, causal=causal, interpret=True),
+        "splash": partial(splash_attention, causal=causal, window=window),
+        "splash_interpreted": partial(splash_attention, causal=causal, window=window, interpret=True),
     }[backend]
     return _per_device(kernel, q, k, v, sequence_ids)
 
 
-def visible(sequence_ids: jax.Array, causal: bool) -> jax.Array:
+def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
     """Which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
 
-    Padding (id 0) sees padding, so that no row of the softmax is empty.
+    A token sees the tokens of its sequence: in a causal model those up to itself, with a window those at most so many
+    tokens away on either side. Padding (id 0) sees padding, so that no row of the softmax is empty.
     """
-    same = sequence_ids[:, :, None] == sequence_ids[:, None, :]
-    return same & jnp.tri(same.shape[-1], dtype=bool) if causal else same
+    seen = sequence_ids[:, :, None] == sequence_ids[:, None, :]
+    length = seen.shape[-1]
+    if causal:
+        seen &= jnp.tri(length, dtype=bool)
+    if window:
+        seen &= jnp.tri(length, k=window, dtype=bool) & ~jnp.tri(length, k=-window - 1, dtype=bool)
+    return seen
 
 
 def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
@@ -130,14 +138,28 @@ def cudnn_attention(
 
 
 def splash_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, causal: bool, interpret: bool = False
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    sequence_ids: jax.Array,
+    *,
+    causal: bool,
+    window: int = 0,
+    interpret: bool = False,
 ) -> jax.Array:
-    """The TPU's splash attention, which takes sequence ids as they are and computes in float32 within a block."""
-    # Not at the top, for it takes a quarter of a second that most runs need not wait.
+    """The TPU's splash attention, which takes sequence ids and computes in float32 within a block.
+
+    Blocks of keys outside the window are skipped.
+    """
+    # Imported here because it takes a quarter of a second that other runs do not need to spend.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     length, heads = q.shape[1:3]
-    mask = (splash.CausalMask if causal else splash.FullMask)((length, length))
+    square = (length, length)
+    if window:
+        mask = splash.LocalMask(square, window_size=(window, 0 if causal else window), offset=0)
+    else:
+        mask = (splash.CausalMask if causal else splash.FullMask)(square)
     # The largest blocks that fit: the default of 128 leaves most of the time to moving them in and out.
     block = next(size for size in (512, 256, SPLASH_LENGTHS) if length % size == 0)
     blocks = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")

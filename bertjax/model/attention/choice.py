@@ -13,6 +13,7 @@ import jax
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import SPLASH_LENGTHS
+from bertjax.model.attention.self_attention import layer_windows
 
 FUSED_FROM = 512  # tokens a row; below it the probabilities are small, and XLA fuses the rest as well
 CUDNN_HEAD_DIM = 128  # at most; Hopper takes 256
@@ -128,6 +129,11 @@ def _cudnn_hindrance(
     model: ModelConfig, execution: ExecutionConfig, length: int, packed: bool, jax_version: tuple[int, ...]
 ) -> Hindrance | None:
     head_dim = model.hidden_size // model.num_attention_heads
+    if any(layer_windows(model)):
+        # jax.nn.dot_product_attention refuses a window to the right (jax 0.10.2); with a mask it computes every score.
+        return Hindrance(
+            f"model.window={model.window}: cudnn has no window to both sides", "set execution.attention='xla'"
+        )
     if execution.dtype != "bfloat16":
         return Hindrance(f"cudnn computes in bfloat16, not {execution.dtype}", "set execution.dtype='bfloat16'")
     if head_dim % 8 or head_dim > CUDNN_HEAD_DIM:
