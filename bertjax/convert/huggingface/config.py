@@ -11,9 +11,16 @@ from bertjax.model.families.family import Family
 from bertjax.model.families.registry import FAMILIES, family_of
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
-_WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
-# "gelu_new" and "gelu_pytorch_tanh" compute the same.
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+# Of the names of one function the first is not always the one that is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 # Fields that all families have under the same key.
 CONFIG_FIELDS = (
     "vocab_size",

@@ -96,7 +96,7 @@ class HuggingFace:
     constants: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     implied: Mapping[str, Any] = field(default_factory=dict)
-    activations: tuple[str, ...] = ("gelu", "gelu_tanh")
+    activations: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "silu")
     causal: bool = True
     positions_from_padding: bool = False
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
