@@ -33,9 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")
-    print(f"  {'unigram loss':20} {baselines['baseline/unigram_loss']:.4f}")
-    print(f"  {'unigram accuracy':20} {baselines['baseline/unigram_accuracy']:.4f}")
-    print(f"  {'majority NSP':20} {baselines['baseline/majority_accuracy']:.4f}")
+    for name, value in baselines.items():
+        print(f"  {name:20} {value:.4f}")
     return 0
 
 

@@ -114,10 +114,13 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     from bertjax.report.run_report import write_report
     from bertjax.report.run_summary import last_words, summarise
     from bertjax.runtime.compilation_cache import environment
+    from bertjax.training.objectives import choose
     from bertjax.training.run_directory import load_run
 
     model = load_run(config.directory)
-    completions = held_out_completions(model, content.held_out_text(), COMPLETIONS, config.training.seed)
+    trained = {head for objective in choose(config.training.objectives) for head in objective.heads}
+    count = COMPLETIONS if "mlm_head" in trained else 0  # an untrained head would only guess
+    completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)
     summary = summarise(config, content, outcome, completions)
     report = write_report(model.directory, summary, to_dict(config), environment())
     exported = export_huggingface(model, model.directory / "huggingface")

@@ -42,13 +42,14 @@ class OptimizerConfig:
     name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected"] = "bert_adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 10_000
-    schedule: Literal["linear", "polynomial", "cosine", "warmup_stable_decay"] = "linear"
+    schedule: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "warmup_stable_decay"] = "linear"
     decay_power: float = 1.0  # of the polynomial schedule
     decay_steps: int = 0  # of warmup_stable_decay: the last steps, over which the rate falls to 0
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
     weight_decay: float = 0.01
+    decay_all: bool = False  # biases and LayerNorm parameters decay too (fairseq); the paper leaves them out
     clip_norm: float = 1.0  # of the global gradient; 0 = no clipping
 
 

@@ -29,7 +29,7 @@ from bertjax.training.objectives import Objective
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
-from bertjax.training.step import make_predict_step
+from bertjax.training.step import make_predict_step, several_sequences
 
 # The head of a kind of task, where the kind is not its name.
 _HEADS = {"regression": "sequence", "relevance": "sequence"}
@@ -133,7 +133,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     )
     rows = Rows(
         stage,
-        stage_step(config, stage, blueprint, optimizer, objectives=(objective,)),
+        stage_step(config, stage, blueprint, optimizer, objectives=(objective,), packed=several_sequences),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
         train_flops_per_token(config.model, config.data.sequence_length, 0),

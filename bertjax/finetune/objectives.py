@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.training.objectives import Batch, Objective, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums, classified
 
-Keys = jax.Array | None
 Outputs = Callable[[Any, jax.Array, Batch], jax.Array]
 
 
@@ -52,44 +51,43 @@ def _numbers(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> jax.Arr
     return model.sequence_logits(hidden, batch["cls_positions"], keys)[:, :, 0]
 
 
-def _classified(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Cross entropy and hits of [..., labels] against int32 [...], weighted."""
-    nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    hits = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
-    return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
-
-
-def _classification(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+def _classification(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model, hidden = forward.model, forward(batch)
     logits = model.sequence_logits(hidden, batch["cls_positions"], keys)
-    return _classified(logits, batch["labels"], batch["label_weights"])
+    return classified(logits, batch["labels"], batch["label_weights"])
 
 
-def _regression(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+def _regression(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model, hidden = forward.model, forward(batch)
     error = _numbers(model, hidden, batch, keys) - batch["labels"]
     return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
 
-def _relevance(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+def _relevance(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model, hidden = forward.model, forward(batch)
     logits, weights = _numbers(model, hidden, batch, keys), batch["label_weights"]
     hits = ((logits > 0) == (batch["labels"] > 0.5)).astype(jnp.float32)
     nll = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
     return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
 
 
-def _choice(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
-    return _classified(choice_logits(model, hidden, batch, keys), batch["labels"], batch["label_weights"])
+def _choice(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model, hidden = forward.model, forward(batch)
+    return classified(choice_logits(model, hidden, batch, keys), batch["labels"], batch["label_weights"])
 
 
-def _tagging(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
-    return _classified(token_logits(model, hidden, batch, keys), batch["labels"], batch["label_weights"])
+def _tagging(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model, hidden = forward.model, forward(batch)
+    return classified(token_logits(model, hidden, batch, keys), batch["labels"], batch["label_weights"])
 
 
-def _span(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+def _span(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model, hidden = forward.model, forward(batch)
     logits, weights = model.span_logits(hidden), batch["label_weights"]
     # Of a row's tokens each of its sequences, [B, S, L], chooses among its own.
     own = batch["sequence_ids"][:, None] == jnp.arange(1, weights.shape[1] + 1)[:, None]
     masked = jnp.where(own[..., None], logits[:, None], jnp.finfo(jnp.float32).min)
-    ends = [_classified(masked[..., n], batch[name], weights) for n, name in enumerate(("starts", "ends"))]
+    ends = [classified(masked[..., n], batch[name], weights) for n, name in enumerate(("starts", "ends"))]
     return {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
 
 
@@ -99,7 +97,8 @@ def contrastive(temperature: float) -> Objective:
     Similarities are cosines over `temperature`; a row of weight 0 is no one's other, nor is one that shares a text.
     """
 
-    def sums(model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> Sums:
+    def sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        model, hidden = forward.model, forward(batch)
         vectors, weights = text_vectors(model, hidden, batch, keys), batch["label_weights"]
         # In the order of the mesh's axes, which is that of the rows.
         everyone = (vectors[:, 1], batch["texts"], weights)
@@ -109,7 +108,7 @@ def contrastive(temperature: float) -> Objective:
         shared = (batch["texts"][:, None, :, None] == texts[:, None]).any((2, 3))
         told_apart = (there > 0) & (~shared | (own[:, None] == jnp.arange(len(texts))))
         logits = jnp.where(told_apart, vectors[:, 0] @ seconds.T / temperature, jnp.finfo(jnp.float32).min)
-        return _classified(logits, own, weights)
+        return classified(logits, own, weights)
 
     return Objective("vector", "label_weights", sums, epsilon=0.0)
 

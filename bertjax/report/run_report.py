@@ -7,9 +7,10 @@ from typing import Any
 
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart, write
 from bertjax.report.page import escaped, render_page
-from bertjax.report.run_summary import Completion, Summary
+from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
+from bertjax.training.objectives import Measure
 from bertjax.training.progress import duration
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
@@ -57,25 +58,19 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
 
 
 def _verdict(summary: Summary) -> str:
-    gain = summary.unigram_loss - summary.mlm_loss
-    told = f"{abs(gain):.2f} nats {'below' if gain >= 0 else 'above'}"
-    said = (
-        f"After {write(summary.tokens_seen, 'count')} tokens the masked-token loss on held-out text is "
-        f"<b>{summary.mlm_loss:.2f}</b>, {told} what word frequencies alone give; "
-        f"<b>{summary.mlm_accuracy:.1%}</b> of the masked tokens are guessed right"
-    )
-    if summary.nsp_accuracy is None:
-        return f"{said}."
-    return f"{said}, and <b>{summary.nsp_accuracy:.1%}</b> of the sentence pairs are told apart."
+    """The run in a sentence: a clause for each measure."""
+    clauses = [
+        one.measure.clause.format(
+            value=f"<b>{one.value:{'.2f' if one.measure.is_loss else '.1%'}}</b>",
+            gain=f"{abs(one.gain):.2f} nats {'below' if one.gain >= 0 else 'above'}",
+        )
+        for one in summary.held_out
+    ]
+    return f"After {write(summary.tokens_seen, 'count')} tokens {'; '.join(clauses)}."
 
 
 def _held_out(summary: Summary) -> str:
-    rows = [
-        _compare("MLM loss (nats)", summary.mlm_loss, "unigram", summary.unigram_loss, ".3f", -1),
-        _compare("MLM accuracy", summary.mlm_accuracy, "most frequent token", summary.unigram_accuracy, ".1%", 1),
-    ]
-    if summary.nsp_accuracy is not None and summary.majority_accuracy is not None:
-        rows.append(_compare("NSP accuracy", summary.nsp_accuracy, "majority", summary.majority_accuracy, ".1%", 1))
+    rows = [_compare(one) for one in summary.held_out]
     names = ("This model", "Baseline", "Difference")
     heads = "<th>Measure</th>" + "".join(f'<th class="number">{name}</th>' for name in names)
     return (
@@ -83,15 +78,20 @@ def _held_out(summary: Summary) -> str:
     )
 
 
-def _compare(measure: str, value: float, baseline: str, base: float, form: str, good: int) -> str:
-    """A row: value beside baseline, and their difference, green if it has the sign of `good`."""
-    difference = value - base
-    shown = f"{difference * 100:+.1f} points" if form.endswith("%") else f"{difference:+{form}}"
-    kind = "number better" if difference * good > 0 else "number"
+def _compare(one: Measured) -> str:
+    """A row: value beside baseline, and their difference, green where the model is better."""
+    measure, difference, form = one.measure, one.value - one.baseline, one.measure.form
+    shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
+    kind = "number better" if one.gain > 0 else "number"
     return (
-        f'<tr><th>{escaped(measure)}</th><td class="number main">{value:{form}}</td><td class="number">'
-        f'<small>{escaped(baseline)}</small>{base:{form}}</td><td class="{kind}">{shown.replace("-", "−")}</td></tr>'
+        f'<tr><th>{escaped(_title(measure))}</th><td class="number main">{one.value:{form}}</td><td class="number">'
+        f"<small>{escaped(measure.baseline_name)}</small>{one.baseline:{form}}</td>"
+        f'<td class="{kind}">{shown.replace("-", "−")}</td></tr>'
     )
+
+
+def _title(measure: Measure) -> str:
+    return f"{measure.name} ({measure.unit})" if measure.unit else measure.name
 
 
 def _tiles(summary: Summary) -> str:
@@ -122,23 +122,30 @@ def _charts(summary: Summary, found: Curves) -> str:
         name = metric.split("/")[1].replace("_", " ")
         return [Line(name, *found[metric], colour, smooth=smooth)] if metric in found else []
 
-    majority = [] if summary.majority_accuracy is None else [Level("majority", summary.majority_accuracy)]
+    levels = {one.figure: one for one in summary.held_out}
     charts = [
-        line_chart("MLM loss (nats)", pair("mlm_loss"), [Level("unigram", summary.unigram_loss)]),
         line_chart(
-            "MLM accuracy",
-            pair("mlm_accuracy"),
-            [Level("most frequent token", summary.unigram_accuracy)],
-            form="percent",
-        ),
-        line_chart("NSP accuracy", pair("nsp_accuracy"), majority, form="percent"),
-        line_chart("NSP loss (nats)", pair("nsp_loss")),
+            _title(levels[figure].measure) if figure in levels else figure.replace("_", " "),
+            pair(figure),
+            [Level(levels[figure].measure.baseline_name, levels[figure].baseline)] if figure in levels else [],
+            **({"form": "percent"} if figure.endswith("accuracy") else {}),
+        )
+        for figure in _objective_figures(summary, found)
+    ]
+    charts += [
         line_chart("Learning rate", single("train/learning_rate", "green")),
         line_chart("Gradient norm (log scale)", single("train/grad_norm", "violet", smooth=True), log=True),
         line_chart("Tokens per second", single("perf/tokens_per_second", "blue", smooth=True), form="count"),
         _time_chart(found),
     ]
     return "\n".join(chart for chart in charts if chart)
+
+
+def _objective_figures(summary: Summary, found: Curves) -> list[str]:
+    """Figures of objectives that have a curve: those that are measures first, then the others by name."""
+    first = [one.figure for one in summary.held_out]
+    all_of_them = {name.split("/")[1] for name in found if name.startswith("eval/") and name.count("/") == 1}
+    return [*first, *sorted(all_of_them - {*first, "loss"})]
 
 
 def _time_chart(found: Curves) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
 from bertjax.storage.remote import Place, place_of
+from bertjax.training.objectives import Measure, Objective, choose, measures_of
 from bertjax.training.trainer import Outcome
 
 
@@ -21,8 +23,34 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A held-out figure of a finished run, and what frequencies alone give."""
+
+    figure: str  # its name in the log behind `train/` and `eval/`, such as `mlm_loss`
+    measure: Measure
+    value: float
+    baseline: float
+
+    @property
+    def gain(self) -> float:
+        """How much better the model is than the baseline; negative if it is worse."""
+        return (self.baseline - self.value) if self.measure.is_loss else (self.value - self.baseline)
+
+
+def measured(
+    objectives: Iterable[Objective], figures: Mapping[str, float], baselines: Mapping[str, float]
+) -> tuple[Measured, ...]:
+    """The measures of objectives among held-out figures, which have their names in the log."""
+    return tuple(
+        Measured(name, measure, figures[f"eval/{name}"], baselines[f"baseline/{measure.baseline}"])
+        for name, measure in measures_of(objectives)
+        if f"eval/{name}" in figures
+    )
+
+
+@dataclass(frozen=True)
 class Summary:
-    """A finished run in figures. None is a figure that the run does not have (no NSP, no measured peak)."""
+    """A finished run in figures. An MFU of None is that of a machine without a measured peak."""
 
     name: str
     about: str  # one line: what was trained on what, when
@@ -32,18 +60,12 @@ class Summary:
     tokens_per_second: float
     mfu: float | None
     peak: str  # what the MFU is measured against
-    mlm_loss: float  # held-out, nats per masked token
-    mlm_accuracy: float
-    unigram_loss: float  # of the same tokens under their own frequencies
-    unigram_accuracy: float  # of always saying the most frequent token
-    nsp_accuracy: float | None = None
-    majority_accuracy: float | None = None  # of always saying the more frequent NSP label
+    held_out: tuple[Measured, ...]  # of the run's objectives
     completions: tuple[Completion, ...] = ()
 
 
 def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
     """The run in figures."""
-    figures, baselines = outcome.evaluation, outcome.baselines
     return Summary(
         name=config.name,
         about=f"{', '.join(config.data.sources)}: {content.size('train')} to train on",
@@ -53,25 +75,20 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         tokens_per_second=outcome.tokens_per_second,
         mfu=outcome.mfu,
         peak=str(outcome.peak),
-        mlm_loss=figures["eval/mlm_loss"],
-        mlm_accuracy=figures["eval/mlm_accuracy"],
-        unigram_loss=baselines["baseline/unigram_loss"],
-        unigram_accuracy=baselines["baseline/unigram_accuracy"],
-        nsp_accuracy=figures.get("eval/nsp_accuracy"),
-        majority_accuracy=baselines["baseline/majority_accuracy"] if "eval/nsp_accuracy" in figures else None,
+        held_out=measured(choose(config.training.objectives), outcome.evaluation, outcome.baselines),
         completions=completions,
     )
 
 
+def _held_out_line(one: Measured) -> str:
+    """A measure beside its baseline, as a line of the terminal."""
+    form = ".3f" if one.measure.is_loss else ".1%"
+    gained = f"    ({one.gain:+.3f} nats gained)" if one.measure.is_loss else ""
+    return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
+
+
 def last_words(config: Config, summary: Summary, report: Place, exported: Place) -> str:
     """What the run reached, where everything is, and what to do next."""
-    held_out = [
-        f"  MLM loss      {summary.mlm_loss:6.3f}    unigram {summary.unigram_loss:.3f}"
-        f"    ({summary.unigram_loss - summary.mlm_loss:+.3f} nats gained)",
-        f"  MLM accuracy  {summary.mlm_accuracy:6.1%}    most frequent token {summary.unigram_accuracy:.1%}",
-    ]
-    if summary.nsp_accuracy is not None:
-        held_out.append(f"  NSP accuracy  {summary.nsp_accuracy:6.1%}    majority {summary.majority_accuracy:.1%}")
     filled = [
         f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
         f"   (was: {completion.answer})"
@@ -82,7 +99,7 @@ def last_words(config: Config, summary: Summary, report: Place, exported: Place)
     return "\n".join(
         [
             f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
-            *held_out,
+            *map(_held_out_line, summary.held_out),
             *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
             "\nwhere everything is:",
             f"  report        {report}",

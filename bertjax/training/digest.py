@@ -7,8 +7,11 @@ their order, so every device sums what it holds and only the sums travel. It cat
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +39,46 @@ def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
     """
     if not arrays:
         return {}
-    rows = np.asarray(_digest_on(_replicated(arrays))(list(arrays.values())))
+    values = list(arrays.values())
+    ahead = _COMPILED.get(_kind_of(values))
+    digest = ahead.result() if ahead else _digest_on(_replicated(arrays))
+    rows = np.asarray(digest(values))
     return {
         name: ArrayDigest(hex=row[:_LANES].astype(">u4").tobytes().hex(), nonfinite=int(row[_LANES]))
         for name, row in zip(arrays, rows, strict=True)
     }
 
 
-def _replicated(arrays: Mapping[str, jax.Array]) -> NamedSharding | None:
+def compile_ahead(arrays: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Compile the digest of such arrays in the background; `digest_arrays` of them waits for it.
+
+    Compiled on demand, it would be compiled while a run that was told to stop is saving its state.
+    """
+    values = list(arrays.values())
+    if _kind_of(values) not in _COMPILED:
+        future: Future[Callable[[list[jax.Array]], jax.Array]] = Future()
+        _COMPILED[_kind_of(values)] = future
+        jitted = _digest_on(_replicated(arrays))
+        threading.Thread(target=_fill, args=(future, jitted, values), name="compile digest", daemon=True).start()
+
+
+def _fill(future: Future, jitted: Any, values: list[jax.ShapeDtypeStruct]) -> None:
+    try:
+        future.set_result(jitted.lower(values).compile())
+    except BaseException as error:  # whoever waits for it is told
+        future.set_exception(error)
+
+
+_Kind = tuple[tuple[tuple[int, ...], Any, Any], ...]
+_COMPILED: dict[_Kind, Future] = {}
+
+
+def _kind_of(values: Sequence[Any]) -> _Kind:
+    """What a compiled digest is for: shapes, dtypes and shardings in order."""
+    return tuple((value.shape, value.dtype, value.sharding) for value in values)
+
+
+def _replicated(arrays: Mapping[str, Any]) -> NamedSharding | None:
     """Where the sums go: to every device of the mesh, so that each process can read them."""
     for array in arrays.values():
         if isinstance(array.sharding, NamedSharding):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -18,7 +16,7 @@ from bertjax.input.training_data import Sentences
 from bertjax.model.bert import Params
 from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import local_rows, to_global
-from bertjax.training.objectives import Objective
+from bertjax.training.objectives import HeldOutFacts, Objective
 from bertjax.training.step import EvalStep, averages
 
 _SENTENCES_AT_A_TIME = 1 << 17
@@ -37,17 +35,9 @@ class Evaluation(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """What knowing nothing but frequencies gives. Losses in nats per token, accuracies as shares."""
-
-    unigram_loss: float  # entropy of the held-out text's own token frequencies
-    unigram_accuracy: float  # share of its most frequent token
-    majority_accuracy: float  # share of the more frequent next-sentence label in the held-out batches
-
-    def metrics(self) -> dict[str, float]:
-        """The baselines under their names in the log."""
-        return {f"baseline/{name}": value for name, value in dataclasses.asdict(self).items()}
+def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
+    """What knowing nothing but frequencies gives: each objective's baselines, by their names in the log."""
+    return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
 
 class HeldOut:
@@ -99,14 +89,10 @@ class HeldOut:
                 array[beyond] = 0
         return batch
 
-    def next_sentence_majority(self) -> float:
-        """Share of the more frequent next-sentence label over all pairs of the set."""
-        batches = [self._read(number, np.arange(self.batch_size)) for number in range(self.count)]
-        pairs = sum(np.sum(b["pair_weights"]) for b in batches)
-        if not pairs:
-            return 1.0  # rows of running text have none to tell apart
-        share = sum(np.sum(b["pair_labels"] * b["pair_weights"]) for b in batches) / pairs
-        return float(max(share, 1 - share))
+    def whole_batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """The batches of the set with all of their rows, on the host."""
+        for number in range(self.count):
+            yield self._read(number, np.arange(self.batch_size))
 
 
 def unigram_baseline(text: Sentences, vocab_size: int) -> tuple[float, float]:

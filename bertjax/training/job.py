@@ -15,6 +15,7 @@ from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.bert import Params
 from bertjax.model.embeddings import embedding_width, padded_vocab_size
+from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
@@ -22,12 +23,12 @@ from bertjax.parallel.xla_flags import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.best import Patience
-from bertjax.training.evaluate import Baselines, Evaluation, HeldOut, unigram_baseline
+from bertjax.training.evaluate import Evaluation, HeldOut, baselines_of, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
-from bertjax.training.metrics import PRETRAINING, Shown
+from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
-from bertjax.training.stages import Stage, stage_at, stage_step, stages_of
+from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
 
@@ -53,12 +54,7 @@ class HeldOutText:
     step: EvalStep
     objectives: tuple[objectives.Objective, ...]
     sets: tuple[HeldOut, ...]  # all text, then each source where there are several, of those with documents enough
-    measured_by: Baselines
-
-    @property
-    def baselines(self) -> dict[str, float]:
-        """What frequencies alone would reach."""
-        return self.measured_by.metrics()
+    baselines: dict[str, float]  # what frequencies alone would reach, by their names in the log
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `Evaluation` has it."""
@@ -83,7 +79,7 @@ class Job:
     metadata: dict
     peak: Peak
     doing: str = "pretraining"  # for people
-    shown: tuple[Shown, ...] = PRETRAINING
+    shown: tuple[Shown, ...] = ()
     patience: Patience | None = None
 
 
@@ -97,7 +93,7 @@ def preflight(config: Config) -> Config:
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()
-    objectives.choose(config.training.objectives)
+    _check_heads(config)
     if config.model.head != "pretraining":
         raise ValueError(f"model.head={config.model.head!r}: pretraining has a head of its own; leave it 'pretraining'")
     mesh = make_mesh(config.mesh)
@@ -120,12 +116,14 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
     chosen = objectives.choose(config.training.objectives)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
-    eval_step = make_eval_step(blueprint, chosen, deterministic=config.deterministic)
+    eval_step = make_eval_step(
+        blueprint, chosen, packed=rows_are_packed(config.data), deterministic=config.deterministic
+    )
 
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
-        baselines = Baselines(*unigram, sets[0].next_sentence_majority())
+        baselines = baselines_of(chosen, objectives.HeldOutFacts(*unigram, sets[0].whole_batches))
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
@@ -148,6 +146,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
             mesh=mesh,
         ),
         peak=device_peak(mesh.devices.flat[0]),
+        shown=shown_of(chosen),
     )
 
 
@@ -245,6 +244,17 @@ def _describe_rows(rows: Rows, shards: int) -> str:
         f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.grad_accum_steps} "
         f"microbatch(es); {steps * training.global_batch_size / an_epoch:.2f} epochs of {an_epoch:,} rows"
     )
+
+
+def _check_heads(config: Config) -> None:
+    """Refuse an objective whose head the family's networks do not have, and names that there are not."""
+    family = family_of(config.model.family)
+    for objective in objectives.choose(config.training.objectives):
+        if lacking := [head for head in objective.heads if head not in family.heads]:
+            raise ValueError(
+                f"training.objectives={config.training.objectives} with model.family={family.name!r}: its networks "
+                f"have no {lacking[0]}, which {objective.name} needs; they have {', '.join(family.heads)}"
+            )
 
 
 def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
 
 from bertjax.training.flops import mfu
+from bertjax.training.objectives import Objective, measures_of
 
 TOKENS_SEEN = "train/tokens_seen"  # real tokens since step 0, over all processes that the run has had
 # Steps the host may run ahead of the device. A CPU is the host itself: there each step that waits would only hold
@@ -17,11 +18,6 @@ _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 
 # What is shown of figures while they come in: a word for it, its name without the group, its form.
 Shown = tuple[str, str, str]
-PRETRAINING: tuple[Shown, ...] = (
-    ("loss", "mlm_loss", "{:.3f}"),
-    ("mlm", "mlm_accuracy", "{:.1%}"),
-    ("nsp", "nsp_accuracy", "{:.1%}"),
-)
 _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
 # The step's name of a figure -> its name in the log.
@@ -97,6 +93,11 @@ class StepMetrics:
     def mfu(self) -> float:
         """Model FLOPs utilisation over the same windows."""
         return mfu(self._timed_flops / self._timed_seconds, self._peak) if self._timed_seconds else 0.0
+
+
+def shown_of(objectives: Iterable[Objective]) -> tuple[Shown, ...]:
+    """What of objectives' figures is shown while a run goes on."""
+    return tuple((m.brief, name, f"{{:{m.form}}}") for name, m in measures_of(objectives) if m.brief)
 
 
 def _mean_of_finite(values: list[np.ndarray]) -> float:

@@ -71,12 +71,13 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
 
+    Decay leaves out biases and LayerNorm parameters unless `decay_all` says otherwise (fairseq's RoBERTa).
     The step multiplies by the schedule at the state's own step, and clips: it needs the gradient norm anyway. Raises
     ValueError for another name, with the list.
     """
     plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
     corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)
-    decay = optax.add_decayed_weights(config.weight_decay, mask=decays)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=None if config.decay_all else decays)
     rules = {
         "bert_adamw": (plain, decay),
         "adamw": (corrected, decay),

@@ -17,6 +17,10 @@ def _linear(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
     return jnp.maximum(total - step, 0.0) / total
 
 
+def _linear_after_warmup(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
+    return jnp.clip((total - step) / (total - config.warmup_steps), 0.0, 1.0)
+
+
 def _polynomial(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
     return _linear(config, step, total) ** config.decay_power
 
@@ -33,6 +37,7 @@ def _warmup_stable_decay(config: OptimizerConfig, step: jax.Array, total: int) -
 # The share of the peak at a step that is past the warm-up.
 _SHAPES = {
     "linear": _linear,
+    "linear_after_warmup": _linear_after_warmup,
     "polynomial": _polynomial,
     "cosine": _cosine,
     "warmup_stable_decay": _warmup_stable_decay,
@@ -44,7 +49,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
 
     linear               as in google-research/bert's optimization.py: the decay runs underneath the warm-up, so that
                          the rate falls to learning_rate * (1 - warmup / total) where the warm-up ends
-    polynomial           the same to the power `decay_power` (NVIDIA's LAMB recipe: 0.5)
+    linear_after_warmup  from the peak at the end of the warm-up to 0 at total_steps (fairseq, Hugging Face)
+    polynomial           linear to the power `decay_power` (NVIDIA's LAMB recipe: 0.5)
     cosine               half a cosine from the end of the warm-up to the end
     warmup_stable_decay  the peak, until the last `decay_steps` steps take it linearly to 0
 

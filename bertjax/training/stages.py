@@ -12,7 +12,7 @@ from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, Tra
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
-from bertjax.training.step import TrainStep, make_train_step
+from bertjax.training.step import Packed, TrainStep, make_train_step
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,13 @@ def stage_step(
     optimizer: optax.GradientTransformation,
     platform: str | None = None,
     objectives: tuple[Objective, ...] | None = None,
+    packed: Packed | None = None,
 ) -> TrainStep:
     """The train step of a stage, as `make_train_step` has it: the same whether it is run or only planned.
 
-    `objectives` are those that the config names unless given.
+    `objectives` are those that the config names, and `packed` is what its data say, unless given.
     """
+    packed = packed or rows_are_packed(stage.data)
     return make_train_step(
         blueprint,
         objectives or choose(config.training.objectives),
@@ -83,9 +85,15 @@ def stage_step(
         clip_norm=config.optimizer.clip_norm,
         grad_accum_steps=stage.training.grad_accum_steps,
         dropout_seed=config.training.seed,
+        packed=packed,
         platform=platform,
         deterministic=config.deterministic,
     )
+
+
+def rows_are_packed(data: DataConfig) -> Packed:
+    """Whether rows of these data are packed, as a step asks it of a batch: all of them are, or none."""
+    return lambda batch: data.packing != "none"
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:

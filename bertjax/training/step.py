@@ -17,56 +17,27 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.bert import Network, Params, bind
 from bertjax.model.dropout import row_keys
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
 from bertjax.parallel.xla_flags import Options, compiler_options, known_options
-from bertjax.training.objectives import Batch, Objective
+from bertjax.training.objectives import Batch, Forward, Keys, Objective
+from bertjax.training.objectives.objective import MODEL
 from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvalStep = Callable[[Params, Batch], Metrics]
+Packed = Callable[[Batch], bool]
 PredictStep = Callable[[Params, Batch], tuple[jax.Array, Metrics]]
 
 
-def objective_sums(
-    model: Network,
-    batch: Batch,
-    dropout_keys: jax.Array | None,
-    objectives: tuple[Objective, ...],
-    attention: Backend = "xla",
-) -> Metrics:
-    """`<objective>_<figure>` of each summed over this batch's weighted predictions."""
-    hidden = encoded(model, batch, dropout_keys, attention)
-    return sums_of(model, hidden, batch, dropout_keys, objectives)
-
-
-def encoded(model: Network, batch: Batch, dropout_keys: jax.Array | None, attention: Backend) -> jax.Array:
-    """What the heads see of a batch: a vector per token, [B, L, D]."""
-    return model.encode(
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["sequence_ids"],
-        dropout_keys,
-        packed=_is_packed(batch),
-        attention=attention,
-    )
-
-
-def sums_of(
-    model: Network,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    dropout_keys: jax.Array | None,
-    objectives: tuple[Objective, ...],
-) -> Metrics:
-    """As `objective_sums`, of a batch that is encoded."""
-    sums = {o.name: o.sums(model, hidden_BLD, batch, dropout_keys) for o in objectives}
+def objective_sums(forward: Forward, batch: Batch, keys: Keys, objectives: tuple[Objective, ...]) -> Metrics:
+    """`<objective>_<figure>` of each summed over this batch's weighted predictions; `keys` are for dropout in heads."""
+    sums = {o.name: o.sums(forward, batch, keys) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
 
 
@@ -83,20 +54,23 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
         for o in objectives
         for figure in o.figures
     }
-    return figures | {"loss": sum(figures[f"{o.name}_loss"] for o in objectives)}
+    # A scale of 1 multiplies nothing: the total of the paper's objectives is their plain sum, to the bit.
+    losses = [figures[f"{o.name}_loss"] * o.scale if o.scale != 1 else figures[f"{o.name}_loss"] for o in objectives]
+    return figures | {"loss": sum(losses)}
 
 
-def _is_packed(batch: Batch) -> bool:
+def several_sequences(batch: Batch) -> bool:
+    """Whether rows with a [CLS] position for each of their sequences have more than one."""
     return batch["cls_positions"].shape[1] > 1
 
 
-def _attention(blueprint: Blueprint, batch: Batch, platform: str) -> Backend:
-    """The back end that computes the attention over such rows."""
+def _forward(blueprint: Blueprint, params: Params, batch: Batch, keys: Keys, packed: Packed, platform: str) -> Forward:
+    """The networks over a shard's rows, with the attention back end that suits rows of their length."""
+    model, execution, length = blueprint.model, blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
-    length = batch["input_ids"].shape[1]
-    return choose_attention(
-        blueprint.model, blueprint.execution, platform, length, _is_packed(batch), capability
-    ).backend
+    attention = choose_attention(model, execution, platform, length, packed(batch), capability).backend
+    networks = {MODEL: bind(blueprint.graphdef, params)}
+    return Forward(networks, keys, packed=packed(batch), attention=attention)
 
 
 def split_microbatches(batch: Any, count: int) -> Any:
@@ -116,17 +90,19 @@ def make_train_step(
     clip_norm: float,
     grad_accum_steps: int,
     dropout_seed: int | None,
+    packed: Packed = several_sequences,
     platform: str | None = None,
     deterministic: bool = False,
 ) -> TrainStep:
     """The jitted `(state, batch) -> (state, metrics)`; the state is donated.
 
-    dropout_seed None trains without dropout; `platform` is what it is compiled for, by default the mesh's own;
+    dropout_seed None trains without dropout; `packed` says whether a batch's rows are; `platform` is what it is
+    compiled for, by default the mesh's own;
     clip_norm 0 does not clip. `deterministic` asks for the same bits in every process, where that costs something.
     Metrics are float32 scalars over the global batch, still on the device. Call it under `jax.set_mesh(mesh)`.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
-    gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, platform)
+    gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, packed, platform)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
@@ -157,16 +133,17 @@ def make_eval_step(
     blueprint: Blueprint,
     objectives: tuple[Objective, ...],
     *,
+    packed: Packed,
     platform: str | None = None,
     deterministic: bool = False,
 ) -> EvalStep:
     """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
 
-    def local(model: Network, batch: Batch, attention: Backend) -> Metrics:
-        figures = objective_sums(model, batch, None, objectives, attention) | batch_weights(batch, objectives)
+    def local(forward: Forward, batch: Batch) -> Metrics:
+        figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
         return jax.lax.psum(figures, BATCH_AXES)
 
-    return _forward(blueprint, local, P(), platform, deterministic)
+    return _of_shards(blueprint, local, P(), packed, platform, deterministic)
 
 
 def make_predict_step(
@@ -174,6 +151,7 @@ def make_predict_step(
     objectives: tuple[Objective, ...],
     outputs: Callable[[Network, jax.Array, Batch], jax.Array],
     *,
+    packed: Packed = several_sequences,
     deterministic: bool = False,
 ) -> PredictStep:
     """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
@@ -181,29 +159,28 @@ def make_predict_step(
     `outputs(model, hidden, batch)` is what the network says of each row; all of it comes to every device.
     """
 
-    def local(model: Network, batch: Batch, attention: Backend) -> tuple[jax.Array, Metrics]:
-        hidden = encoded(model, batch, None, attention)
-        figures = sums_of(model, hidden, batch, None, objectives) | batch_weights(batch, objectives)
-        return outputs(model, hidden, batch), jax.lax.psum(figures, BATCH_AXES)
+    def local(forward: Forward, batch: Batch) -> tuple[jax.Array, Metrics]:
+        figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
+        return outputs(forward.model, forward(batch), batch), jax.lax.psum(figures, BATCH_AXES)
 
     whole = NamedSharding(blueprint.mesh, P())
-    return _forward(blueprint, local, (P(BATCH_AXES), P()), None, deterministic, (whole, whole))
+    return _of_shards(blueprint, local, (P(BATCH_AXES), P()), packed, None, deterministic, (whole, whole))
 
 
-def _forward(
+def _of_shards(
     blueprint: Blueprint,
-    local: Callable[[Network, Batch, Backend], Any],
+    local: Callable[[Forward, Batch], Any],
     out_specs: Any,
+    packed: Packed,
     platform: str | None,
     deterministic: bool,
     out_shardings: Any = None,
 ) -> Callable[[Params, Batch], Any]:
-    """What `local(model, batch, attention)` gives of each device's rows, jitted as `(params, batch) -> ...`."""
+    """What `local(forward, batch)` gives of each device's rows, jitted as `(params, batch) -> ...`."""
     platform = platform or blueprint.mesh.devices.flat[0].platform
 
     def of_shard(params: Params, batch: Batch) -> Any:
-        model = bind(blueprint.graphdef, _gather(params, blueprint))
-        return local(model, batch, _attention(blueprint, batch, platform))
+        return local(_forward(blueprint, _gather(params, blueprint), batch, None, packed, platform), batch)
 
     step = jax.shard_map(
         of_shard,
@@ -228,16 +205,16 @@ def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Option
 
 
 def _sharded_gradient(
-    blueprint: Blueprint, objectives: tuple[Objective, ...], grad_accum_steps: int, platform: str
+    blueprint: Blueprint, objectives: tuple[Objective, ...], grad_accum_steps: int, packed: Packed, platform: str
 ) -> Callable[..., tuple[Params, Metrics]]:
     """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
 
     def local(params: Params, batch: Batch, keys: jax.Array | None, weights: Metrics) -> tuple[Params, Metrics]:
         whole = _gather(params, blueprint)
-        attention = _attention(blueprint, batch, platform)
 
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-            sums = objective_sums(bind(blueprint.graphdef, params), batch, keys, objectives, attention)
+            forward = _forward(blueprint, params, batch, keys, packed, platform)
+            sums = objective_sums(forward, batch, keys, objectives)
             # Divided by the weights of the global batch: gradients of the parts then simply add up.
             return averages(sums, weights, objectives)["loss"], sums
 

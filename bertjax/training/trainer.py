@@ -26,6 +26,7 @@ from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import Desk
 from bertjax.training import checkpoint
 from bertjax.training.best import Best, Patience
+from bertjax.training.digest import compile_ahead
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, brief
@@ -237,6 +238,8 @@ class Loop:
             step += 1
             if step == first + 1:
                 self.log(step, settle=True)
+                # Now, so that a signal finds it compiled; earlier it would compete with the compilation of the step.
+                compile_ahead(checkpoint.named_arrays(self.job.blueprint.state))
             self.progress.update()
             pause = due(training.eval_every) or due(training.checkpoint_every)
             # Log before evaluating and saving: their time belongs to no step's rate, and what a checkpoint vouches
@@ -282,6 +285,12 @@ class Loop:
                 f"step {step}: the last {skipped} updates had a gradient that is not finite and were skipped "
                 f"(training.max_skipped_updates={limit}); the weights are those from before them. "
                 "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps, or set execution.dtype to float32"
+            )
+
+        if skipped:
+            self.progress.note(
+                f"WARNING: step {step:,}: the last {skipped} update(s) had a gradient that is not finite and were "
+                f"skipped; after {limit} in a row the run ends (training.max_skipped_updates)"
             )
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:

@@ -21,7 +21,7 @@ from bertjax.finetune.objectives import contrastive
 from bertjax.finetune.run import Start
 from bertjax.finetune.scores import found_seconds
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
-from bertjax.training.objectives import Batch, Sums
+from bertjax.training.objectives import Batch, Forward, Sums
 
 ROWS = 8
 
@@ -87,6 +87,12 @@ def test_a_loss_is_its_formula_on_any_number_of_devices(kind: str, tmp_path: Pat
 class Given:
     """A network that has made its vectors already."""
 
+    def __init__(self, vectors: jax.Array) -> None:
+        self.made = vectors
+
+    def encode(self, *inputs: jax.Array | None, packed: bool, attention: str) -> jax.Array:
+        return self.made
+
     @staticmethod
     def vectors(hidden: jax.Array, sequence_ids: jax.Array, sequences: int) -> jax.Array:
         return hidden
@@ -97,13 +103,15 @@ def test_pairs_without_a_text_twice_have_the_loss_of_sentence_transformers() -> 
     torch = pytest.importorskip("torch", reason="needs torch")
     texts, weights = np.arange(2 * ROWS).reshape(ROWS, 2), np.ones(ROWS, np.float32)
     weights[5] = 0
-    batch = {"texts": texts, "label_weights": weights, "sequence_ids": texts, "cls_positions": texts}
+    batch = {"texts": texts, "label_weights": weights, "cls_positions": texts}
+    batch |= dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), texts)
     vectors = np.random.default_rng(0).normal(size=(ROWS, 2, 8)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     mesh = make_mesh(MeshConfig(), jax.devices()[:4])
 
     def sums(vectors: jax.Array, batch: Batch) -> Sums:
-        return jax.lax.psum(contrastive(TEMPERATURE).sums(Given, vectors, batch, None), BATCH_AXES)
+        forward = Forward({"model": Given(vectors)}, None, packed=True)
+        return jax.lax.psum(contrastive(TEMPERATURE).sums(forward, batch, None), BATCH_AXES)
 
     rows = jax.sharding.PartitionSpec(BATCH_AXES)
     found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=rows, out_specs=jax.sharding.PartitionSpec()))(

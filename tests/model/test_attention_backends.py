@@ -14,6 +14,7 @@ from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
 from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.training.objectives import choose
+from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 ROWS, HEADS, HEAD_DIM = 2, 2, 16
@@ -118,7 +119,9 @@ def test_losses_and_every_gradient_are_the_references_through_the_whole_model(pa
     @functools.partial(jax.jit, static_argnums=1)
     @jax.value_and_grad
     def loss(params: dict, attention: str) -> jax.Array:
-        sums = objective_sums(bind(graphdef, params), batch, None, objectives, attention)
+        sums = objective_sums(
+            Forward({MODEL: bind(graphdef, params)}, None, packed=True, attention=attention), batch, None, objectives
+        )
         return averages(sums, batch_weights(batch, objectives), objectives)["loss"]
 
     wanted, reference = loss(params, "xla")

@@ -27,7 +27,8 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
-from bertjax.training.step import averages, batch_weights, objective_sums
+from bertjax.training.objectives.objective import MODEL, Forward
+from bertjax.training.step import averages, batch_weights, objective_sums, several_sequences
 
 SMALL = ModelConfig(
     vocab_size=900, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
@@ -61,7 +62,9 @@ def our_gradients(config, params, batch):
 
     @functools.partial(jax.value_and_grad, has_aux=True)
     def loss(params):
-        sums = objective_sums(bind(graphdef, params), batch, None, OBJECTIVES)
+        sums = objective_sums(
+            Forward({MODEL: bind(graphdef, params)}, None, packed=several_sequences(batch)), batch, None, OBJECTIVES
+        )
         figures = averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
         return figures["loss"], figures
 

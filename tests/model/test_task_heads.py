@@ -22,10 +22,11 @@ from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
 from bertjax.training.checkpoint import named_arrays
+from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums, several_sequences
 
 CONFIG = ModelConfig(
     vocab_size=300, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
@@ -154,7 +155,7 @@ def our_loss(
 
     def loss(params: dict) -> tuple[jax.Array, jax.Array]:
         network = bind(graphdef, params)
-        sums = objective_sums(network, batch, None, objectives)
+        sums = objective_sums(Forward({MODEL: network}, None, packed=several_sequences(batch)), batch, None, objectives)
         return averages(sums, batch_weights(batch, objectives), objectives)["loss"], logits_of(network, batch)
 
     (value, logits), gradients = jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params))

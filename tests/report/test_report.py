@@ -8,8 +8,9 @@ import pytest
 
 from bertjax.config import Config, to_dict
 from bertjax.report.run_report import write_report
-from bertjax.report.run_summary import Completion, Summary
+from bertjax.report.run_summary import Completion, Summary, measured
 from bertjax.runtime.compilation_cache import environment
+from bertjax.training.objectives import choose
 from bertjax.training.telemetry import JsonlWriter
 
 SUMMARY = Summary(
@@ -21,12 +22,15 @@ SUMMARY = Summary(
     tokens_per_second=35_420.4,
     mfu=0.381,
     peak="0.119 TFLOP/s (measured)",
-    mlm_loss=5.148,
-    mlm_accuracy=0.2331,
-    unigram_loss=6.982,
-    unigram_accuracy=0.0521,
-    nsp_accuracy=0.7012,
-    majority_accuracy=0.5031,
+    held_out=measured(
+        choose(("mlm", "nsp")),
+        {"eval/mlm_loss": 5.148, "eval/mlm_accuracy": 0.2331, "eval/nsp_accuracy": 0.7012},
+        {
+            "baseline/unigram_loss": 6.982,
+            "baseline/unigram_accuracy": 0.0521,
+            "baseline/majority_accuracy": 0.5031,
+        },
+    ),
     completions=(Completion("the <b> [MASK] of", "mean", (("shape", 0.62), ("mean", 0.21))),),
 )
 VOID = {"meta", "line", "path", "circle"}
@@ -133,7 +137,14 @@ def test_config_and_environment_are_in_it(tmp_path):
 
 def test_a_run_without_nsp_or_curves(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    summary = Summary("r", "a", 1, 10, 1.0, 10.0, None, "", 7.5, 0.01, 7.0, 0.05)
+    summary = Summary(
+        "r", "a", 1, 10, 1.0, 10.0, None, "",
+        measured(
+            choose(("mlm",)),
+            {"eval/mlm_loss": 7.5, "eval/mlm_accuracy": 0.01},
+            {"baseline/unigram_loss": 7.0, "baseline/unigram_accuracy": 0.05},
+        ),
+    )  # fmt: skip
     text = Page(page_of(tmp_path, summary)).text
     assert "NSP" not in text.split("How it was made")[0] and "MFU" not in text
     assert "0.50 nats above" in text

@@ -14,7 +14,7 @@ from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import make_eval_step, make_train_step
+from bertjax.training.step import make_eval_step, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 
@@ -47,7 +47,7 @@ class Training:
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
             )
-            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES)
+            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES, packed=several_sequences)
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

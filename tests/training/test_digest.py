@@ -107,3 +107,23 @@ def test_an_element_of_eight_bytes_is_refused():
 
 def test_nothing_has_no_digests():
     assert digest_arrays({}) == {}
+
+
+def test_what_is_compiled_ahead_gives_the_same_digest_and_compiles_nothing_more(monkeypatch):
+    mesh, spec = meshes()[2]
+    arrays = {"x": jax.device_put(WORDS.reshape(8, 8), NamedSharding(mesh, spec)), "n": jnp.int32(3)}
+    arrays["n"] = jax.device_put(arrays["n"], NamedSharding(mesh, P()))
+    wanted = digest_arrays(arrays)
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for name, x in arrays.items()}
+    digest.compile_ahead(shapes)
+    monkeypatch.setattr(digest, "_digest_on", lambda sharding: pytest.fail("it was compiled again"))
+    assert digest_arrays(arrays) == wanted
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        digest_arrays({"x": arrays["x"]})
+
+
+def test_an_error_of_compiling_ahead_is_raised_where_the_digest_is_wanted():
+    array = jnp.zeros(2, jnp.complex64)
+    digest.compile_ahead({"x": jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)})
+    with pytest.raises(ValueError, match="an array of complex64 has no digest"):
+        digest_arrays({"x": array})

@@ -24,6 +24,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.model.bert import abstract_bert, bind
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
+from bertjax.training.objectives.objective import Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
@@ -70,7 +71,12 @@ def test_sums_exponentials_and_losses_stay_in_float32() -> None:
     batch = next(random_batches(1, rows=4, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size))
 
     def figures(params: dict) -> dict:
-        sums = objective_sums(bind(graphdef, params), batch, jnp.zeros(4, jnp.uint32), OBJECTIVES)
+        sums = objective_sums(
+            Forward({"model": bind(graphdef, params)}, jnp.zeros(4, jnp.uint32), packed=False),
+            batch,
+            jnp.zeros(4, jnp.uint32),
+            OBJECTIVES,
+        )
         return averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
 
     traced = jax.make_jaxpr(figures)(shapes)

@@ -61,6 +61,16 @@ def test_embeddings_decay_and_vectors_do_not() -> None:
     }
 
 
+def test_everything_may_decay() -> None:
+    params = {"bias": jnp.ones(3), "kernel": jnp.ones(3)}
+    zero = jax.tree.map(jnp.zeros_like, params)
+    for decay_all, of_bias in ((False, 0.0), (True, 0.01)):
+        optimizer = make_optimizer(OptimizerConfig(name="adamw", decay_all=decay_all))
+        updates, _ = optimizer.update(zero, optimizer.init(params), params)
+        np.testing.assert_allclose(updates["bias"], of_bias)
+        np.testing.assert_allclose(updates["kernel"], 0.01)
+
+
 def reference_lamb(param, grad, m, v, rate, number, *, corrected, excluded):
     """Algorithm 2 of arXiv 1904.00962, one matrix; `corrected` divides the moments by 1 - beta^t."""
     m = 0.9 * m + 0.1 * grad

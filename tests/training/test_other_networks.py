@@ -46,6 +46,16 @@ def assert_same(again: ForeignModel, ours: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(theirs[parameter], array, parameter)
 
 
+def test_next_sentences_alone_train_to_a_report_and_an_export(corpus: Path, tmp_path: Path) -> None:
+    recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
+    finish(command(recipe, corpus, run, *FEW, *steps(6), "--training.objectives", "nsp"), log)
+    said, found = log.read_text(), curves(read_metrics(run / "metrics.jsonl"))
+    assert "NSP accuracy" in said and "MLM" not in said and "[MASK] in held-out sentences" not in said
+    assert "eval/nsp_accuracy" in found and "eval/mlm_loss" not in found
+    assert "NSP accuracy" in (run / "report.html").read_text(encoding="utf-8")
+    assert_same(read_huggingface(run / "huggingface"), weights(run))
+
+
 @pytest.mark.long
 def test_rows_beyond_512_and_four_segments_start_from_512_and_two(corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")

@@ -34,6 +34,16 @@ def test_linear_is_google_research_berts() -> None:
     assert (found[TOTAL:] == 0).all()
 
 
+def test_linear_after_warmup_is_fairseqs_and_transformers() -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, WARMUP, TOTAL)
+    expected = [RATE * schedule.lr_lambdas[0](int(step)) for step in STEPS]
+    found = rates(schedule="linear_after_warmup")
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-12)
+    assert found[WARMUP] == pytest.approx(RATE)
+
+
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_polynomial_has_any_power(power: float) -> None:
     expected = [RATE * step / WARMUP if step < WARMUP else polynomial_decay(step, power) for step in STEPS]
@@ -62,5 +72,5 @@ def test_without_warm_up_it_begins_at_the_peak() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match=r"optimizer.schedule='step'.*linear, polynomial, cosine"):
+    with pytest.raises(ValueError, match=r"optimizer.schedule='step'.*linear, linear_after_warmup, polynomial, cosine"):
         make_schedule(OptimizerConfig(schedule="step"), 10)

@@ -1,0 +1,30 @@
+"""What a model is trained to do: the JAX half of each objective, one file each, and the registry of their names.
+
+The NumPy half of the same name, which makes an objective's part of a batch, is in `bertjax.input.targets`.
+"""
+
+from bertjax.training.objectives.objective import (
+    Batch,
+    Forward,
+    HeldOutFacts,
+    Keys,
+    Measure,
+    Objective,
+    Sums,
+    classified,
+)
+from bertjax.training.objectives.registry import OBJECTIVES, choose, measures_of
+
+__all__ = [
+    "OBJECTIVES",
+    "Batch",
+    "Forward",
+    "HeldOutFacts",
+    "Keys",
+    "Measure",
+    "Objective",
+    "Sums",
+    "choose",
+    "classified",
+    "measures_of",
+]

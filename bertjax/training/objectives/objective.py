@@ -1,0 +1,122 @@
+"""What an objective is, and the handle through which it asks the network.
+
+Every figure is a pair (sum, weight) until the one division over the global batch, so that it is the same on any number
+of devices and microbatches, however unevenly the masks fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bertjax.model.attention.backends import Backend
+
+Batch = dict[str, jax.Array]
+Sums = dict[str, jax.Array]
+Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes without dropout
+
+MODEL = "model"  # the network that is trained, measured and exported
+
+
+class Forward:
+    """The networks of a step over one shard's rows: encodes them as often as objectives ask, equal inputs once.
+
+    It knows what the objectives need not: whether rows are packed, and which back end computes the attention.
+    """
+
+    def __init__(self, networks: Mapping[str, Any], keys: Keys, *, packed: bool, attention: Backend = "xla") -> None:
+        self._networks, self._keys, self._packed, self._attention = networks, keys, packed, attention
+        # Inputs are known by identity: the arrays are kept, so that no other array can take their number.
+        self._encoded: dict[tuple[str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
+
+    @property
+    def model(self) -> Any:
+        """The network that is trained, with its heads."""
+        return self._networks[MODEL]
+
+    def network(self, name: str) -> Any:
+        """Another network of the run, such as a frozen teacher. Raises KeyError if the run has none of that name."""
+        return self._networks[name]
+
+    def __call__(self, batch: Batch, network: str = MODEL) -> jax.Array:
+        """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D]."""
+        inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
+        known = network, *map(id, inputs)
+        if known not in self._encoded:
+            # A frozen network has no dropout: it is asked for what it knows.
+            keys = self._keys if network == MODEL else None
+            encode = self._networks[network].encode
+            self._encoded[known] = inputs, encode(*inputs, keys, packed=self._packed, attention=self._attention)
+        return self._encoded[known][1]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A held-out figure as people see it, beside what frequencies alone give."""
+
+    figure: str  # of the objective's `figures`
+    name: str  # in tables and charts: "MLM loss"
+    unit: str  # behind the name of a chart: "nats"; empty for a share
+    baseline: str  # its name in the log, behind `baseline/`
+    baseline_name: str  # for people: "unigram"
+    clause: str  # of the report's first sentence, with {value} and, for a loss, {gain} over the baseline
+    brief: str = ""  # the word on the progress line; empty: the figure is not there
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether less is better, in nats; else it is a share, of which more is better."""
+        return self.unit == "nats"
+
+    @property
+    def form(self) -> str:
+        """How a value is written."""
+        return ".3f" if self.is_loss else ".1%"
+
+
+@dataclass(frozen=True)
+class HeldOutFacts:
+    """What baselines are computed from: frequencies of the held-out text, and the batches that are measured."""
+
+    unigram_loss: float  # entropy of the text's own token frequencies, nats
+    unigram_accuracy: float  # share of its most frequent token
+    batches: Callable[[], Iterator[dict[str, np.ndarray]]]
+
+    def majority(self, labels: str, weights: str) -> float:
+        """Share of the more frequent of two labels in the held-out batches; 1 where there are none to tell apart."""
+        ones = total = 0.0
+        for batch in self.batches():
+            ones += float(np.sum(batch[labels] * batch[weights]))
+            total += float(np.sum(batch[weights]))
+        return max(ones / total, 1 - ones / total) if total else 1.0
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A training objective: its part of the loss, its figures, and what they are read against.
+
+    `weight_key` names the batch array whose sum is the weight of all its figures; `sums(forward, batch, keys)` returns
+    its `figures` as float32 scalars, summed over the weighted predictions of this shard's rows.
+    """
+
+    name: str
+    weight_key: str
+    sums: Callable[[Forward, Batch, Keys], Sums]
+    epsilon: float = 0.0  # added to the weight when dividing
+    scale: float = 1.0  # of its loss in the total
+    figures: tuple[str, ...] = ("loss", "accuracy")
+    heads: tuple[str, ...] = ()  # modules of the network that it asks
+    measures: tuple[Measure, ...] = ()
+    baselines: Callable[[HeldOutFacts], dict[str, float]] = lambda facts: {}  # by `Measure.baseline`
+
+
+def classified(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """Cross entropy and hits of [..., classes] against int32 [...], weighted and summed."""
+    nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    hits = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
+    return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
