@@ -12,7 +12,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
 from bertjax.embed.parts import LengthCounts
-from bertjax.finetune.inference import Input, Output, TaskModel
+from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -100,7 +100,7 @@ class LoadedModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels that it was fine-tuned to tell apart; none if it gives numbers or answers, or was not."""
+        """The labels of its outputs; empty if it predicts numbers or answers, or was not fine-tuned."""
         return self._model.labels
 
     @overload
@@ -112,7 +112,7 @@ class LoadedModel:
     def predict(self, inputs: Input | list[Input], null_threshold: float | None = None) -> Output | list[Output]:
         """What a fine-tuned model says of an input, which is a text or a tuple; of a list of inputs, a list.
 
-        By what it was fine-tuned for (the results are named tuples of `bertjax.finetune.inference`):
+        By what it was fine-tuned for (the results are named tuples of `bertjax.finetune.kinds`):
 
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
             regression          a text or a pair of texts    the number
@@ -128,13 +128,21 @@ class LoadedModel:
         Raises ValueError for a model that was not fine-tuned, or to vectors, and for an input of another form, naming
         its number.
         """
-        if self._task is None:
-            self._task = TaskModel(self._model)
-        one = isinstance(inputs, str | tuple)
-        found = self._task.predict([inputs] if one else inputs, null_threshold)
-        for line in self._task.told():
+        task, one = self._fine_tuned(), isinstance(inputs, str | tuple)
+        found = task.predict([inputs] if one else inputs, null_threshold)
+        for line in task.told():
             warnings.warn(line, stacklevel=2)
         return found[0] if one else found
+
+    def describe(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
+        """`predict` for the one input that these texts form, as lines of text."""
+        task = self._fine_tuned()
+        return task.kind.lines(self.predict([task.kind.input_of(texts)], null_threshold)[0])
+
+    def _fine_tuned(self) -> TaskModel:
+        if self._task is None:
+            self._task = TaskModel(self._model)
+        return self._task
 
 
 def open_model(source: str) -> LoadedModel:

@@ -81,10 +81,12 @@ def _export_encoder(model: TrainedModel, target: str | Place, arguments: argpars
     from bertjax.convert.folder import near
     from bertjax.convert.onnx.exporter import export_onnx, gives_logits
     from bertjax.convert.sentence_transformers import export_sentence_transformers
+    from bertjax.model.bert import head_of
 
     is_onnx = arguments.to == "onnx"
     # A model trained to give vectors is exported with the pooling of its training.
-    as_trained = model.kind == "vector" and arguments.pooling is None
+    head = head_of(model.config.model)
+    as_trained = head.of_task and not head.outputs and arguments.pooling is None
     pooling = arguments.pooling or ("none" if is_onnx and not as_trained else "mean")
     normalize = arguments.normalize or as_trained
     directory = (export_onnx if is_onnx else export_sentence_transformers)(model, target, pooling, normalize)

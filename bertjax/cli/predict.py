@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from bertjax.cli.verb import Verb
-
-if TYPE_CHECKING:
-    from bertjax.finetune.inference import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,29 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.loaded import open_model
 
     model = open_model(arguments.run)
-    start, *more = arguments.text
-    is_choice = model.config.head == "choice"
-    given = (start, more) if is_choice else (start, *more) if more else start
-    found = model.predict(given, null_threshold=arguments.null_threshold)
-    for line in _lines(found):
+    for line in model.describe(arguments.text, null_threshold=arguments.null_threshold):
         print(line)
     return 0
-
-
-def _lines(found: Output) -> list[str]:
-    """An output as text."""
-    from bertjax.finetune.inference import Answer, Choice, Prediction
-
-    if isinstance(found, Prediction):
-        likeliest = sorted(found.probabilities.items(), key=lambda item: -item[1])
-        return [f"{chance:6.1%}  {label}" for label, chance in likeliest]
-    if isinstance(found, Choice):
-        return [f"{found.probability:6.1%}  {found.end}"]
-    if isinstance(found, Answer):
-        return [f"{found.probability:6.1%}  {found.text or '(the text does not answer it)'}"]
-    if isinstance(found, list):
-        return [f"{tag.tag or '-':12} {tag.word}" for tag in found]
-    return [f"{found:.4f}"]
 
 
 VERB = Verb(

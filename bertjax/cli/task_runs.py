@@ -16,15 +16,12 @@ from bertjax.config import FinetuneConfig, TaskConfig, override, render
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source
-from bertjax.finetune.content import TaskContent
-from bertjax.finetune.opening import open_content
-from bertjax.finetune.own_tasks import task_for
-from bertjax.finetune.published import BASE_TEST, OTHERS_DEV
-from bertjax.finetune.recipes import config_for
+from bertjax.finetune.kinds.kind import Task, TaskContent
+from bertjax.finetune.load import load_task
+from bertjax.finetune.recipes import TRIED, config_for, settings_of
 from bertjax.finetune.run import PREDICTIONS, Result, Start, finetune
-from bertjax.finetune.settings import TRIED, settings_of
 from bertjax.finetune.summary import TaskSummary, overall
-from bertjax.finetune.tasks import Task, glue_tasks_in
+from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, task_for
 from bertjax.report.table import text_lines
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import place_of
@@ -116,7 +113,7 @@ def _run_task(
     for setting in settings:
         for config in setting.runs:
             if content is None or config.task.examples:  # the seed draws which examples
-                content = open_content(config, start.tokenizer)
+                content = load_task(config, start.tokenizer)
                 same = f"{content.fingerprint} {content.measured_by}"
                 processes.require_same("data of the task", same, "give every host the same files")
             if not told:

@@ -35,9 +35,9 @@ class ModelConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     vocab_pad_multiple: int = 128  # rows of the word table are padded to a multiple of it, whatever the mesh
-    head: Literal["pretraining", "sequence", "choice", "tokens", "span", "vector"] = "pretraining"  # on the encoder
-    num_labels: int = 0  # number of classes of a head for sequences or tokens; 1 = regression
-    # Of a head for tokens, the feature-based variant: layers of the frozen encoder, side by side (0: the embeddings,
+    head: str = "pretraining"  # on the encoder: a name in bertjax.model.bert.HEADS
+    num_labels: int = 0  # number of classes of a head that has classes; 1 = regression
+    # For the feature-based variant: layers of the frozen encoder that the head reads side by side (0: the embeddings,
     # -1: the last layer); empty trains the whole network.
     features: tuple[int, ...] = ()
-    lstm_size: int = 0  # of a head for tokens: width of each direction of a BiLSTM of two layers below it; 0: none
+    lstm_size: int = 0  # for the feature-based variant: size of each direction of a two-layer BiLSTM; 0 = no BiLSTM

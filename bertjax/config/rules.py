@@ -225,21 +225,6 @@ RULES: dict[str, Rule] = {
             "shorten the warm-up or train longer"
         ),
     ),
-    "a head with classes has their number": Rule(
-        lambda c: c.model.head not in ("sequence", "tokens") or c.model.num_labels >= 1,
-        lambda c: f"model.num_labels={c.model.num_labels} with model.head={c.model.head!r}: it needs at least 1",
-    ),
-    "other heads have no number of classes": Rule(
-        lambda c: c.model.head in ("sequence", "tokens") or not c.model.num_labels,
-        lambda c: f"model.num_labels={c.model.num_labels} with model.head={c.model.head!r}: it has none; leave it 0",
-    ),
-    "features are of a head for tokens": Rule(
-        lambda c: c.model.head == "tokens" or not (c.model.features or c.model.lstm_size),
-        lambda c: (
-            f"model.features={c.model.features}, model.lstm_size={c.model.lstm_size} with model.head="
-            f"{c.model.head!r}: they are of the head 'tokens' only; leave them out"
-        ),
-    ),
     "features are layers of the model": Rule(
         lambda c: not _beyond(c.model),
         lambda c: (

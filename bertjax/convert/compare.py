@@ -16,7 +16,7 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
-from bertjax.model.bert import Network, Params, abstract_bert, bind
+from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.families.huggingface import Class
 from bertjax.model.families.registry import family_of
 from bertjax.model.heads import HEADS
@@ -155,10 +155,8 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     def outputs(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
         hidden = bert.encode(ids, types, mask, packed=False)
-        if config.head == "vector":
-            return {HIDDEN: hidden}
-        if config.head != "pretraining":
-            return {HIDDEN: hidden, LOGITS: task_logits(bert, config.head, hidden, mask)}
+        if bert.of_task:
+            return {HIDDEN: hidden} | ({LOGITS: bert.row_logits(hidden, mask)} if bert.outputs else {})
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         found = {HIDDEN: hidden}
         for head in heads:
@@ -177,19 +175,6 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
 def logits_name(head: str) -> str:
     """The output of a head of pretraining, as a comparison names it."""
     return f"{head.removesuffix('_head').upper()} logits"
-
-
-def task_logits(network: Network, head: str, hidden: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-    """The logits of a head of `HEADS` for rows of one sequence each: float32 [B, labels], or per token [B, L, labels].
-
-    A row of choices holds one of them, and so has one logit: [B, 1].
-    """
-    first = jnp.zeros((len(sequence_ids), 1), jnp.int32)
-    if head == "sequence":
-        return network.sequence_logits(hidden, first)[:, 0]
-    if head == "choice":
-        return network.choice_logits(hidden, first)
-    return network.token_logits(hidden, sequence_ids) if head == "tokens" else network.span_logits(hidden)
 
 
 def _their_outputs(

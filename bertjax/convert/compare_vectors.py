@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
-from bertjax.convert.onnx.card import HEAD_OUTPUTS, HIDDEN, VECTOR
+from bertjax.convert.onnx.card import HIDDEN, VECTOR
 from bertjax.convert.onnx.exporter import MODEL_FILE, gives_logits
 from bertjax.convert.sentence_transformers import MODULES_FILE
-from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.model.bert import Params, abstract_bert, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
 from bertjax.training.run_directory import TrainedModel
 
@@ -46,7 +46,7 @@ def compare_with_onnxruntime(
     found: dict[str, float] = {}
     for rows in (batch, alone):
         if headed:
-            ends = session.run(list(HEAD_OUTPUTS[model.config.model.head]), rows)
+            ends = session.run(list(head_of(model.config.model).outputs), rows)
             theirs = {LOGITS: ends[0] if len(ends) == 1 else np.stack(ends, axis=-1)}
             ours = our_outputs(model, rows)
         else:

@@ -17,7 +17,7 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import Params, init_params
+from bertjax.model.bert import Bert, Params, head_of, init_params
 from bertjax.model.families.registry import family_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -93,9 +93,9 @@ def foreign_model(
 
 def for_pretraining(model: ForeignModel) -> ForeignModel:
     """The model without the head of a task; the modules of pretraining that it then lacks are drawn from seed 0."""
-    if model.config.head == "pretraining":
+    if not head_of(model.config).of_task:
         return model
-    config = replace(model.config, head="pretraining", num_labels=0, features=(), lstm_size=0)
+    config = replace(model.config, head=Bert.name, num_labels=0, features=(), lstm_size=0)
     lacking = [name for name in family_of(config.family).heads if name not in model.params]
     fresh = jax.device_get(jax.jit(lambda: _fresh(config, lacking))())
     params = {name: model.params.get(name, part) for name, part in fresh.items()}

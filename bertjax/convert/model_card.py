@@ -10,7 +10,8 @@ from typing import Any
 
 import bertjax
 from bertjax.config import Config, to_dict
-from bertjax.convert.task_card import PIPELINES, task_about, task_figures, task_use
+from bertjax.convert.task_card import task_about, task_figures, task_use
+from bertjax.finetune.kinds import kind_of
 from bertjax.storage.remote import Place, open_bytes
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
@@ -60,7 +61,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     export of the same checkpoint to the next.
     """
     config = model.config
-    task, use = (PIPELINES[model.kind], task_use(model)) if model.kind else _pretraining_use(model)
+    task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model)
     sections = [
         f"{_FRONT_MATTER.format(library='transformers', task=task)}\n# {config.name}",
         _about(model, parameters),
@@ -90,7 +91,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     net = model.config.model
     size = f"BERT of {net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
     about = f"A {size}, {task_about(model)}" if headed else f"The encoder of a {size}"
-    task = PIPELINES[model.kind] if headed else "sentence-similarity"
+    task = kind_of(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
         _FRONT_MATTER.format(library=library, task=task) + f"\n# {model.config.name}",
         f"{about}, {_made(model)}.",

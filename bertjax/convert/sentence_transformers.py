@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
-from bertjax.convert.huggingface.names import bare_names, encoder_of, to_huggingface_tensors
+from bertjax.convert.huggingface.names import architecture, bare_names, encoder_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
@@ -99,7 +99,8 @@ def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a BertModel."""
-    return to_config_json(encoder_of(model.config.model), model.tokenizer.special)
+    encoder = encoder_of(model.config.model)
+    return {"architectures": [architecture(encoder)]} | to_config_json(encoder, model.tokenizer.special)
 
 
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:

@@ -1,1 +1,1 @@
-"""Tasks: their data, their training, their predictions and metrics."""
+"""Tasks: their data, their kinds, their training, their predictions and metrics."""

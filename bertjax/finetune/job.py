@@ -1,20 +1,24 @@
-"""A fine-tuning run put together, for the same trainer that pretrains."""
+"""A fine-tuning run put together, for the trainer that also pretrains.
+
+`training.job.assemble` has the same last lines, and little else: its batches, objectives, baselines and evaluation are
+those of a corpus, in stages. What both have in common is `Job` itself and the functions that fill it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, to_dict
 from bertjax.finetune.batches import TaskBatches
-from bertjax.finetune.content import Split, TaskContent
-from bertjax.finetune.learning_rates import scale_by_depth
-from bertjax.finetune.objectives import OUTPUTS, PER_TOKEN, objective_of
-from bertjax.finetune.packing import PACKED
-from bertjax.finetune.predicting import Predictor
+from bertjax.finetune.kinds.kind import Split, TaskContent
+from bertjax.finetune.predict import Predictor
 from bertjax.model.bert import Params
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
@@ -31,14 +35,10 @@ from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_predict_step, several_sequences
 
-# The head of a kind of task, where the kind is not its name.
-_HEADS = {"regression": "sequence", "relevance": "sequence"}
-_LABELLED = ("sequence", "tokens")
-
 
 @dataclass(frozen=True)
 class DevSets:
-    """What a run is measured by: the figures of each development set, of the first as `eval/...`."""
+    """The evaluation of a run: the figures of each development set, those of the first as `eval/...`."""
 
     predictor: Predictor
     objective: Objective
@@ -53,14 +53,14 @@ class DevSets:
     def measure(
         self, params: Params, go_on: Callable[[], bool] = lambda: True
     ) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
-        """(figures, the outputs for each set by its name); None after a no of `go_on`."""
+        """(figures, the outputs for each set by its name); None once `go_on` is False."""
         figures: dict[str, float] = {}
         outputs: dict[str, np.ndarray] = {}
         for number, (name, split) in enumerate(self.splits.items()):
             found = self.predictor.predict(params, split.rows, self.objective, go_on)
             if found is None:
                 return None
-            assert split.figures is not None, "a development set has its answers"
+            assert split.figures is not None, "a development set has labels"
             outputs[name], losses = found
             prefix = f"eval/{name}" if number else "eval"
             loss = losses[f"{self.objective.name}_loss"]
@@ -69,31 +69,20 @@ class DevSets:
         return figures, outputs
 
 
-def headed(
-    model: ModelConfig, kind: str, labels: int, features: tuple[int, ...] = (), lstm_size: int = 0
-) -> ModelConfig:
-    """The network of a kind of task on the encoder of another."""
-    head = _HEADS.get(kind, kind)
-    one = 1 if kind in _HEADS else 0
-    return replace(
-        model, head=head, num_labels=one or (labels if head in _LABELLED else 0), features=features, lstm_size=lstm_size
-    )
-
-
 def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
-    """The config with what follows from the data: labels, the head, steps, warm-up, one evaluation an epoch."""
+    """The config with all that depends on the data: labels, the head, steps, warm-up, one evaluation per epoch."""
     task, training, optimizer = config.task, config.training, config.optimizer
     an_epoch = len(content.train) / training.global_batch_size
     steps = training.steps or max(1, int(an_epoch * task.epochs))
     period = training.eval_every or max(1, min(steps, round(an_epoch)))
     return replace(
         config,
-        model=headed(config.model, content.kind, len(content.labels), config.model.features, config.model.lstm_size),
+        model=content.kind.headed(config.model, len(content.labels), config.model.features, config.model.lstm_size),
         task=replace(task, labels=content.labels),
         training=replace(
             training,
             steps=steps,
-            objectives=(content.kind,),
+            objectives=(content.kind.name,),
             eval_every=period,
             checkpoint_every=training.checkpoint_every or period,
             log_every=training.log_every or max(1, min(50, period)),
@@ -107,11 +96,10 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     (stage,) = stages_of(config)
     mesh = make_mesh(config.mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
-    _check_negatives(config, content)
-    _check_patience(config, content)
+    content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
-    objective = objective_of(content.kind, config.task.temperature)
+    objective = content.kind.objective(config.task)
     sequences = content.train.rows["cls_positions"].shape[1]
     longest = config.data.sequence_length * sequences
     batches = TaskBatches(
@@ -119,17 +107,17 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
         tokenizer.pad_id,
         longest,
         config.training.seed,
-        packed=content.kind in PACKED,
+        packed=content.kind.packed,
         shards=batch_shards(mesh),
         microbatches=config.training.grad_accum_steps,
     )
     predictor = Predictor(
-        make_predict_step(blueprint, (objective,), OUTPUTS[content.kind], deterministic=config.deterministic),
+        make_predict_step(blueprint, (objective,), content.kind.outputs, deterministic=config.deterministic),
         mesh,
         config.training.global_batch_size // config.training.grad_accum_steps,
         tokenizer.pad_id,
         longest,
-        content.kind in PER_TOKEN,
+        content.kind.network.per_token,
     )
     rows = Rows(
         stage,
@@ -159,7 +147,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
 
 
 def dev_sets_of(job: Job) -> DevSets:
-    """What measures a job of a task, and has what predicts other rows of the task."""
+    """The evaluation of a job of a task; its predictor takes other rows of the task too."""
     evaluation = job.stages[0].evaluation
     assert isinstance(evaluation, DevSets), "a job of a task"
     return evaluation
@@ -169,21 +157,25 @@ def _shown(objective: Objective, metrics: tuple[str, ...]) -> tuple[Shown, ...]:
     return (("loss", f"{objective.name}_loss", "{:.4f}"), *((name, name, "{:.4f}") for name in metrics))
 
 
-def _check_negatives(config: FinetuneConfig, content: TaskContent) -> None:
-    """In-batch negatives are those of a microbatch: to split a batch would silently make the task easier."""
-    if content.kind == "vector" and config.training.grad_accum_steps > 1:
-        raise ValueError(
-            f"training.grad_accum_steps={config.training.grad_accum_steps}: pairs are told apart within a batch, which "
-            "microbatches would split; use 1 and a smaller training.global_batch_size"
-        )
+def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransformation:
+    """Scale updates by `decay` to the power of the depth below the head; head and pooler have depth 0.
 
+    Of N layers the last has depth 1, the embeddings have N + 1 (ULMFiT's discriminative learning rates, as BERT's
+    successors use them). Where the encoder is frozen (`model.features`) its updates are 0, weight decay included.
+    """
+    below = 0.0 if model.features else decay
+    layers = below ** (model.num_hidden_layers - jnp.arange(model.num_hidden_layers, dtype=jnp.float32))
 
-def _check_patience(config: FinetuneConfig, content: TaskContent) -> None:
-    """The correlation with numbers that are all one is not defined, so that no evaluation would be better."""
-    if config.task.patience and content.kind == "regression":
-        numbers = next(iter(content.dev.values())).rows.rows["labels"]
-        if (numbers == numbers[0]).all():
-            raise ValueError(
-                f"task.patience={config.task.patience}: all {len(numbers):,} numbers of the development set are "
-                f"{float(numbers[0, 0]):g}, with which nothing correlates; name another (--dev), or leave it out"
-            )
+    def scale(path: tuple, update: jax.Array) -> jax.Array:
+        names = [part.key for part in path]
+        if names[0] != "encoder":
+            return update
+        if names[1] != "layers":
+            return update * below ** (model.num_hidden_layers + 1)
+        # Layers are stacked; each has its own factor.
+        return update * layers.reshape(-1, *[1] * (update.ndim - 1))
+
+    def apply(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), apply)

@@ -1,4 +1,4 @@
-"""One fine-tuning run: from given weights to measured ones, with its predictions as files."""
+"""One fine-tuning run: from given weights to fine-tuned ones, their figures, and predictions as files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig
-from bertjax.finetune.content import Split, TaskContent
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
+from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.model.bert import Params, init_params
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
@@ -35,20 +35,20 @@ _OF_A_HEAD = ("head", "num_labels", "features", "lstm_size")  # fields of ModelC
 
 @dataclass(frozen=True)
 class Start:
-    """A model to start from, read whole."""
+    """A model to start from, in memory."""
 
     origin: str
     model: ModelConfig
     tokenizer: Tokenizer
     params: Params  # NumPy float32
-    drawn: tuple[str, ...] = ()  # modules that it lacks and that are random
+    drawn: tuple[str, ...] = ()  # modules that it lacks, whose weights are random
     labels: tuple[str, ...] = ()  # of its head, if it has one of a task
-    kind: str = ""  # of that task
+    kind: str = ""  # name of that kind of task
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. `figures` are of the weights that are kept: the last, or with patience the best."""
+    """The result of a run. `figures` are of the weights that are kept: the last, or with patience the best."""
 
     directory: str
     step: int
@@ -61,7 +61,7 @@ class Result:
 
 
 def finetune(config: FinetuneConfig, start: Start, content: TaskContent, processes: Processes, say: Say) -> Result:
-    """Train, measure, predict and write down, whatever of that is missing; every process of the run does this.
+    """Train, evaluate, predict and write results, unless that was done before; every process of the run calls this.
 
     Raises ValueError as `assemble_task` and `train` do, and for results that are not those of the weights.
     """
@@ -89,7 +89,7 @@ def finetune(config: FinetuneConfig, start: Start, content: TaskContent, process
 
 
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
-    """Encoder and pooler of a model, and a head drawn by the seed; its own if it is one of the same kind of task."""
+    """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed."""
     drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
     fresh = jax.device_get(drawn)
     taken = ["encoder", "pooler"]
@@ -101,7 +101,7 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
 
 
 def _has_its_head(config: FinetuneConfig, start: Start) -> bool:
-    """Whether a head is of the same shape and means the same: a score is no logit, though both are one number."""
+    """Whether a head has the same shape and meaning: a score is not a logit, though both are one number."""
     same = all(getattr(start.model, name) == getattr(config.model, name) for name in _OF_A_HEAD)
     return same and (start.kind,) == config.training.objectives and start.labels == config.task.labels
 
@@ -109,7 +109,7 @@ def _has_its_head(config: FinetuneConfig, start: Start) -> bool:
 def finished(directory: Place, job: Job, processes: Processes) -> Result | None:
     """The result of a run that was completed before, by the same training; None if there is none.
 
-    All processes have it from the first. Raises ValueError if it was of another run, as a checkpoint would be refused.
+    All processes have it from the first. Raises ValueError, as for a checkpoint, if it is of another run.
     """
     path = directory / RESULTS_FILE
     text = processes.gather("results", path.read_text() if processes.first and path.is_file() else "")[0]
@@ -126,7 +126,7 @@ def finished(directory: Place, job: Job, processes: Processes) -> Result | None:
 
 
 def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, processes: Processes) -> Result:
-    """Measure the weights that are kept, as they are on the disk, and write the results; `seconds` of training."""
+    """Evaluate the weights that are kept, as they are on disk, and write the results; `seconds` of training."""
     with jax.set_mesh(job.mesh):
         with processes.taking_time():
             params = restore_params(directory, job.blueprint.state.params)
@@ -152,7 +152,7 @@ def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, 
 
 
 def _document(result: Result, job: Job) -> str:
-    """What results.json holds; a figure that is no number is null, for JSON has no word for it."""
+    """The text of results.json; NaN is written as null, since JSON has no NaN."""
     figures = {name: value if math.isfinite(value) else None for name, value in result.figures.items()}
     metadata = {name: job.metadata[name] for name in ("config", "tokenizer_fingerprint", "data_fingerprint")}
     document: dict[str, Any] = {"result": asdict(result) | {"figures": figures}, "metadata": metadata}
@@ -162,7 +162,7 @@ def _document(result: Result, job: Job) -> str:
 def _predicted(
     dev_sets: DevSets, params: Params, content: TaskContent, go_on: Callable[[], bool]
 ) -> tuple[dict[str, float], list[tuple[Split, np.ndarray]]] | None:
-    """(figures of the development sets and of test sets with answers, the outputs for each set); None after a no."""
+    """(figures of the sets with labels, outputs for each set); None once `go_on` is False."""
     measured = dev_sets.measure(params, go_on)
     if measured is None:
         return None
@@ -179,7 +179,7 @@ def _predicted(
 
 
 def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:
-    """Write what was predicted; gives the files' paths within the run's directory."""
+    """Write the predictions; returns the files' paths within the run's directory."""
     paths = []
     with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:
         for path in split.write(Path(folder), outputs):

@@ -1,4 +1,4 @@
-"""What came of a task: means and deviations over seeds, the best run, and the published figures beside them."""
+"""The summary of a task's runs: means and deviations over seeds, the best run, and published figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bertjax.finetune.answers import NO_SHARES
+from bertjax.finetune.encoding.answers import NO_SHARES
 from bertjax.finetune.run import Result
 from bertjax.report.table import Table
 
@@ -16,7 +16,7 @@ _PER_CENT = 100.0  # as in the papers
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """The results of a task by setting, and of each by seed; `metrics` of which the first decides."""
+    """The results of a task by setting, one for each seed; the first of `metrics` decides which is best."""
 
     task: str
     metrics: tuple[str, ...]
@@ -60,7 +60,7 @@ class TaskSummary:
         return Table(self.task, note, tuple(columns), tuple(rows))
 
     def published_line(self) -> str:
-        """What others reached, in a line; nothing if nothing is known."""
+        """The published figures in a line; "" if there are none."""
         return ";  ".join(f"{system} {figure:g}" for system, figure in self.published.items())
 
 
@@ -83,7 +83,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _rank(figure: float) -> float:
-    """By which to choose: what is not defined is worse than anything."""
+    """The figure to choose by; NaN is worse than any number."""
     return -math.inf if math.isnan(figure) else figure
 
 

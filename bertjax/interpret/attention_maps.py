@@ -15,6 +15,7 @@ import optax
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
@@ -92,8 +93,8 @@ def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> L
 
 
 def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
-    """The likeliest label of a model that was fine-tuned for classification."""
-    assert model.kind == "sequence", "another head has no labels at [CLS]"
+    """Of a model that was fine-tuned for classification."""
+    assert kind_of(model.kind).classifies_texts, "another head has no labels at [CLS]"
     labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
     return _label_at_cls(model, row, labels, None)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.attention_maps import LabelAtCls, likeliest_label, look_inside, next_sentence, untrained_heads
 from bertjax.interpret.attention_patterns import PATTERNS, PREDICTIVE, PatternSums, WordTable, measure_patterns
 from bertjax.interpret.sample_text import SampleText
@@ -90,7 +91,7 @@ def _no_label(model: TrainedModel, is_pair: bool) -> str:
     """Why the model says nothing at [CLS], if so."""
     if model.config.model.causal:
         return "the [CLS] of a causal model sees nothing but itself"
-    if model.kind == "sequence":
+    if model.kind and kind_of(model.kind).classifies_texts:
         return ""
     if model.kind:
         return f"the model was fine-tuned for {model.kind}, and gives a text no label"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import jax
 from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.model.attention.backends import Backend
-from bertjax.model.encoder import Encoder
 from bertjax.model.families.registry import family_of
 from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, gather_positions, pretraining_heads
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
@@ -18,7 +17,7 @@ from bertjax.model.vocabulary_loss import Sums
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
 
-class Bert(nnx.Module):
+class Bert(TaskNetwork):
     """The encoder and the heads of `model.family`. A network has those of the four heads that its family names."""
 
     pooler: Pooler
@@ -26,24 +25,16 @@ class Bert(nnx.Module):
     nsp_head: NspHead
     sop_head: SopHead
 
+    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
+    outputs = ()
+    of_task = False
+    pooled = True
+
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, execution, rngs=rngs)
+        super().__init__(config, execution, rngs=rngs)
         for name, head in pretraining_heads(config, family_of(config.family).heads).items():
             setattr(self, name, head(config, rngs=rngs))
         self.logits_chunk = execution.logits_chunk
-
-    def encode(
-        self,
-        input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        sequence_ids: jax.Array,
-        keys: jax.Array | None = None,
-        *,
-        packed: bool = True,
-        attention: Backend = "xla",
-    ) -> jax.Array:
-        """What the heads read of a batch: the encoder's last layer, [B, L, D]."""
-        return self.encoder(input_ids, token_type_ids, sequence_ids, keys, packed=packed, attention=attention)
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -65,12 +56,38 @@ class Bert(nnx.Module):
         return self.sop_head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)), keys)
 
 
-Network = Bert | TaskNetwork
+Network = TaskNetwork
+HEADS: dict[str, type[Network]] = {Bert.name: Bert} | TASK_NETWORKS  # by `model.head`
+
+
+def head_of(config: ModelConfig) -> type[Network]:
+    """The class of network that `model.head` names. Raises ValueError for an unknown name, with the nearest ones."""
+    if config.head not in HEADS:
+        near = difflib.get_close_matches(config.head, HEADS, 3, 0.4) or HEADS
+        raise ValueError(f"model.head={config.head!r} is unknown; did you mean {' or '.join(near)}?")
+    return HEADS[config.head]
+
+
+def check_head(config: ModelConfig) -> type[Network]:
+    """`head_of`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
+    head = head_of(config)
+    labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
+    if head.labelled and config.num_labels < 1:
+        raise ValueError(f"{labels}: it needs at least 1")
+    if not head.labelled and config.num_labels:
+        raise ValueError(f"{labels}: it has none; leave it 0")
+    if not head.feature_based and (config.features or config.lstm_size):
+        able = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
+        raise ValueError(
+            f"model.features={config.features}, model.lstm_size={config.lstm_size} with model.head={config.head!r}: "
+            f"they are of the head {able} only; leave them out"
+        )
+    return head
 
 
 def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) -> Network:
     """The network with the head that the config names."""
-    return (Bert if config.head == "pretraining" else TASK_NETWORKS[config.head])(config, execution, rngs=rngs)
+    return check_head(config)(config, execution, rngs=rngs)
 
 
 def abstract_bert(

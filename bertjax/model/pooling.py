@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.bert import Bert
+from bertjax.model.bert import Bert, head_of
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -28,7 +28,7 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")
     if layer in ("sum4", "concat4") and depth < _TOGETHER:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
-    if pooling == "pooler" and config.head in ("tokens", "span"):
+    if pooling == "pooler" and not head_of(config).pooled:
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
     if pooling == "pooler" and config.head == "pretraining" and config.pooler == "none":
         raise ValueError("pooling=pooler: the model has none (model.pooler='none'); choose mean, cls or max")

@@ -1,10 +1,13 @@
-"""BERT with the head of a task: what fine-tuning trains.
+"""Networks with the head of a task: what fine-tuning trains.
 
-A head reads what `encode` gives. Logits are float32. Dropout before a head is driven by one key per row, uint32 [B];
-without keys there is none.
+The class of a network says what its head needs and what it is in transformers; `model.head` of a config names it. A
+head reads what `encode` returns. Logits are float32. Dropout before a head takes one key per row, uint32 [B]; without
+keys there is none.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +45,7 @@ class TaskHead(nnx.Module):
 
 
 class TokenHead(TaskHead):
-    """The head of the feature-based variant has a BiLSTM in front, where the config gives it a size."""
+    """A head per token, with a BiLSTM of `model.lstm_size` below the dense layer where that is not 0."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width, size = config.hidden_size * max(1, len(config.features)), config.lstm_size
@@ -54,64 +57,32 @@ class TokenHead(TaskHead):
 
 
 class TaskNetwork(nnx.Module):
-    """The encoder, for a head of whichever task."""
+    """The encoder, below the head of any task; with `model.features` it is frozen and several layers are read.
+
+    Class attributes:
+        name: `model.head` of a config
+        transformers: what follows the family's name in the name of transformers' class
+        transformers_head: transformers' name of the dense layer `head/dense`; "" where there is none
+        outputs: names of the logits in transformers; none where the network has vectors only
+        of_task: False for the network of pretraining
+        labelled: the head has `model.num_labels` outputs, 1 or more
+        pooled: the network has a pooler
+        per_token: the logits are per token, [B, L, ...]
+        feature_based: `model.features` and `model.lstm_size` may be set
+    """
+
+    name: ClassVar[str]
+    transformers: ClassVar[str]
+    transformers_head: ClassVar[str] = "classifier"
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    of_task: ClassVar[bool] = True
+    labelled: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+    per_token: ClassVar[bool] = False
+    feature_based: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(config, execution, rngs=rngs)
-
-    def encode(
-        self,
-        input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        sequence_ids: jax.Array,
-        keys: jax.Array | None = None,
-        *,
-        packed: bool = True,
-        attention: Backend = "xla",
-    ) -> jax.Array:
-        """What the head reads: the encoder's last layer, [B, L, D]."""
-        return self.encoder(input_ids, token_type_ids, sequence_ids, keys, packed=packed, attention=attention)
-
-
-class SequenceNetwork(TaskNetwork):
-    """A class or a number for a text or a pair (transformers' BertForSequenceClassification)."""
-
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, execution, rngs=rngs)
-        self.pooler = Pooler(config, rngs=rngs)
-        self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
-
-    def sequence_logits(
-        self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
-    ) -> jax.Array:
-        """A logit per label for every packed sequence: [B, S, num_labels]."""
-        return self.head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)), keys)
-
-
-class ChoiceNetwork(TaskNetwork):
-    """One of several choices, which lie packed in one row (transformers' BertForMultipleChoice)."""
-
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, execution, rngs=rngs)
-        self.pooler = Pooler(config, rngs=rngs)
-        self.head = TaskHead(config, config.hidden_size, 1, rngs=rngs)
-
-    def choice_logits(
-        self, hidden_BLD: jax.Array, cls_positions_BC: jax.Array, keys: jax.Array | None = None
-    ) -> jax.Array:
-        """A logit per choice: [B, C]."""
-        return self.head(self.pooler(gather_positions(hidden_BLD, cls_positions_BC)), keys)[:, :, 0]
-
-
-class TokenNetwork(TaskNetwork):
-    """A tag for every token (transformers' BertForTokenClassification), or the paper's feature-based variant of it.
-
-    With `features` the encoder stays as it is, and the vectors of those layers are read side by side.
-    """
-
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, execution, rngs=rngs)
-        self.head = TokenHead(config, rngs=rngs)
         self.features = config.features
 
     def encode(
@@ -124,35 +95,116 @@ class TokenNetwork(TaskNetwork):
         packed: bool = True,
         attention: Backend = "xla",
     ) -> jax.Array:
-        """What the head reads: the encoder's last layer, [B, L, D], or the features, [B, L, D features].
+        """The encoder's last layer, [B, L, D]; with `features` those layers side by side, [B, L, D features].
 
-        A frozen encoder has neither gradient nor dropout.
+        An encoder whose features are read is frozen: it has neither gradient nor dropout.
         """
         inputs = (input_ids, token_type_ids, sequence_ids)
         if not self.features:
-            return super().encode(*inputs, keys, packed=packed, attention=attention)
+            return self.encoder(*inputs, keys, packed=packed, attention=attention)
         states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, packed=packed, attention=attention))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
+    def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """The logits of rows with one sequence each: [B, classes], or [B, L, classes] where they are `per_token`.
+
+        A row of multiple choice holds one choice here, so it has one logit: [B, 1].
+        """
+        raise NotImplementedError(f"the network {self.name!r} has no logits")
+
+
+class SequenceNetwork(TaskNetwork):
+    """A class or a number for a text or a pair (transformers' BertForSequenceClassification)."""
+
+    name, transformers = "sequence", "ForSequenceClassification"
+    labelled = pooled = True
+
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
+        self.pooler = Pooler(config, rngs=rngs)
+        self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
+
+    def sequence_logits(
+        self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
+    ) -> jax.Array:
+        """A logit per class for every packed sequence: [B, S, num_labels]."""
+        return self.head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)), keys)
+
+    def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """[B, num_labels]."""
+        return self.sequence_logits(hidden_BLD, jnp.zeros((len(sequence_ids), 1), jnp.int32))[:, 0]
+
+
+class ChoiceNetwork(TaskNetwork):
+    """One of several choices, which lie packed in one row (transformers' BertForMultipleChoice)."""
+
+    name, transformers = "choice", "ForMultipleChoice"
+    pooled = True
+
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
+        self.pooler = Pooler(config, rngs=rngs)
+        self.head = TaskHead(config, config.hidden_size, 1, rngs=rngs)
+
+    def choice_logits(
+        self, hidden_BLD: jax.Array, cls_positions_BC: jax.Array, keys: jax.Array | None = None
+    ) -> jax.Array:
+        """A logit per choice: [B, C]."""
+        return self.head(self.pooler(gather_positions(hidden_BLD, cls_positions_BC)), keys)[:, :, 0]
+
+    def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """[B, 1]."""
+        return self.choice_logits(hidden_BLD, jnp.zeros((len(sequence_ids), 1), jnp.int32))
+
+
+class TokenNetwork(TaskNetwork):
+    """A class for every token (transformers' BertForTokenClassification), or the paper's feature-based variant of it.
+
+    The feature-based variant (section 5.3) reads `features` of the frozen encoder, with a BiLSTM of `lstm_size`.
+    """
+
+    name, transformers = "tokens", "ForTokenClassification"
+    labelled = per_token = feature_based = True
+
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, execution, rngs=rngs)
+        self.head = TokenHead(config, rngs=rngs)
+
     def token_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None = None) -> jax.Array:
-        """A logit per label for every token: [B, L, num_labels]."""
+        """A logit per class for every token: [B, L, num_labels]."""
         return self.head(hidden_BLD, sequence_ids, keys)
+
+    def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """[B, L, num_labels]."""
+        return self.token_logits(hidden_BLD, sequence_ids)
 
 
 class SpanNetwork(TaskNetwork):
     """Where an answer starts and ends (transformers' BertForQuestionAnswering); there is no dropout before its head."""
+
+    name, transformers, transformers_head = "span", "ForQuestionAnswering", "qa_outputs"
+    outputs = ("start_logits", "end_logits")
+    per_token = True
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 2, rngs=rngs)
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """For every token, logits of being the first and the last of the answer: [B, L, 2]."""
+        """For every token, the logits that it is the first and that it is the last of the answer: [B, L, 2]."""
         return self.head(hidden_BLD, None)
+
+    def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """[B, L, 2]."""
+        return self.span_logits(hidden_BLD)
 
 
 class VectorNetwork(TaskNetwork):
-    """A vector of length 1 for a text, the mean of its tokens'. The pooler is kept, untrained, for who exports it."""
+    """A vector of length 1 for a text: the mean of its tokens' vectors. The pooler is kept, untrained, for exports."""
+
+    name, transformers, transformers_head = "vector", "Model", ""
+    outputs = ()
+    pooled = True
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
@@ -161,15 +213,11 @@ class VectorNetwork(TaskNetwork):
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:
         """Of each of up to S packed sequences, float32 [B, S, D]; zeros for one that the row does not have."""
         member_BLS = (sequence_ids[:, :, None] == jnp.arange(1, S + 1)).astype(jnp.float32)
-        # Neither the number of tokens nor anything else that scales a vector shows in it once it has length 1.
+        # A sum serves as well as a mean: the scale of a vector is lost when it gets length 1.
         sums_BSD = jnp.einsum("BLS,BLD->BSD", member_BLS, hidden_BLD.astype(jnp.float32))
         return sums_BSD * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(sums_BSD), axis=-1, keepdims=True), 1e-24))
 
 
 TASK_NETWORKS: dict[str, type[TaskNetwork]] = {
-    "sequence": SequenceNetwork,
-    "choice": ChoiceNetwork,
-    "tokens": TokenNetwork,
-    "span": SpanNetwork,
-    "vector": VectorNetwork,
+    network.name: network for network in (SequenceNetwork, ChoiceNetwork, TokenNetwork, SpanNetwork, VectorNetwork)
 }

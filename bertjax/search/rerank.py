@@ -7,13 +7,14 @@ from dataclasses import astuple
 
 import numpy as np
 
-from bertjax.finetune.inference import TaskModel
-from bertjax.finetune.lengths import RowCounts
+from bertjax.finetune.encoding.rows import RowCounts
+from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds.relevance import RELEVANCE
+from bertjax.finetune.predict import TaskModel
 from bertjax.search.rankings import Hits, best
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.training.run_directory import TrainedModel
 
-_KIND = "relevance"
 _PAIRS = 512  # that are read and computed together
 
 
@@ -22,9 +23,10 @@ class Reranker:
 
     def __init__(self, model: TrainedModel) -> None:
         """Put the weights on the devices. Raises ValueError for a model that was not trained for relevance."""
-        if model.kind != _KIND:
+        if not model.kind or not kind_of(model.kind).ranks:
             was = f"fine-tuned for {model.kind}" if model.kind else "pretrained alone"
-            raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {_KIND}")
+            task = RELEVANCE.own_task
+            raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {task}")
         self.max_length, self.counts = model.max_length, RowCounts()
         self._model = TaskModel(model)
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bertjax.config import Config, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
-from bertjax.model.bert import Params
+from bertjax.model.bert import Bert, Params, check_head
 from bertjax.model.embeddings import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import batch_shards, make_mesh
@@ -94,8 +94,8 @@ def preflight(config: Config) -> Config:
     for stage in stages:
         stage.schedule()
     _check_heads(config)
-    if config.model.head != "pretraining":
-        raise ValueError(f"model.head={config.model.head!r}: pretraining has a head of its own; leave it 'pretraining'")
+    if check_head(config.model).of_task:
+        raise ValueError(f"model.head={config.model.head!r}: it is a head of a task; use {Bert.name!r} to pretrain")
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     _attention(config, mesh, stages)

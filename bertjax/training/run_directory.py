@@ -22,7 +22,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, from_dict, to_dict
-from bertjax.model.bert import Params, abstract_bert
+from bertjax.model.bert import Params, abstract_bert, head_of
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
@@ -53,7 +53,7 @@ class TrainedModel:
     @property
     def kind(self) -> str:
         """The kind of task that it was fine-tuned for; empty for a model that was pretrained alone."""
-        return "" if self.config.model.head == "pretraining" else self.config.training.objectives[0]
+        return self.config.training.objectives[0] if head_of(self.config.model).of_task else ""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -142,9 +142,9 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
     from bertjax.cli.task_runs import read_start
     from bertjax.config import TaskConfig
     from bertjax.finetune.job import resolved
-    from bertjax.finetune.opening import open_content
-    from bertjax.finetune.own_tasks import task_for
+    from bertjax.finetune.load import load_task
     from bertjax.finetune.recipes import config_for
+    from bertjax.finetune.tasks import task_for
     from bertjax.runtime.processes import alone
 
     recipe = WORK[arguments.work]
@@ -164,7 +164,7 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
                 config.training, global_batch_size=recipe.batch, seed=arguments.seed, steps=arguments.limit, log_every=1
             ),
         )
-        content = open_content(config, start.tokenizer)
+        content = load_task(config, start.tokenizer)
         if arguments.turns:
             never = {"eval_every": _ENDLESS, "checkpoint_every": _ENDLESS}
             config = replace(config, training=replace(config.training, **never))

@@ -16,8 +16,8 @@ import transformers
 from turns import STEP_SECONDS
 
 from bertjax.config import FinetuneConfig
-from bertjax.finetune.content import TaskContent
-from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.training.telemetry import METRICS_FILE
 
 _IGNORED = -100  # a label without weight, to torch
@@ -81,8 +81,8 @@ class Evaluations(transformers.TrainerCallback):
 
     def __init__(self, content: TaskContent, collate: Any, size: int, every: int) -> None:
         (self._split,) = content.dev.values()
-        self._rows = Rows(self._split.rows, content.kind)
-        self._predicted = partial(_predicted, rows=self._rows, collate=collate, kind=content.kind, size=size)
+        self._rows = Rows(self._split.rows, content.kind.name)
+        self._predicted = partial(_predicted, rows=self._rows, collate=collate, kind=content.kind.name, size=size)
         self._every = every
         self.found: list[dict[str, float]] = []
 
@@ -96,7 +96,7 @@ class Evaluations(transformers.TrainerCallback):
 
 def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path) -> dict[str, Any]:
     """Train, and give the figures of the last weights, or with patience those of the best, with seconds of a step."""
-    kind, training, optimizer = content.kind, config.training, config.optimizer
+    kind, training, optimizer = content.kind.name, config.training, config.optimizer
     assert optimizer.name == "adamw", "what the Trainer has"
     transformers.set_seed(training.seed)
     labels = {} if kind == "span" else {"num_labels": len(content.labels)}
@@ -145,7 +145,7 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
 
 @torch.no_grad()
 def _predicted(model: Any, rows: Rows, collate: Any, kind: str, size: int) -> np.ndarray:
-    """Logits as `bertjax.finetune.predicting` gives them."""
+    """Logits as `bertjax.finetune.predict` gives them."""
     found = []
     for start in range(0, len(rows), size):
         features = [rows[number] for number in range(start, min(start + size, len(rows)))]

@@ -32,12 +32,11 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import abstract_bert
-from bertjax.model.families.huggingface import Class, HuggingFace
+from bertjax.model.bert import HEADS, Bert, abstract_bert
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.training.checkpoint import named_arrays
 
-FAMILY_HEADS = [(name, head) for name in FAMILIES for head in FAMILIES[name].huggingface.classes]
+FAMILY_HEADS = [(name, head) for name in FAMILIES for head in HEADS]
 # reference: parameters of transformers' classes at the published sizes, every tied tensor once.
 COUNTS = {
     ("bert", "base", "ForPreTraining"): 110_106_428,
@@ -119,7 +118,7 @@ def test_gradients_equal_transformers(name: str) -> None:
 @pytest.mark.parametrize(("family", "head"), FAMILY_HEADS)
 def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = small(family, head=head, num_labels=3 * (head in ("sequence", "tokens")))
+    config = small(family, head=head, num_labels=3 * HEADS[head].labelled)
     values = their_config(config)
     values.num_labels = config.num_labels or {"choice": 1}.get(head, 2)
     with torch.device("meta"):
@@ -193,8 +192,9 @@ def test_a_network_that_transformers_lacks_is_refused(family: str, fields: dict)
 def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config, known = FAMILIES[family].presets[preset], FAMILIES[family].huggingface
-    name = known.classes["vector"].name.removesuffix("Model") + suffix
-    head, made = next((head, made) for head, made in _with_partial(known) if made.name == name)
+    whole = (class_of(replace(config, head=head)) for head in HEADS)
+    made = next(made for made in (*known.partial, *whole) if made.name == known.beginning + suffix)
+    head = next((name for name, head in HEADS.items() if head.transformers == suffix), Bert.name)
     beginnings = tuple(tensor.theirs.partition("{}")[0] for tensor in made.tensors)
     shapes = their_shapes(replace(config, head=head), SPECIAL["pad"])
     ours = sum(math.prod(shape) for tensor, shape in shapes.items() if tensor.startswith(beginnings))
@@ -202,7 +202,3 @@ def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix:
         network = getattr(transformers, made.name)(their_config(config))
     theirs = {name: p.numel() for name, p in network.named_parameters(remove_duplicate=False) if name not in known.tied}
     assert ours == sum(theirs.values()) == COUNTS[family, preset, suffix]
-
-
-def _with_partial(known: HuggingFace) -> list[tuple[str, Class]]:
-    return [*known.classes.items(), *(("pretraining", made) for made in known.partial)]

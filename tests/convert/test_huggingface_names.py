@@ -12,7 +12,6 @@ from exported_models import trained_model
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import (
-    HEADS,
     architecture,
     from_huggingface_tensors,
     tensors_of,
@@ -20,6 +19,7 @@ from bertjax.convert.huggingface.names import (
     to_huggingface_tensors,
 )
 from bertjax.model.bert import abstract_bert
+from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.training.checkpoint import named_arrays
 
 
@@ -30,7 +30,7 @@ def model(tmp_path_factory):
 
 CONFIGS = [
     ModelConfig(),
-    *(ModelConfig(head=head, num_labels=3 * (head in ("sequence", "tokens"))) for head in (*HEADS.values(), "vector")),
+    *(ModelConfig(head=head, num_labels=3 * (head in ("sequence", "tokens"))) for head in TASK_NETWORKS),
 ]
 
 

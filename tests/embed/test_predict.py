@@ -16,7 +16,7 @@ import bertjax
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run, write_run
-from bertjax.finetune.inference import Answer, Choice, Prediction, Tag
+from bertjax.finetune.predict import Answer, Choice, Prediction, Tag
 from bertjax.loaded import LoadedModel
 
 LABELS = {"sequence": ("bad", "fair", "good"), "tokens": ("O", "B-PER", "I-PER")}

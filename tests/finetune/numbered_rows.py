@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.encoding.rows import TaskRows
 
 
 def rows_of(lengths: list[int], spacing: int = 100, first_label: int = 0) -> TaskRows:

@@ -9,9 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.config import MeshConfig
-from bertjax.finetune.job import headed
-from bertjax.finetune.objectives import OUTPUTS, objective_of
+from bertjax.config import MeshConfig, TaskConfig
+from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
 from bertjax.model.bert import Params, init_params
 from bertjax.parallel.mesh import make_mesh
@@ -35,13 +34,14 @@ def one_step(
 ) -> OneStep:
     """Without dropout, from weights of a fixed seed."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-    config, optimizer = headed(start.model, kind, labels), optax.identity()
+    task, optimizer = KINDS[kind], optax.identity()
+    config = task.headed(start.model, labels)
     blueprint = draw_blueprint(config, optimizer, mesh)
-    objectives = (objective_of(kind, TEMPERATURE),)
+    objectives = (task.objective(TaskConfig(temperature=TEMPERATURE)),)
     params = init_params(config, jax.random.key(3))
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, blueprint.shardings.params)
-        outputs, sums = make_predict_step(blueprint, objectives, OUTPUTS[kind])(placed, to_global(mesh, batch))
+        outputs, sums = make_predict_step(blueprint, objectives, task.outputs)(placed, to_global(mesh, batch))
         # A step of rate 1 without an update rule is the gradient.
         step = make_train_step(
             blueprint,

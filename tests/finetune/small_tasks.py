@@ -11,11 +11,11 @@ import numpy as np
 from exported_models import trained_model
 
 from bertjax.config import FinetuneConfig, MeshConfig, TaskConfig
-from bertjax.finetune.content import TaskContent
-from bertjax.finetune.opening import open_content
-from bertjax.finetune.own_tasks import task_for
+from bertjax.finetune.kinds.kind import TaskContent
+from bertjax.finetune.load import load_task
 from bertjax.finetune.recipes import config_for
 from bertjax.finetune.run import Start
+from bertjax.finetune.tasks import task_for
 from bertjax.model.bert import init_params
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -98,4 +98,4 @@ def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: obj
 
 def content_of(config: FinetuneConfig, start: Start) -> TaskContent:
     """Its data."""
-    return open_content(config, start.tokenizer)
+    return load_task(config, start.tokenizer)

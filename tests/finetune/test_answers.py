@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.finetune.answers import (
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.data.questions import read_questions
+from bertjax.finetune.encoding.answers import (
     N_BEST,
     NULL_ODDS,
     PREDICTIONS,
@@ -20,9 +22,7 @@ from bertjax.finetune.answers import (
     find_answers,
     write_answers,
 )
-from bertjax.finetune.examples import Question
-from bertjax.finetune.question_files import read_questions
-from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
+from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from small_tasks import small_config, small_start, write_classes, write_questions, write_tags
 
-from bertjax.finetune.chosen import Examples, read_examples
-from bertjax.finetune.own_tasks import task_for
+from bertjax.finetune.kinds.kind import Splits
+from bertjax.finetune.load import read_splits
 from bertjax.finetune.run import Start
+from bertjax.finetune.tasks import task_for
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +21,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("start"))
 
 
-def read_from(path: Path, name: str, start: Start, **given: str) -> Examples:
+def read_from(path: Path, name: str, start: Start, **given: str) -> Splits:
     config = small_config(name, start, path.parent, path.parent / "run")
     config = replace(config, task=replace(config.task, **{"data": "", "train": str(path), **given}))
-    return read_examples(task_for(config.task), config)
+    return read_splits(task_for(config.task), config)
 
 
 def test_equal_texts_are_on_one_side_and_no_label_only_where_it_is_measured(tmp_path: Path, start: Start) -> None:

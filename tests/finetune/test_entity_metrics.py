@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.entity_metrics import Entity, entities, entity_figures
+from bertjax.finetune.metrics.entities import Entity, entities, entity_figures
 
 TAGS = st.one_of(st.just("O"), st.builds("{}-{}".format, st.sampled_from("BIES"), st.sampled_from(["X", "Y-Z"])))
 SENTENCES = st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=12), min_size=1, max_size=6)

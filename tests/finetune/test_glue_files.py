@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.tasks import TASKS, glue_tasks_in, read_dev, read_split, task_of
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.load import read_dev, read_split
+from bertjax.finetune.tasks import TASKS, glue_tasks_in, task_of
 
 # header of train and dev, a row; header of test, a row; texts, label, id in the test set
 OFFICIAL = {

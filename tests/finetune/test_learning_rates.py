@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from small_tasks import small_start
 
-from bertjax.finetune.job import headed
-from bertjax.finetune.learning_rates import scale_by_depth
+from bertjax.finetune.job import scale_by_depth
+from bertjax.finetune.kinds.sequence import SEQUENCE
+from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.model.bert import init_params
 
 
@@ -22,7 +23,7 @@ def scaled(model, decay: float) -> dict:
 
 
 def test_each_layer_has_its_own_power_of_the_decay(tmp_path: Path) -> None:
-    model = headed(small_start(tmp_path).model, "sequence", 3)
+    model = SEQUENCE.headed(small_start(tmp_path).model, 3)
     updates = scaled(model, 0.5)
     layers = updates["encoder"]["layers"]["mlp"]["output"]["kernel"]
     np.testing.assert_allclose(layers[0], 0.25)
@@ -34,7 +35,7 @@ def test_each_layer_has_its_own_power_of_the_decay(tmp_path: Path) -> None:
 
 
 def test_a_frozen_encoder_gets_nothing(tmp_path: Path) -> None:
-    model = headed(small_start(tmp_path).model, "tokens", 3, features=(-2, -1), lstm_size=8)
+    model = TOKENS.headed(small_start(tmp_path).model, 3, features=(-2, -1), lstm_size=8)
     updates = scaled(model, 1.0)
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(updates["encoder"]))
     assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(updates["head"]))

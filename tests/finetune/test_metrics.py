@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.metrics import accuracy, f1, matthews, pearson, ranks, spearman
+from bertjax.finetune.metrics.classification import accuracy, f1, matthews, pearson, ranks, spearman
 
 sklearn = pytest.importorskip("sklearn.metrics", reason="needs scikit-learn")
 scipy = pytest.importorskip("scipy.stats", reason="needs scipy")

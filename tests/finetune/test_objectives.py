@@ -12,14 +12,13 @@ import pytest
 from one_step import TEMPERATURE, one_step, require_equal_gradients
 from small_tasks import content_of, sentences, small_config, small_start
 
-from bertjax.config import MeshConfig
+from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.batches import padded
-from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.objectives import contrastive
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.encoding.rows import RowCounts
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.kinds.vector import VECTOR, found_seconds
 from bertjax.finetune.run import Start
-from bertjax.finetune.scores import found_seconds
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
 from bertjax.training.objectives import Batch, Forward, Sums
 
@@ -38,7 +37,7 @@ def some_pairs() -> list[tuple[str, str]]:
 
 def batch_of(kind: str, pairs: list[tuple[str, str]], start: Start) -> dict[str, np.ndarray]:
     examples = [TextExample(f"here:{n}", str(n), pair, float(n % 2)) for n, pair in enumerate(pairs)]
-    rows = encode_texts(examples, kind, (), start.tokenizer, 32, RowCounts())
+    rows = KINDS[kind].encode(examples, (), start.tokenizer, 32, RowCounts())
     batch = padded(rows, np.arange(ROWS), int(rows.lengths.max()), start.tokenizer.pad_id)
     batch["label_weights"][5] = 0  # such as fills up a last batch
     return batch
@@ -111,7 +110,9 @@ def test_pairs_without_a_text_twice_have_the_loss_of_sentence_transformers() -> 
 
     def sums(vectors: jax.Array, batch: Batch) -> Sums:
         forward = Forward({"model": Given(vectors)}, None, packed=True)
-        return jax.lax.psum(contrastive(TEMPERATURE).sums(forward, batch, None), BATCH_AXES)
+        return jax.lax.psum(
+            VECTOR.objective(TaskConfig(temperature=TEMPERATURE)).sums(forward, batch, None), BATCH_AXES
+        )
 
     rows = jax.sharding.PartitionSpec(BATCH_AXES)
     found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=rows, out_specs=jax.sharding.PartitionSpec()))(

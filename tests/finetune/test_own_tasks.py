@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertjax.config import TaskConfig
-from bertjax.finetune.own_tasks import task_for
-from bertjax.finetune.tasks import TASKS
+from bertjax.finetune.tasks import TASKS, task_for
 
 
 @pytest.mark.parametrize("name", sorted({*TASKS} - {"ner", "pos"}))

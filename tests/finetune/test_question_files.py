@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from bertjax.finetune.question_files import read_questions
-from bertjax.finetune.split_files import MissingSplitError
-from bertjax.finetune.tasks import read_dev, read_split, task_of
+from bertjax.finetune.data.files import MissingSplitError
+from bertjax.finetune.data.questions import read_questions
+from bertjax.finetune.load import read_dev, read_split
+from bertjax.finetune.tasks import task_of
 
 CONTEXT = "Rollo was a Norse leader."
 

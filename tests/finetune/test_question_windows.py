@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.finetune.examples import Question
-from bertjax.finetune.question_files import read_questions
-from bertjax.finetune.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
-from bertjax.finetune.token_spans import encode_with_spans
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.data.questions import read_questions
+from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
+from bertjax.finetune.encoding.texts import encode_with_spans
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

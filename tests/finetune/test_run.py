@@ -15,7 +15,8 @@ import pytest
 from small_tasks import content_of, sentences, small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.config import FinetuneConfig, MeshConfig
-from bertjax.finetune.job import headed, resolved
+from bertjax.finetune.job import resolved
+from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Result, Start, finetune, initial_params
 from bertjax.runtime.processes import alone
 from bertjax.storage.remote import RemotePath
@@ -194,7 +195,7 @@ def test_a_head_of_scores_is_none_of_logits_and_one_of_another_shape_none_at_all
         found = small_config("classification", start, tmp_path, tmp_path / "run")
         training = replace(found.training, objectives=(kind,), seed=fields.pop("seed", 0))
         labels = ("A", "B") if kind == "tokens" else ()
-        model = headed(found.model, kind, len(labels), **fields)
+        model = KINDS[kind].headed(found.model, len(labels), **fields)
         return replace(found, model=model, training=training, task=replace(found.task, labels=labels))
 
     for was, now, carried in (

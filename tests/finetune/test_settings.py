@@ -7,8 +7,8 @@ import math
 import pytest
 
 from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
+from bertjax.finetune.recipes import settings_of
 from bertjax.finetune.run import Result
-from bertjax.finetune.settings import settings_of
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.report.table import text_lines
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.squad_metrics import answer_f1, exact_match, normalized, squad2_figures, squad_figures
+from bertjax.finetune.metrics.squad import answer_f1, exact_match, normalized, squad2_figures, squad_figures
 
 
 @functools.cache

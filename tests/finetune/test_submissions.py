@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.finetune.scores import figures_of, macro_f1, predictions_of, probabilities_of
-from bertjax.finetune.submissions import write_predictions, write_submission
+from bertjax.finetune.kinds.regression import REGRESSION
+from bertjax.finetune.kinds.sequence import SEQUENCE
+from bertjax.finetune.kinds.texts import TextKind, write_submission
+from bertjax.finetune.metrics.classification import figures_of, macro_f1, probabilities_of
 from bertjax.finetune.tasks import TASKS, task_of
 
 OFFICIAL = {
     "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv",
-    "WNLI.tsv",
+    "WNLI.tsv", "AX.tsv",
 }  # fmt: skip
 
 
@@ -45,9 +47,9 @@ def test_swag_s_format(tmp_path: Path) -> None:
 
 def test_one_s_own_predictions(tmp_path: Path) -> None:
     logits = np.array([[0, np.log(3)], [1000, 0]])
-    path = write_predictions(tmp_path / "predictions.tsv", "sequence", ("id", "x\ty"), ["a\tb", "1"], logits)
+    path = SEQUENCE.write_predictions(tmp_path / "predictions.tsv", ("id", "x\ty"), ["a\tb", "1"], logits)
     assert path.read_text() == "id\tprediction\tid\tx y\na b\tx y\t0.25\t0.75\n1\tid\t1\t0\n"
-    path = write_predictions(tmp_path / "predictions.jsonl", "sequence", ("no", "é"), ["a", "1"], logits)
+    path = SEQUENCE.write_predictions(tmp_path / "predictions.jsonl", ("no", "é"), ["a", "1"], logits)
     first, second = map(json.loads, path.read_text().splitlines())
     assert first == {
         "id": "a",
@@ -55,9 +57,9 @@ def test_one_s_own_predictions(tmp_path: Path) -> None:
         "probabilities": {"no": pytest.approx(0.25), "é": pytest.approx(0.75)},
     }
     assert second["probabilities"] == {"no": 1.0, "é": 0.0}
-    path = write_predictions(tmp_path / "predictions.tsv", "regression", (), ["a"], np.array([[1.25]]))
+    path = REGRESSION.write_predictions(tmp_path / "predictions.tsv", (), ["a"], np.array([[1.25]]))
     assert path.read_text() == "id\tprediction\na\t1.25\n"
-    path = write_predictions(tmp_path / "predictions.jsonl", "regression", (), ["a"], np.array([[1.25]]))
+    path = REGRESSION.write_predictions(tmp_path / "predictions.jsonl", (), ["a"], np.array([[1.25]]))
     assert json.loads(path.read_text()) == {"id": "a", "prediction": 1.25}
 
 
@@ -66,14 +68,14 @@ def test_probabilities_and_what_is_not_finite() -> None:
     logits = np.random.default_rng(0).normal(size=(5, 4)) * 50
     np.testing.assert_allclose(probabilities_of(logits), torch.softmax(torch.tensor(logits), -1).numpy(), atol=1e-15)
     with pytest.raises(ValueError, match="a logit is not finite; has the model diverged"):
-        predictions_of("sequence", np.array([[0, np.nan]]))
+        SEQUENCE.predictions(np.array([[0, np.nan]]))
 
 
 def test_every_metric_of_a_text_task_is_had() -> None:
     labels = np.array([0, 1, 1, 0, 1, 1])
     predicted = np.array([0, 1, 0, 0, 1, 0])
     for task in TASKS.values():
-        if task.kind in ("sequence", "choice", "regression"):
+        if isinstance(task.kind, TextKind):
             figures = figures_of(task.metrics, predicted, labels)
             assert list(figures) == list(task.metrics) and all(0 < figure <= 1 for figure in figures.values())
 

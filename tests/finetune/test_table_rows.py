@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.table_files import Columns, read_table
-from bertjax.finetune.tasks import labels_of, read_dev, read_split, table_task
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.tables import Columns, read_table
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.load import labels_of, read_dev, read_split
 
 PAIRS = [('A comma, a "quote" and\u2028more', "ja", "yes"), ("Zweiter", "nein", "no"), ("Third", "x", "yes")]
 COLUMNS = Columns("one", "two", "gold")
@@ -106,14 +107,14 @@ def test_choices_of_columns_and_of_a_list(tmp_path: Path) -> None:
     path = table(tmp_path, '[{"start": "He", "ends": ["runs", "sings"], "right": 1}]', "t.json")
     listed = Columns("start", label="right", ends=("ends",))
     assert [(e.texts, e.label) for e in read_table(path, listed, said)] == [(wanted, "1")]
-    task = table_task("choice", listed)
+    task = KINDS["choice"].table_task(listed)
     (tmp_path / "train.json").write_text(path.read_text())
     train = read_split(task, tmp_path, "train")
     assert labels_of(task, train) == ("0", "1")
 
 
 def test_a_test_set_needs_no_labels_and_may_be_missing(tmp_path: Path) -> None:
-    task = table_task("sequence", Columns())
+    task = KINDS["sequence"].table_task(Columns())
     table(tmp_path, "text,label\na,x\nb,y\n", "train.csv")
     table(tmp_path, "text\tlabel\nc\ty\n", "validation.tsv")
     assert read_split(task, tmp_path, "test") is None
@@ -126,7 +127,7 @@ def test_a_test_set_needs_no_labels_and_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_files_of_other_names(tmp_path: Path) -> None:
-    task = table_task("sequence", Columns())
+    task = KINDS["sequence"].table_task(Columns())
     file = table(tmp_path, "text,label\na,x\nb,y\n", "big.csv")
     assert len(read_split(task, file, "train")) == 2
     with pytest.raises(ValueError, match="no dev set: none of dev"):
@@ -210,7 +211,7 @@ def test_a_regression_needs_numbers(tmp_path: Path, label: str) -> None:
 
 
 def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
-    task = table_task("relevance", Columns(text_b="passage"))
+    task = KINDS["relevance"].table_task(Columns(text_b="passage"))
     table(tmp_path, "text,passage,label\na,b,1\na,c,0.0\n", "train.csv")
     assert [example.label for example in read_split(task, tmp_path, "train")] == [1, 0]
     table(tmp_path, "text,passage,label\na,b,1\na,c,2\n", "train.csv")
@@ -221,15 +222,15 @@ def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
 def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
     table(tmp_path, "text,label\na,x\nb,z\n", "train.csv")
     with pytest.raises(ValueError, match=r"train.csv:3: label 'z' is not one of x, y"):
-        read_split(table_task("sequence", Columns(), ("x", "y")), tmp_path, "train")
+        read_split(KINDS["sequence"].table_task(Columns(), ("x", "y")), tmp_path, "train")
     table(tmp_path, "text,label\na,x\nb,x\n", "train.csv")
-    task = table_task("sequence", Columns())
+    task = KINDS["sequence"].table_task(Columns())
     with pytest.raises(ValueError, match=r"train.csv:2: all labels from here on are 'x'; a task needs two or more"):
         labels_of(task, read_split(task, tmp_path, "train"))
 
 
 def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
-    task = table_task("sequence", Columns())
+    task = KINDS["sequence"].table_task(Columns())
     for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
         with pytest.raises(ValueError, match=rf"{tmp_path}: no (train|dev) set: none of (train|dev).csv, .* is there"):
             read()

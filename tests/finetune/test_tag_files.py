@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.finetune.tag_files import (
+from bertjax.finetune.data.tags import (
     CONLL,
     CONLLU,
     read_tagged,

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.finetune.split_files import MissingSplitError
-from bertjax.finetune.tag_sets import TagColumns
-from bertjax.finetune.tasks import Task, labels_of, read_dev, read_split, tag_task, task_of
+from bertjax.finetune.data.files import MissingSplitError
+from bertjax.finetune.data.tags import TagColumns
+from bertjax.finetune.kinds.kind import Task
+from bertjax.finetune.kinds.tokens import TOKENS
+from bertjax.finetune.load import labels_of, read_dev, read_split
+from bertjax.finetune.tasks import task_of
 
 CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"
 
@@ -30,9 +33,9 @@ def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
     assert read_dev(ner, tmp_path)["dev"][0].where == f"{tmp_path / dev}:1"
     assert tags(ner, tmp_path, "test") == [None, None]
     assert labels_of(ner, read_split(ner, tmp_path, "train")) == ("B-ORG", "B-PER", "O")
-    assert tags(tag_task(TagColumns("2")), tmp_path, "train") == [["NNP", "VBZ"], ["NNP"]]
+    assert tags(TOKENS.tag_task(TagColumns("2")), tmp_path, "train") == [["NNP", "VBZ"], ["NNP"]]
     with pytest.raises(ValueError, match=f"{train}:1: tag 'NNP' of token 1: a tag is O, or one of"):
-        read_split(tag_task(TagColumns("2"), entities=True), tmp_path, "train")
+        read_split(TOKENS.tag_task(TagColumns("2"), entities=True), tmp_path, "train")
     (tmp_path / train).write_text(CONLL.replace("VBZ O", "VBZ X"))
     with pytest.raises(ValueError, match=f"{train}:2: tag 'X' of token 2: a tag is O, or one of"):
         read_split(ner, tmp_path, "train")
@@ -44,7 +47,7 @@ def test_a_treebank(tmp_path: Path) -> None:
         (tmp_path / f"en_ewt-ud-{split}.conllu").write_text(f"# sent_id = s\n{line}\n")
     pos = task_of("pos")
     assert tags(pos, tmp_path, "train") == [["NOUN"]] and tags(pos, tmp_path, "dev") == [["VERB"]]
-    assert tags(tag_task(TagColumns("xpos")), tmp_path, "dev") == [["X"]]
+    assert tags(TOKENS.tag_task(TagColumns("xpos")), tmp_path, "dev") == [["X"]]
     assert read_split(pos, tmp_path, "test") is None
     (tmp_path / "fr_gsd-ud-dev.conllu").write_text("")
     with pytest.raises(ValueError, match="could both be meant; keep one there"):
@@ -58,12 +61,12 @@ def test_records(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     records = [{"tokens": ["a", "b"], "tags": ["X", "Y"], "pos": ["N", "V"]}, {"tokens": ["c"], "tags": ["X"]}]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    own = tag_task(TagColumns())
+    own = TOKENS.tag_task(TagColumns())
     assert tags(own, tmp_path, "train") == [["X", "Y"], ["X"]]
     first = read_split(own, path, "train")[0]
     assert (first.where, first.id, first.words) == (f"{path}:1", "0", ("a", "b"))
     with pytest.raises(ValueError, match=r"train\.jsonl:2: .*pos"):
-        read_split(tag_task(TagColumns("pos")), tmp_path, "train")
+        read_split(TOKENS.tag_task(TagColumns("pos")), tmp_path, "train")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +83,13 @@ def test_records(tmp_path: Path) -> None:
 def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(ValueError, match=message):
-        read_split(tag_task(TagColumns()), tmp_path, "train")
+        read_split(TOKENS.tag_task(TagColumns()), tmp_path, "train")
 
 
 def test_words_of_lines_have_their_place(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(CONLL)
     with pytest.raises(ValueError, match=r"train\.conll: task\.text='form' names the words of records, .*\(--text\)"):
-        read_split(tag_task(TagColumns(words="form")), tmp_path, "train")
+        read_split(TOKENS.tag_task(TagColumns(words="form")), tmp_path, "train")
 
 
 def test_a_table_of_records_in_parquet(tmp_path: Path) -> None:
@@ -95,4 +98,4 @@ def test_a_table_of_records_in_parquet(tmp_path: Path) -> None:
 
     table = pyarrow.table({"tokens": [["a", "b"], ["c"]], "tags": [["X", "Y"], ["X"]]})
     parquet.write_table(table, tmp_path / "train.parquet")
-    assert tags(tag_task(TagColumns()), tmp_path, "train") == [["X", "Y"], ["X"]]
+    assert tags(TOKENS.tag_task(TagColumns()), tmp_path, "train") == [["X", "Y"], ["X"]]

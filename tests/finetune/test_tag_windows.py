@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.examples import TaggedSentence
-from bertjax.finetune.tag_files import read_tagged, tag_layout, tags_in
-from bertjax.finetune.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_figures, tag_windows, tags_of
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.tags import read_tagged, tag_layout, tags_in
+from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_windows, tags_of
+from bertjax.finetune.kinds.tokens import tag_figures
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

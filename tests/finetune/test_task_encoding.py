@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.rows import TaskRows
-from bertjax.finetune.tasks import labels_of, read_split, task_of
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.load import labels_of, read_split
+from bertjax.finetune.tasks import task_of
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 
@@ -28,7 +28,7 @@ def example(*texts: str, label: str | float | None = "yes", line: int = 1) -> Te
 
 
 def encoded(examples: list[TextExample], kind: str = "sequence", labels=LABELS, max_length=LONG, **options) -> TaskRows:
-    return encode_texts(examples, kind, labels, TOKENIZER, max_length, RowCounts(), **options)
+    return KINDS[kind].encode(examples, labels, TOKENIZER, max_length, RowCounts(), **options)
 
 
 def row(rows: TaskRows, number: int) -> dict[str, list[int]]:
@@ -108,7 +108,7 @@ def run_classifier_pair(a: int, b: int, room: int) -> tuple[int, int]:
 def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
     counts, room = RowCounts(), max_length - 3
     pair = example(" ".join(["a"] * a), " ".join(["b"] * b))
-    rows = encode_texts([pair], "sequence", LABELS, TOKENIZER, max_length, counts)
+    rows = KINDS["sequence"].encode([pair], LABELS, TOKENIZER, max_length, counts)
     found = [rows.tokens["input_ids"].tolist().count(token) for token in ids("a b")]
     wanted = run_classifier_pair(a, b, room)
     both_are_cut = a + b > room and min(a, b) > room // 2
@@ -122,7 +122,7 @@ def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
 def test_long_examples_are_counted_told_or_refused() -> None:
     counts = RowCounts()
     examples = [example("a b"), example("a " * 9, line=2), example("a " * 12, line=3), example("\u200b", line=4)]
-    rows = encode_texts(examples, "sequence", LABELS, TOKENIZER, 8, counts)
+    rows = KINDS["sequence"].encode(examples, LABELS, TOKENIZER, 8, counts)
     assert rows.lengths.tolist() == [4, 8, 8, 2] and counts == RowCounts(4, 23, 2, 9, empty=1)
     assert counts.told(8) == [
         "2 of 4 examples were longer than 8 tokens and were truncated: 9 of 23 tokens were left out",
@@ -159,7 +159,7 @@ def test_refused(examples: list[TextExample], kind: str, labels: tuple[str, ...]
 def test_many_texts_at_once_are_the_same_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [example(" ".join(WORDS[: n % 7]), " ".join(WORDS[: n % 5]), line=n) for n in range(50)]
     whole = encoded(examples)
-    monkeypatch.setattr("bertjax.finetune.encoding._AT_ONCE", 7)
+    monkeypatch.setattr("bertjax.finetune.encoding.texts._AT_ONCE", 7)
     parts = encoded(examples)
     np.testing.assert_array_equal(whole.offsets, parts.offsets)
     for name in whole.tokens:
@@ -181,7 +181,7 @@ def test_as_transformers_on_real_files(real_data: Path, uncased, name: str, max_
     ours, theirs = uncased
     task, counts = task_of(name), RowCounts()
     examples = read_split(task, real_data / "glue", "dev")
-    rows = encode_texts(examples, task.kind, task.labels, ours, max_length, counts)
+    rows = task.kind.encode(examples, task.labels, ours, max_length, counts)
     texts = [list(column) for column in zip(*(example.texts for example in examples), strict=True)]
     wanted = theirs(*texts, truncation="longest_first", max_length=max_length)
     for key in ("input_ids", "token_type_ids"):
@@ -198,7 +198,7 @@ def test_choices_as_transformers_on_real_files(real_data: Path, uncased, max_len
     ours, theirs = uncased
     task = task_of("swag")
     examples = read_split(task, real_data / "swag" / "swag_sample", "dev")
-    rows = encode_texts(examples, task.kind, labels_of(task, examples), ours, max_length, RowCounts())
+    rows = task.kind.encode(examples, labels_of(task, examples), ours, max_length, RowCounts())
     starts = [example.texts[0] for example in examples for _ in range(4)]
     ends = [end for example in examples for end in example.texts[1:]]
     wanted = theirs(starts, ends, truncation="longest_first", max_length=max_length)

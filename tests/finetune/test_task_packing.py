@@ -12,15 +12,13 @@ from numbered_rows import rows_of
 from one_step import one_step, require_equal_gradients
 from small_tasks import COLOURS, sentences, small_start
 
-from bertjax.finetune.batches import TaskBatches, padded
-from bertjax.finetune.encoding import encode_texts
-from bertjax.finetune.examples import Question, TaggedSentence, TextExample
-from bertjax.finetune.lengths import RowCounts
-from bertjax.finetune.packing import PACKED, find_places, lay_out
-from bertjax.finetune.question_windows import QuestionCounts, WindowSizes, question_windows
-from bertjax.finetune.rows import TaskRows
+from bertjax.finetune.batches import TaskBatches, lay_out, pack_examples, padded
+from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
+from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
+from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
+from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
-from bertjax.finetune.tag_windows import TagCounts, tag_windows
 
 some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
 
@@ -28,7 +26,7 @@ some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_
 @given(some_lengths, st.integers(0, 2**40), st.integers(1, 12))
 def test_every_example_has_a_place_of_its_own(lengths: list[int], key: int, multiple: int) -> None:
     sizes = np.array(lengths, np.int64)
-    places = find_places(sizes, key, multiple)
+    places = pack_examples(sizes, key, multiple)
     assert sorted(places.example) == list(range(len(lengths)))
     assert places.rows % multiple == 0 and (places.row < places.rows).all() and (places.slot < places.slots).all()
     assert len({*zip(places.row.tolist(), places.slot.tolist(), strict=True)}) == len(lengths)
@@ -38,7 +36,7 @@ def test_every_example_has_a_place_of_its_own(lengths: list[int], key: int, mult
         taken[row, start : start + sizes[example]] += 1
     assert taken.max() == 1 and taken.sum() == sizes.sum()
     # Dropout's masks go by row and place: they may not depend on how many devices there are.
-    alone = find_places(sizes, key)
+    alone = pack_examples(sizes, key)
     assert alone.length == places.length and alone.rows <= places.rows
     for name in ("example", "row", "slot", "start"):
         assert (getattr(alone, name) == getattr(places, name)).all()
@@ -51,23 +49,23 @@ def test_little_padding_and_few_shapes() -> None:
         shapes, real, computed = set(), 0, 0
         for batch in range(200):
             lengths = np.clip(draw.gamma(4, mean / 4, 32).astype(np.int64), 3, 120)
-            places = find_places(lengths, batch)
+            places = pack_examples(lengths, batch)
             shapes.add((places.rows, places.length))
             real, computed = real + lengths.sum(), computed + places.rows * places.length
         assert computed < 1.2 * real and len(shapes) <= most_shapes
 
 
 def test_short_rows_where_several_devices_would_have_none() -> None:
-    places = find_places(np.full(32, 13), 0)
+    places = pack_examples(np.full(32, 13), 0)
     assert (places.rows, places.length) == (8, 64)
-    assert find_places(np.array([200]), 0).length == 256 and find_places(np.array([3]), 0).length == 16
+    assert pack_examples(np.array([200]), 0).length == 256 and pack_examples(np.array([3]), 0).length == 16
 
 
 @given(some_lengths, st.integers(0, 2**40))
 def test_an_example_lies_in_its_row_as_it_is(lengths: list[int], key: int) -> None:
     rows = rows_of(lengths, spacing=1000)
     chosen = np.random.default_rng(key).permutation(len(lengths))
-    batch = lay_out(rows, chosen, find_places(rows.lengths[chosen], key), pad_id=-7)
+    batch = lay_out(rows, chosen, pack_examples(rows.lengths[chosen], key), pad_id=-7)
     found = []
     for row, slot in np.argwhere(batch["label_weights"] > 0):
         number, start = int(batch["labels"][row, slot]), int(batch["cls_positions"][row, slot])
@@ -128,22 +126,22 @@ def encoded(kind: str, start: Start) -> TaskRows:
     others = sentences(COUNT, 2)
     examples = [TextExample("here", str(n), (texts[n], others[n]), labels[n]) for n in range(COUNT)]
     given = {"label_weights": weights} if kind == "sequence" else {}
-    return encode_texts(examples, kind, COLOURS, start.tokenizer, 32, RowCounts(), **given)
+    return KINDS[kind].encode(examples, COLOURS, start.tokenizer, 32, RowCounts(), **given)
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if kind.packed])
 def test_loss_and_gradient_are_those_of_single_rows(kind: str, tmp_path: Path) -> None:
     start = small_start(tmp_path)
     rows = encoded(kind, start)
     labels = len(COLOURS) if kind in ("sequence", "tokens") else 0
     everything, pad_id = np.arange(COUNT), start.tokenizer.pad_id
     single = one_step(kind, 1, padded(rows, everything, 32, pad_id), start, labels)
-    packed = lay_out(rows, everything, find_places(rows.lengths, 3), pad_id)
+    packed = lay_out(rows, everything, pack_examples(rows.lengths, 3), pad_id)
     assert len(packed["input_ids"]) < COUNT and packed["sequence_ids"].max() > 2
     shared = one_step(kind, 1, packed, start, labels)
     assert shared.figures == pytest.approx(single.figures, rel=2e-6)
     require_equal_gradients(single.gradient, shared.gradient, 5e-6)
-    spread = lay_out(rows, everything, find_places(rows.lengths, 3, 8), pad_id)
+    spread = lay_out(rows, everything, pack_examples(rows.lengths, 3, 8), pad_id)
     parted = one_step(kind, 4, spread, start, labels, microbatches=2)
     assert parted.figures == pytest.approx(single.figures, rel=2e-6)
     require_equal_gradients(single.gradient, parted.gradient, 5e-6)

@@ -14,7 +14,7 @@ from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.compare_vectors import compare_with_onnxruntime
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.onnx.exporter import export_onnx
-from bertjax.finetune.inference import Tag
+from bertjax.finetune.kinds.tokens import Tag
 from bertjax.finetune.run import finetune
 from bertjax.loaded import LoadedModel
 from bertjax.runtime.processes import alone

@@ -13,10 +13,10 @@ from flax import nnx
 from jax.sharding import Mesh
 from their_model import relative, their_model
 
-from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
+from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
-from bertjax.finetune.objectives import objective_of
-from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.finetune.kinds import KINDS
+from bertjax.model.bert import abstract_bert, bind, check_head, init_params
 from bertjax.model.lstm import BiLstmLayer
 from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.parallel.mesh import make_mesh
@@ -151,7 +151,7 @@ def our_loss(
     kind: str, config: ModelConfig, params: dict, batch: dict[str, np.ndarray]
 ) -> tuple[float, np.ndarray, dict]:
     """(the loss, logits, gradients by transformers' names), put together as the train step does."""
-    graphdef, objectives = abstract_bert(config)[0], (objective_of(kind, 1.0),)
+    graphdef, objectives = abstract_bert(config)[0], (KINDS[kind].objective(TaskConfig()),)
 
     def loss(params: dict) -> tuple[jax.Array, jax.Array]:
         network = bind(graphdef, params)
@@ -349,7 +349,7 @@ def losses_on(mesh: Mesh, config: ModelConfig, steps: int = 4) -> list[float]:
         state = init_state(blueprint, config, optimizer, 0)
         step = make_train_step(
             blueprint,
-            (objective_of("tokens", 1.0),),
+            (KINDS["tokens"].objective(TaskConfig()),),
             optimizer,
             make_schedule(settings, 100),
             clip_norm=1.0,
@@ -414,5 +414,6 @@ def test_the_encoder_starts_as_that_of_pretraining_does_from_the_same_key():
     ],
 )
 def test_a_head_that_cannot_be_built_is_refused(fields, message):
+    config = ModelConfig(**fields)
     with pytest.raises(ValueError, match=message):
-        validate(replace(Config(), model=ModelConfig(**fields)))
+        validate(replace(Config(), model=config)), check_head(config)

@@ -46,7 +46,6 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
     ids = {key: special[role] for key, role in known.token_ids.items() if role in special}
     rows = known.rows_before_positions(_pad_id(ids, known.defaults))
     return {
-        "architectures": [known.classes[model.head].name],
         "model_type": known.model_type,
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         **{key: getattr(model, name) for name, key in known.fields.items()},

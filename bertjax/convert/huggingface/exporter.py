@@ -6,7 +6,7 @@ Written with NumPy and safetensors alone; neither torch nor transformers is need
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from safetensors.numpy import save_file
 from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
-from bertjax.convert.huggingface.names import bare_names, class_of, tensors_of, to_huggingface_tensors
+from bertjax.convert.huggingface.names import architecture, bare_names, class_of, tensors_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
+from bertjax.finetune.kinds import kind_of
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.run_directory import TrainedModel
 
@@ -58,15 +59,18 @@ def huggingface_config(
     Of a fine-tuned model, `kind` is that of its task and `labels` their names; without names they have transformers'
     (LABEL_0, ...).
     """
-    return to_config_json(model, {"pad": pad_token_id}) | _task_fields(model, kind, labels)
+    return _config_json(model, {"pad": pad_token_id}, kind, labels)
 
 
 def model_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a model as what it is."""
-    net = model.config.model
-    values = to_config_json(net, model.tokenizer.special) | _task_fields(net, model.kind, model.labels)
+    values = _config_json(model.config.model, model.tokenizer.special, model.kind, model.labels)
     threshold = model.config.task.no_answer_threshold if isinstance(model.config, FinetuneConfig) else None
     return values if threshold is None else values | {NULL_THRESHOLD: threshold}
+
+
+def _config_json(model: ModelConfig, special: Mapping[str, int], kind: str, labels: Sequence[str]) -> dict[str, Any]:
+    return {"architectures": [architecture(model)]} | to_config_json(model, special) | _task_fields(model, kind, labels)
 
 
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
@@ -74,11 +78,9 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.
-    names = list(labels if kind in ("sequence", "tokens") else ()) or [
-        f"LABEL_{number}" for number in range(model.num_labels)
-    ]
+    named, problem = (kind_of(kind).names_outputs, kind_of(kind).problem_type) if kind else (False, "")
+    names = list(labels if named else ()) or [f"LABEL_{number}" for number in range(model.num_labels)]
     assert len(names) == model.num_labels, "a name for each label"
-    problem = PROBLEMS.get(kind)
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -13,12 +13,13 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, pad_id_of
-from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, PROBLEMS
-from bertjax.convert.huggingface.names import HEADS, architecture, tensors_of
+from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
+from bertjax.convert.huggingface.names import architecture, head_named, tensors_of
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
 from bertjax.convert.json_file import read_json
+from bertjax.finetune.kinds import KINDS, kind_of
 from bertjax.model.families.huggingface import HuggingFace, Tensor
 from bertjax.model.families.registry import family_of
 
@@ -30,7 +31,7 @@ _MOST_LABELS = 1 << 20
 def read_huggingface(directory: str | Path) -> ForeignModel:
     """Read `config.json`, the vocabulary, and `model.safetensors` or `pytorch_model.bin`; nothing in them is executed.
 
-    Loads a fine-tuned model with its head and the names of its labels, if it is one of `HEADS` and of a kind that
+    Loads a fine-tuned model with its head and the names of its labels, if it is of a class and of a kind that
     bertjax has; else as `BertForPreTraining` whatever has its encoder: `BertModel`, `BertForMaskedLM`, other fine-tuned
     models (whose own head is left out). Raises ValueError naming the file and what is wrong with it.
     """
@@ -45,8 +46,9 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     tensors, left_out = canonical_names(_read_weights(folder), config)
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
     found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
-    threshold = _null_threshold(values, where) if kind == "span" else None
-    named = labels if kind in ("sequence", "tokens") else ()
+    of_task = kind_of(kind) if kind else None
+    threshold = _null_threshold(values, where) if of_task and of_task.may_abstain else None
+    named = labels if of_task and of_task.names_outputs else ()
     return replace(found, kind=kind, labels=named, null_threshold=threshold)
 
 
@@ -54,7 +56,7 @@ def _head(kind: str, labels: tuple[str, ...]) -> dict[str, Any]:
     """The fields of ModelConfig that a kind of task sets."""
     if not kind:
         return {}
-    return {"head": "sequence" if kind in PROBLEMS else kind, "num_labels": len(labels)}
+    return {"head": kind_of(kind).network.name, "num_labels": len(labels)}
 
 
 def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]:
@@ -63,18 +65,16 @@ def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]
     Raises ValueError for labels that are not numbered from 0.
     """
     named = values.get("architectures")
-    head = HEADS.get(str(named[0])) if isinstance(named, list) and named else None
-    if head not in ("sequence", "tokens"):
-        return head or "", ()
-    labels = _labels(values, where)
-    if head == "tokens":
-        return head, labels
-    # Without a problem's name transformers takes one label for a number.
-    problem = values.get("problem_type") or PROBLEMS["regression" if len(labels) == 1 else "sequence"]
-    kind = next((kind for kind, name in PROBLEMS.items() if name == problem), "")
-    if kind in ("regression", "relevance") and len(labels) > 1:
+    head = head_named(str(named[0])) if isinstance(named, list) and named else None
+    if head is None:
         return "", ()
-    return kind, labels
+    labels = _labels(values, where) if head.labelled else ()
+    # Without a problem_type transformers takes one label for a number.
+    problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
+    for kind in KINDS.values():
+        if kind.network is head and kind.problem_type in ("", problem):
+            return (kind.name, labels) if kind.num_labels(len(labels)) == len(labels) else ("", ())
+    return "", ()
 
 
 def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:

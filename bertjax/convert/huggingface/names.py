@@ -11,10 +11,11 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
-from bertjax.model.bert import Params, abstract_bert
+from bertjax.model.bert import HEADS, Network, Params, abstract_bert, head_of
 from bertjax.model.encoder import sinusoids
-from bertjax.model.families.huggingface import Class, Tensor
+from bertjax.model.families.huggingface import Class, Tensor, dense
 from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.model.task_heads import VectorNetwork
 from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
@@ -23,18 +24,25 @@ _POSITION = "encoder/embeddings/position"
 # the padding of the vocabulary is left out.
 _TOLD_ELSEWHERE = ("family", "head", "num_labels", "position_embedding", "vocab_pad_multiple")
 
-# Heads of fine-tuned models by transformers' class, of all families.
-HEADS = {
-    made.name: head
-    for family in FAMILIES.values()
-    for head, made in family.huggingface.classes.items()
-    if head not in ("pretraining", "vector")
-}
-
 
 def class_of(config: ModelConfig) -> Class:
     """The class of transformers that a model of this config is exported as."""
-    return family_of(config.family).huggingface.classes[config.head]
+    known, head = family_of(config.family).huggingface, head_of(config)
+    if not head.of_task:
+        return known.pretraining
+    suffix = head.transformers
+    if suffix in known.own_heads:
+        return Class(known.beginning + suffix, (*known.encoder, *known.own_heads[suffix]))
+    own = dense("head/dense", head.transformers_head) if head.transformers_head else ()
+    pooler = known.pooler if head.pooled else ()
+    return Class(known.beginning + suffix, (*known.encoder, *pooler, *own), bare=not head.transformers_head)
+
+
+def head_named(architecture: str) -> type[Network] | None:
+    """The head of a task whose models are of this class of transformers; None if there is none."""
+    beginnings = [family.huggingface.beginning for family in FAMILIES.values()]
+    named = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
+    return named.get(architecture)
 
 
 def architecture(config: ModelConfig) -> str:
@@ -44,7 +52,7 @@ def architecture(config: ModelConfig) -> str:
 
 def encoder_of(config: ModelConfig) -> ModelConfig:
     """The config of the encoder alone, whose class has no head."""
-    return replace(config, head="vector", num_labels=0)
+    return replace(config, head=VectorNetwork.name, num_labels=0)
 
 
 def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
@@ -68,10 +76,10 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
         )
     ours = _our_shapes(config)
     table = class_of(config).tensors
-    absent = [tensor.ours for tensor in table if tensor.ours not in ours and not tensor.optional]
+    absent = [tensor.ours for tensor in table if tensor.ours not in ours]
     beyond = sorted(ours.keys() - {tensor.ours for tensor in table})
     assert not absent and not beyond, f"{architecture(config)}: absent in ours {absent}, absent in the table {beyond}"
-    return tuple(tensor for tensor in table if tensor.ours in ours)
+    return table
 
 
 def _not_expressed(config: ModelConfig) -> list[str]:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bertjax.finetune.kinds import kind_of
+from bertjax.model.bert import head_of
 from bertjax.model.pooling import Pooling
 from bertjax.training.run_directory import TrainedModel
 
 HIDDEN, VECTOR = "last_hidden_state", "sentence_embedding"
-# What a head gives, by the names that its outputs have in transformers.
-HEAD_OUTPUTS = {
-    "sequence": ("logits",),
-    "choice": ("logits",),
-    "tokens": ("logits",),
-    "span": ("start_logits", "end_logits"),
-}
 
 _USE = """\
 ```python
@@ -34,20 +29,6 @@ session = onnxruntime.InferenceSession("path/to/this/folder/model.onnx")
 
 Batch and length may be any. {meaning}."""
 _TEXTS = '"a text", "another one"'
-_PAIRS = {
-    "relevance": '("a query", "a passage"), ("a query", "another passage")',
-    "choice": '("the start", "an end"), ("the start", "another end")',
-    "span": '("a question?", "the text that answers it"), ("another?", "a text")',
-}
-_MEANINGS = {
-    "sequence": "`logits` has a row per text, or per pair of texts, with a number for each label: {labels}",
-    "regression": "`logits` has a row per text, or per pair of texts: the number that it was trained to give",
-    "relevance": "`logits` has a row per pair: the higher, the more the passage says to the query",
-    "choice": "`logits` has a row per pair: of the ends of one start, the one with the highest number is chosen",
-    "tokens": "`logits` has a row per token, with a number for each label: {labels}. A word has those of its first "
-    "token",
-    "span": "`start_logits` and `end_logits` have a number per token: how likely the answer begins or ends there",
-}
 
 
 def vector_use(model: TrainedModel, pooling: Pooling, normalize: bool) -> str:
@@ -61,8 +42,8 @@ def vector_use(model: TrainedModel, pooling: Pooling, normalize: bool) -> str:
 def head_use(model: TrainedModel) -> str:
     """Of a network with the head of a task."""
     labels = ", ".join(f"`{label}`" for label in model.labels)
-    texts, meaning = _PAIRS.get(model.kind, _TEXTS), _MEANINGS[model.kind].format(labels=labels)
-    return _use(model, texts, HEAD_OUTPUTS[model.config.model.head], meaning)
+    card = kind_of(model.kind).card
+    return _use(model, card.onnx_inputs, head_of(model.config.model).outputs, card.onnx_outputs.format(labels=labels))
 
 
 def _use(model: TrainedModel, texts: str, outputs: Sequence[str], meaning: str) -> str:

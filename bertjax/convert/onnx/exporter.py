@@ -11,8 +11,9 @@ from bertjax.convert.huggingface.names import tensors_of
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
-from bertjax.convert.onnx.card import HEAD_OUTPUTS, HIDDEN, VECTOR, head_use, vector_use
+from bertjax.convert.onnx.card import HIDDEN, VECTOR, head_use, vector_use
 from bertjax.convert.sentence_transformers import bare_tensors, encoder_config
+from bertjax.model.bert import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.run_directory import TrainedModel
@@ -59,7 +60,7 @@ def export_onnx(
 
 def gives_logits(model: TrainedModel, pooling: Pooling) -> bool:
     """Whether an export ends in the logits of a head, and not in vectors."""
-    return pooling == "none" and model.config.model.head in HEAD_OUTPUTS
+    return pooling == "none" and bool(head_of(model.config.model).outputs)
 
 
 def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> Path:
@@ -74,7 +75,7 @@ def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
     graph = Graph()
     hidden = add_encoder(graph, tensors, config)
     if gives_logits(model, pooling):
-        add_head(graph, tensors, hidden, config.head)
+        add_head(graph, tensors, hidden, head_of(config))
     else:
         graph.output(hidden, HIDDEN, ("batch", "length", config.hidden_size))
     if pooling != "none":

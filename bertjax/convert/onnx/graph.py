@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
-from bertjax.convert.onnx.card import HEAD_OUTPUTS
+from bertjax.model.bert import Network
 from bertjax.model.pooling import Pooling
 
 OPSET = 17  # the first with LayerNormalization; onnxruntime has it since 1.12
@@ -105,23 +105,22 @@ def add_pooling(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, po
     return graph.node("Div", x, graph.node("Max", length, graph.number(_TINY)))
 
 
-def add_head(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, head: str) -> None:
-    """The outputs of a head of `HEADS`, float32, under the names that they have in transformers.
+def add_head(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, head: type[Network]) -> None:
+    """The outputs of the head of a task, float32, under the names that they have in transformers.
 
     `logits` are [batch, labels], for a head of tokens [batch, length, labels], and for choices [batch, 1] with one of
     them in a row; a span's are `start_logits` and `end_logits` [batch, length].
     """
-    if head == "span":
-        ends = _dense(graph, tensors, "qa_outputs", hidden)
-        for place, name in enumerate(HEAD_OUTPUTS["span"]):
-            number = graph.weight(f"place_{place}", np.array(place, np.int64))
-            graph.output(graph.node("Gather", ends, number, axis=2), name, ("batch", "length"))
-        return
     x, shape = hidden, ("batch", "length")
-    if head != "tokens":
+    if not head.per_token:
         x, shape = add_pooling(graph, tensors, hidden, "pooler", False), ("batch",)
-    (name,) = HEAD_OUTPUTS[head]
-    graph.output(_dense(graph, tensors, "classifier", x), name, (*shape, len(tensors["classifier.bias"])))
+    logits = _dense(graph, tensors, head.transformers_head, x)
+    if len(head.outputs) == 1:
+        graph.output(logits, head.outputs[0], (*shape, len(tensors[f"{head.transformers_head}.bias"])))
+        return
+    for place, name in enumerate(head.outputs):
+        number = graph.weight(f"place_{place}", np.array(place, np.int64))
+        graph.output(graph.node("Gather", logits, number, axis=len(shape)), name, shape)
 
 
 def _embeddings(graph: Graph, tensors: Mapping[str, np.ndarray], config: ModelConfig, length: str) -> str:

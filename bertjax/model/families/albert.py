@@ -22,8 +22,7 @@ _ENCODER = (
     *dense("encoder/layers/mlp/output", f"{_LAYER}.ffn_output"),
     *norm("encoder/layers/mlp_norm", f"{_LAYER}.full_layer_layer_norm"),
 )
-_POOLED = (*_ENCODER, *dense("pooler/dense", "albert.pooler"))
-_CLASSIFIER = dense("head/dense", "classifier")
+_POOLER = dense("pooler/dense", "albert.pooler")
 _MLM = (
     *dense("mlm_head/transform", "predictions.dense"),
     *norm("mlm_head/norm", "predictions.LayerNorm"),
@@ -56,18 +55,14 @@ ALBERT = Family(
     huggingface=HuggingFace(
         model_type="albert",
         prefix="albert.",
-        classes={
-            "pretraining": Class(
-                "AlbertForPreTraining",
-                (*_POOLED, *_MLM, *dense("sop_head/dense", "sop_classifier.classifier")),
-                outputs={"mlm_head": "prediction_logits", "sop_head": "sop_logits"},
-            ),
-            "sequence": Class("AlbertForSequenceClassification", (*_POOLED, *_CLASSIFIER)),
-            "choice": Class("AlbertForMultipleChoice", (*_POOLED, *_CLASSIFIER)),
-            "tokens": Class("AlbertForTokenClassification", (*_ENCODER, *_CLASSIFIER)),
-            "span": Class("AlbertForQuestionAnswering", (*_ENCODER, *dense("head/dense", "qa_outputs"))),
-            "vector": Class("AlbertModel", _POOLED, bare=True),
-        },
+        beginning="Albert",
+        encoder=_ENCODER,
+        pooler=_POOLER,
+        pretraining=Class(
+            "AlbertForPreTraining",
+            (*_ENCODER, *_POOLER, *_MLM, *dense("sop_head/dense", "sop_classifier.classifier")),
+            outputs={"mlm_head": "prediction_logits", "sop_head": "sop_logits"},
+        ),
         partial=(Class("AlbertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),),
         tied={
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

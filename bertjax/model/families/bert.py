@@ -24,8 +24,7 @@ def layers(prefix: str) -> tuple[Tensor, ...]:
 
 
 _ENCODER = (*tables("bert.embeddings"), *layers("bert."))
-_POOLED = (*_ENCODER, *dense("pooler/dense", "bert.pooler.dense"))
-_CLASSIFIER = dense("head/dense", "classifier")
+_POOLER = dense("pooler/dense", "bert.pooler.dense")
 # The output matrix is the word embeddings, and stored once, as transformers does.
 _MLM = (
     *dense("mlm_head/transform", "cls.predictions.transform.dense"),
@@ -43,18 +42,14 @@ BERT = Family(
     huggingface=HuggingFace(
         model_type="bert",
         prefix="bert.",
-        classes={
-            "pretraining": Class(
-                "BertForPreTraining",
-                (*_POOLED, *_MLM, *dense("nsp_head/dense", "cls.seq_relationship")),
-                outputs={"mlm_head": "prediction_logits", "nsp_head": "seq_relationship_logits"},
-            ),
-            "sequence": Class("BertForSequenceClassification", (*_POOLED, *_CLASSIFIER)),
-            "choice": Class("BertForMultipleChoice", (*_POOLED, *_CLASSIFIER)),
-            "tokens": Class("BertForTokenClassification", (*_ENCODER, *_CLASSIFIER)),
-            "span": Class("BertForQuestionAnswering", (*_ENCODER, *dense("head/dense", "qa_outputs"))),
-            "vector": Class("BertModel", _POOLED, bare=True),
-        },
+        beginning="Bert",
+        encoder=_ENCODER,
+        pooler=_POOLER,
+        pretraining=Class(
+            "BertForPreTraining",
+            (*_ENCODER, *_POOLER, *_MLM, *dense("nsp_head/dense", "cls.seq_relationship")),
+            outputs={"mlm_head": "prediction_logits", "nsp_head": "seq_relationship_logits"},
+        ),
         partial=(Class("BertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),),
         tied={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

@@ -15,7 +15,7 @@ class Tensor:
     """One array under both names.
 
     `theirs` with {} stands for one array per layer, or per group of layers that share their parameters; ours is their
-    stack. A tensor that is `optional` may be absent from both sides.
+    stack.
     """
 
     ours: str
@@ -23,7 +23,6 @@ class Tensor:
     inputs: int = 0  # leading dims of a kernel that are multiplied; theirs is a matrix [outputs, inputs]
     padded: bool = False  # ours has the rows that pad the vocabulary
     positions: bool = False  # theirs may have rows before that of the first position
-    optional: bool = False
 
     @property
     def stacked(self) -> bool:
@@ -31,10 +30,9 @@ class Tensor:
         return "{}" in self.theirs
 
 
-def dense(ours: str, theirs: str, inputs: int = 1, optional: bool = False) -> tuple[Tensor, Tensor]:
+def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Tensor, Tensor]:
     """Kernel and bias of a dense layer."""
-    kernel = Tensor(f"{ours}/kernel", f"{theirs}.weight", inputs, optional=optional)
-    return kernel, Tensor(f"{ours}/bias", f"{theirs}.bias", optional=optional)
+    return Tensor(f"{ours}/kernel", f"{theirs}.weight", inputs), Tensor(f"{ours}/bias", f"{theirs}.bias")
 
 
 def norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
@@ -69,8 +67,14 @@ class HuggingFace:
     Attributes:
         model_type: The key of that name in `config.json`.
         prefix: In front of the encoder's tensors in every class but the encoder's own.
-        classes: By `ModelConfig.head`.
-        partial: Classes with fewer of the heads of pretraining, those with most of them first.
+        beginning: Of the names of its classes; what follows is told by the network's head.
+        encoder: The encoder's tensors, as they are named in a class with a head.
+        pooler: Those of the pooler.
+        pretraining: The class with all heads of pretraining.
+        rules: What is done to text, where a folder's tokenizer files do not say.
+        partial: Classes with fewer heads of pretraining, those with most of them first.
+        own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
+            otherwise.
         tied: Tensors that may be stored though they are another one -> that other.
         fields: Fields of ModelConfig with a key of `config.json`, beside those that all families have.
         defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.
@@ -81,15 +85,18 @@ class HuggingFace:
         causal: Whether the classes have a mode in which a token sees no token to its right.
         positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
         token_ids: Key -> role of the special token whose id it is.
-        rules: What is done to text, where a folder's tokenizer files do not say.
         pieces: File of a SentencePiece model whose ids are not those of the tokenizer, and the order of these.
     """
 
     model_type: str
     prefix: str
-    classes: Mapping[str, Class]
+    beginning: str
+    encoder: tuple[Tensor, ...]
+    pooler: tuple[Tensor, ...]
+    pretraining: Class
     rules: TextRules
     partial: tuple[Class, ...] = ()
+    own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)

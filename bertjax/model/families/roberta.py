@@ -17,7 +17,8 @@ _MLM = (
     *norm("mlm_head/norm", "lm_head.layer_norm"),
     Tensor("mlm_head/bias", "lm_head.bias", padded=True),
 )
-_CLASSIFIER = dense("head/dense", "classifier")
+# The dense layer and tanh in front of the classes is a pooler under another name.
+_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
 TEMPLATE = Template(separators=2, token_types=False)
 
 
@@ -28,28 +29,16 @@ def sizes(family: str, vocab_size: int) -> dict[str, ModelConfig]:
     return {"base": base, "large": replace(base, **large)}
 
 
-def huggingface(model_type: str, classes: str, pieces: PieceOrder | None = None) -> HuggingFace:
-    """RoBERTa's names, under the model type and the classes of one member; `classes` is what these begin with."""
+def huggingface(model_type: str, beginning: str, pieces: PieceOrder | None = None) -> HuggingFace:
+    """RoBERTa's names, under the model type of one member and its classes, whose names have one beginning."""
     return HuggingFace(
         model_type=model_type,
         prefix="roberta.",
-        classes={
-            "pretraining": Class(f"{classes}ForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
-            # The dense layer and tanh in front of the classes is a pooler under another name.
-            "sequence": Class(
-                f"{classes}ForSequenceClassification",
-                (*_ENCODER, *dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj")),
-            ),
-            "choice": Class(
-                f"{classes}ForMultipleChoice",
-                (*_ENCODER, *dense("pooler/dense", "roberta.pooler.dense"), *_CLASSIFIER),
-            ),
-            "tokens": Class(f"{classes}ForTokenClassification", (*_ENCODER, *_CLASSIFIER)),
-            "span": Class(f"{classes}ForQuestionAnswering", (*_ENCODER, *dense("head/dense", "qa_outputs"))),
-            "vector": Class(
-                f"{classes}Model", (*_ENCODER, *dense("pooler/dense", "roberta.pooler.dense", optional=True)), bare=True
-            ),
-        },
+        beginning=beginning,
+        encoder=_ENCODER,
+        pooler=dense("pooler/dense", "roberta.pooler.dense"),
+        pretraining=Class(f"{beginning}ForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
+        own_heads={"ForSequenceClassification": _SEQUENCE},
         tied={
             "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
             "lm_head.decoder.bias": "lm_head.bias",

@@ -1,0 +1,75 @@
+"""Multiple choice in the official files: SWAG's CSV, and CODAH's TSV.
+
+SWAG has a sentence and the beginning of the next one, which is put before each ending, as in the paper's experiment.
+CODAH is one file without splits, or the folder of a fold with train.tsv, dev.tsv and test.tsv. The one file is split by
+the distinct beginnings of its questions: of every five, three are for training, the fourth for development and the
+fifth for testing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.files import missing, split_file
+from bertjax.finetune.data.tables import Columns, Row, Tell, Wanted, examples_of, read_rows
+
+_SWAG_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
+_FIRST, _SECOND = "sent1", "sent2"
+_ENDINGS = tuple(f"ending{number}" for number in range(4))
+_CODAH_NAMES = ("codah", "full_data")
+_CODAH = ("category", "start", "end0", "end1", "end2", "end3", "label")
+_FIFTHS = {"train": (0, 1, 2), "dev": (3,), "test": (4,)}
+
+
+def read_swag(data: Path, split: str, tell: Tell) -> list[TextExample]:
+    """The examples of `train`, `dev` or `test` in a folder of SWAG's CSV files, or its subfolder swag.
+
+    Raises MissingSplitError if the file is not there, and ValueError as `read_table` does.
+    """
+    folder = data / "swag" if (data / "swag").is_dir() else data
+    path = split_file(folder, _SWAG_NAMES[split], (".csv",))
+    if path is None:
+        raise missing(folder, split, [f"{name}.csv" for name in _SWAG_NAMES[split]])
+    columns = Columns(_FIRST, ends=_ENDINGS)
+    labelled = split != "test"
+    label = (columns.label,)
+    wanted = Wanted((*columns.texts, _SECOND, *(label if labelled else ())), () if labelled else label)
+
+    def rows() -> Iterator[Row]:
+        for row in read_rows(path, wanted, tell):
+            begun = row.values[_SECOND]
+            yield row._replace(values=row.values | {name: _joined(begun, row.values[name]) for name in _ENDINGS})
+
+    return list(examples_of(rows(), columns, labelled=labelled))
+
+
+def read_codah(data: Path, split: str, tell: Tell) -> list[TextExample]:
+    """The examples of `train`, `dev` or `test` of CODAH: its one file, or a folder with that or with a fold's three.
+
+    Raises MissingSplitError if the file is not there, and ValueError as `read_table` does.
+    """
+    path = data if data.is_file() else split_file(data, (split,), (".tsv",))
+    whole = data.is_file() or path is None
+    path = path or split_file(data, _CODAH_NAMES, (".tsv",))
+    if path is None:
+        raise missing(data, split, [f"{name}.tsv" for name in (split, *_CODAH_NAMES)])
+    columns = Columns(_CODAH[1], ends=_CODAH[2:6])
+    rows = read_rows(path, Wanted((*columns.texts, columns.label), header=_CODAH), tell)
+    examples = list(examples_of(rows, columns))
+    if not whole:
+        return examples
+    if split == "train":
+        tell(f"{path}: one file for all; of its questions three fifths are for training, one for dev, one for test")
+    return _of_fifths(examples, _FIFTHS[split])
+
+
+def _of_fifths(examples: Sequence[TextExample], fifths: Sequence[int]) -> list[TextExample]:
+    starts: dict[str, int] = {}
+    return [example for example in examples if starts.setdefault(example.texts[0], len(starts)) % 5 in fifths]
+
+
+def _joined(begun: str, ending: str) -> str:
+    """Beginning and ending; "" where there is no ending."""
+    return f"{begun} {ending}" if ending.strip() else ""

@@ -1,0 +1,144 @@
+"""GLUE's tasks: the official TSV files, JSON subsets, or TensorFlow Datasets.
+
+In the official layout a split is a file of its name (train.tsv, dev_matched.tsv, ...), compressed or not, in a folder
+of the task's name or in the given one. MRPC may also be Microsoft's files; then GLUE's dev_ids.tsv says which training
+pairs are the development set. The diagnostics (AX), which the model of MNLI predicts, are diagnostic.tsv or AX.tsv in
+the given folder, in its folder diagnostic or AX, or in MNLI's. A JSON subset has the columns `text_a`, `text_b` and
+`label`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.files import missing, split_file
+from bertjax.finetune.data.tables import ROW_KEY, Columns, Row, Tell, Wanted, examples_of, read_rows, table_suffix
+from bertjax.text.sources import tfds
+
+TFDS = "tfds:"
+DIAGNOSTICS = "test_diagnostics"  # GLUE's AX, a test split of MNLI
+
+_MICROSOFT = {"train": "msr_paraphrase_train", "dev": "msr_paraphrase_train", "test": "msr_paraphrase_test"}
+_DEV_IDS = ("dev_ids", "mrpc_dev_ids")
+_PAIR_ID = ("#1 ID", "#2 ID")
+_DIAGNOSTIC_FOLDERS, _DIAGNOSTIC_FILES = ("diagnostic", "AX"), ("diagnostic", "AX", DIAGNOSTICS)
+
+
+@dataclass(frozen=True)
+class GlueLayout:
+    """The files and columns of a task's texts and labels."""
+
+    folder: str  # within GLUE's
+    config: str  # of TensorFlow Datasets' `glue`
+    texts: tuple[str, ...]  # columns of the TSV
+    label: str = "label"
+    test_id: str = "index"  # the column of the test set
+    header: tuple[str, ...] = ()  # the columns of train and dev where their files do not name them
+    features: tuple[str, ...] = ()  # TensorFlow Datasets' names of the texts, if others
+    classes: tuple[str, ...] = ()  # TensorFlow Datasets' names of the labels 0 and 1
+    regression: bool = False
+    skips_short: bool = False  # the official files have a few broken rows, which are left out as usual
+    microsoft: bool = False  # Microsoft's own files are read too
+
+
+def read_glue(layout: GlueLayout, data: Path, split: str, tell: Tell) -> list[TextExample]:
+    """The examples of a split: `train`, `dev`, `test`; of MNLI also `dev_matched`, `test_mismatched`, `DIAGNOSTICS`.
+
+    `data` is a folder, tfds:glue or tfds:glue/CONFIG. Raises MissingSplitError naming the folder if the split is not
+    there, and ValueError as `read_table` does.
+    """
+    if str(data).startswith(TFDS):
+        return _read_tfds(layout, str(data), split)
+    path = _file_of(layout, data, split)
+    if path is None:
+        raise missing(_folder_of(layout, data), split, [f"{split}.tsv", f"{split}.json"])
+    if table_suffix(path) == ".json":
+        columns = Columns(*("text_a", "text_b")[: len(layout.texts)])
+        rows = read_rows(path, Wanted((*columns.texts, columns.label), (ROW_KEY,)), tell)
+        return list(examples_of(rows, columns, regression=layout.regression))
+    if table_suffix(path) == ".txt":
+        return _read_microsoft(layout, path, split, tell)
+    return _read_tsv(layout, path, split, tell)
+
+
+def has_split(layout: GlueLayout, data: Path, split: str) -> bool:
+    """Whether a split is there; of TensorFlow Datasets, whether the task is."""
+    if str(data).startswith(TFDS):
+        return tfds.is_prepared(_tfds_name(layout, str(data)))
+    return _file_of(layout, data, split) is not None
+
+
+def _folder_of(layout: GlueLayout, data: Path) -> Path:
+    return data / layout.folder if (data / layout.folder).is_dir() else data
+
+
+def _file_of(layout: GlueLayout, data: Path, split: str) -> Path | None:
+    folder = _folder_of(layout, data)
+    if split == DIAGNOSTICS:
+        folders = dict.fromkeys((*(data / name for name in _DIAGNOSTIC_FOLDERS), data, folder))
+        return next(filter(None, (split_file(one, _DIAGNOSTIC_FILES, (".tsv",)) for one in folders)), None)
+    path = split_file(folder, (split,), (".tsv", ".json"))
+    if path is None and layout.microsoft:
+        path = split_file(folder, (_MICROSOFT[split],), (".txt",))
+    return path
+
+
+def _read_tsv(layout: GlueLayout, path: Path, split: str, tell: Tell) -> list[TextExample]:
+    is_test = split.startswith("test")
+    columns = Columns(*layout.texts, label=layout.label, id=layout.test_id if is_test else "")
+    if is_test:
+        wanted = Wanted((*columns.texts, columns.id), (columns.label,))
+    else:
+        wanted = Wanted((*columns.texts, columns.label), (), layout.header, layout.skips_short)
+    rows = read_rows(path, wanted, tell)
+    return list(examples_of(rows, columns, regression=layout.regression, labelled=not is_test))
+
+
+def _read_microsoft(layout: GlueLayout, path: Path, split: str, tell: Tell) -> list[TextExample]:
+    columns = Columns(*layout.texts, label=layout.label)
+    rows = read_rows(path, Wanted((*columns.texts, columns.label, *_PAIR_ID)), tell, suffix=".tsv")
+    if split == "test":
+        return list(examples_of(rows, columns))
+    ids_path = split_file(path.parent, _DEV_IDS, (".tsv",))
+    if ids_path is None:
+        raise missing(path.parent, split, [f"{name}.tsv" for name in _DEV_IDS])
+    listed = read_rows(ids_path, Wanted(_PAIR_ID, header=_PAIR_ID), tell)
+    in_dev = {tuple(row.values[name] for name in _PAIR_ID) for row in listed}
+    kept = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
+    return list(examples_of(kept, columns))
+
+
+def _read_tfds(layout: GlueLayout, data: str, split: str) -> list[TextExample]:
+    name, theirs = _tfds_name(layout, data), split.replace("dev", "validation")
+    if split == DIAGNOSTICS:
+        name, theirs = name.replace(f"glue/{layout.config}", "glue/ax"), "test"
+    examples = tfds.examples(name, theirs) if split != DIAGNOSTICS or tfds.is_prepared(name) else None
+    if examples is None:
+        raise missing(Path(f"{TFDS}{name}"), split, [f"the split {theirs}"])
+    columns = Columns(*(layout.features or layout.texts), id="idx")
+
+    def rows() -> Iterator[Row]:
+        for number, example in enumerate(examples, 1):
+            label = example[columns.label]
+            if split.startswith("test"):
+                label = None  # -1 stands for it
+            elif layout.regression:
+                label = float(label)
+            elif layout.classes and label is not None:
+                label = str(layout.classes.index(label))
+            values = example | {columns.label: label, columns.id: int(example[columns.id])}
+            yield Row(f"{TFDS}{name}/{theirs}: record {number}", values)
+
+    labelled = not split.startswith("test")
+    return list(examples_of(rows(), columns, regression=layout.regression, labelled=labelled))
+
+
+def _tfds_name(layout: GlueLayout, data: str) -> str:
+    """`glue/sst2` for tfds:glue and tfds:glue/sst2. Raises ValueError for any other."""
+    name, _, version = data.removeprefix(TFDS).partition(":")
+    if name not in ("glue", f"glue/{layout.config}"):
+        raise ValueError(f"{data}: not this task's data set; name {TFDS}glue/{layout.config}, or a folder")
+    return f"glue/{layout.config}" + (f":{version}" if version else "")

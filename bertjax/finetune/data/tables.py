@@ -1,0 +1,315 @@
+"""Tables: CSV, TSV, JSON Lines, JSON and Parquet, their rows, and the examples that chosen columns of them hold.
+
+CSV is read by its usual rules of quoting; TSV has none, as in GLUE: a quotation mark is text, and a tab or a line's end
+always ends a field. JSON is a list of objects, or an object of them by their ids. All but Parquet may be compressed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.files import SPLIT_NAMES, missing, split_file
+from bertjax.finetune.data.labels import number_of
+from bertjax.storage.lines import COMPRESSED, read_chunks, read_lines
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources import parquet
+from bertjax.text.sources.formats import RECORD_CAP
+
+ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
+
+Tell = Callable[[str], object]
+
+
+class Row(NamedTuple):
+    """One row: file and line for messages, and its values by column, without optional columns that it lacks."""
+
+    where: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The columns to read of a table."""
+
+    columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()  # columns that it may lack
+    header: tuple[str, ...] = ()  # the columns of a CSV or TSV whose first line does not name them
+    skips_short: bool = False  # leave out rows with too few fields, and report them
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table that hold texts, label and id."""
+
+    text: str = "text"  # for multiple choice the common start
+    text_b: str = ""  # the second text of a pair
+    label: str = "label"  # "": no example has a label, as for training on pairs
+    id: str = ""  # "": ids are numbers from 0, or the keys of a JSON object
+    ends: tuple[str, ...] = field(default=())  # for multiple choice one per end, or one that holds a list of ends
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All columns that hold text."""
+        return tuple(filter(None, (self.text, self.text_b, *self.ends)))
+
+
+def read_split_of_table(
+    columns: Columns, data: Path, split: str, tell: Tell, *, regression: bool = False
+) -> list[TextExample]:
+    """The examples of the file in `data` that is named after `split` (in any format), or of `data` where it is a file.
+
+    Raises ValueError as `read_table` does, MissingSplitError if there is no such file.
+    """
+    names = SPLIT_NAMES.get(split, (split,))
+    path = data if data.is_file() else split_file(data, names, TABLE_SUFFIXES)
+    if path is None:
+        raise missing(data, split, [f"{names[0]}{suffix}" for suffix in TABLE_SUFFIXES])
+    return read_table(path, columns, tell, regression=regression, labelled=split != "test")
+
+
+def read_table(
+    path: Path, columns: Columns, tell: Tell, *, regression: bool = False, labelled: bool = True
+) -> list[TextExample]:
+    """The examples of a table, in order; where they need not be `labelled`, a label that is missing is None.
+
+    Raises ValueError naming file and line as `read_rows` does, and for a value that is not a text, a missing label, a
+    wrong number of choices, or with `regression` a label that is not a number.
+    """
+    label = (columns.label,) if columns.label else ()
+    wanted = Wanted(
+        columns.texts + (label if labelled else ()) + ((columns.id,) if columns.id else ()),
+        (ROW_KEY,) if labelled else (ROW_KEY, *label),
+    )
+    return list(examples_of(read_rows(path, wanted, tell), columns, regression=regression, labelled=labelled))
+
+
+def examples_of(
+    rows: Iterator[Row], columns: Columns, *, regression: bool = False, labelled: bool = True
+) -> Iterator[TextExample]:
+    """The example of each row. Raises ValueError as `read_table` does."""
+    choices = len(columns.ends) if len(columns.ends) > 1 else 0
+    for number, (where, values) in enumerate(rows):
+        texts = _texts(where, values, columns)
+        choices = choices or len(texts) - 1
+        if columns.ends and (len(texts) != 1 + choices or choices < 2 or not all(texts[1:])):
+            there = sum(1 for text in texts[1:] if text)
+            raise ValueError(
+                f"{where}: {there} choices, and there must be {max(choices, 2)} for every example; mend it"
+            )
+        name = _cell(where, values, columns.id) if columns.id else values.get(ROW_KEY, str(number))
+        label: str | float | None = _cell(where, values, columns.label)
+        if label == "":
+            if labelled and columns.label:
+                raise ValueError(f"{where}: no label in column {columns.label!r}; every example needs one")
+            label = None
+        elif regression:
+            label = number_of(where, label)
+        yield TextExample(where, name, texts, label)
+
+
+def read_rows(path: Path, wanted: Wanted, tell: Tell, suffix: str = "") -> Iterator[Row]:
+    """The rows of a table, in order, without blank lines. `suffix` is the format's where the file's name has none.
+
+    Raises ValueError naming the file, and line or record, for what cannot be read, a missing column, a row with more
+    or fewer fields than columns, and a table without rows.
+    """
+    suffix = suffix or table_suffix(path)
+    if suffix not in TABLE_SUFFIXES:
+        raise ValueError(f"{path}: no table that is known here; give a file named {', '.join(TABLE_SUFFIXES)}")
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    empty = True
+    for row in _READERS[suffix](path, wanted, tell):
+        empty = False
+        yield row
+    if empty:
+        raise ValueError(f"{path}: the file is empty; it needs at least one row")
+
+
+def table_suffix(path: Path) -> str:
+    """The suffix of a file's name that says its format, without that of compression: `.csv` of `train.csv.gz`."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+
+
+def _read_csv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+    csv.field_size_limit(RECORD_CAP)  # by itself 128 KiB, which texts may have
+    reader = csv.reader((f"{line}\n" for line in _lines(path, tell)), strict=True)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        while True:
+            first = reader.line_num + 1
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise ValueError(
+                    f"{path}:{reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
+                    "comma, quotation mark or new line between quotation marks, double those within"
+                ) from None
+            if fields is None:
+                return
+            yield first, fields
+
+    return _named(path, rows(), wanted, tell)
+
+
+def _read_tsv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+    lines = enumerate(_lines(path, tell), 1)
+    return _named(path, ((number, line.split("\t") if line else []) for number, line in lines), wanted, tell)
+
+
+def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, tell: Tell) -> Iterator[Row]:
+    """Rows of fields as rows of columns; the first row names the columns unless `wanted.header` does."""
+    rows = ((number, fields) for number, fields in rows if fields)
+    header = wanted.header
+    if not header:
+        number, first = next(rows, (1, []))
+        if not first:
+            return
+        header = tuple(name.strip() for name in first)
+        _require(f"{path}:{number}", wanted.columns, header)
+    for name in (*wanted.columns, *wanted.optional):
+        if header.count(name) > 1:
+            raise ValueError(f"{path}: column {name!r} is there {header.count(name)} times; rename all but one")
+    indices = {name: header.index(name) for name in (*wanted.columns, *wanted.optional) if name in header}
+    short: list[str] = []
+    for number, fields in rows:
+        where = f"{path}:{number}"
+        if len(fields) == len(header):
+            yield Row(where, {name: fields[index] for name, index in indices.items()})
+        elif wanted.skips_short and len(fields) < len(header):
+            short.append(where)
+        else:
+            raise ValueError(
+                f"{where}: {len(fields)} fields, and there are {len(header)} columns ({_listed(header)}); mend the row"
+            )
+    if short:
+        tell(f"{path}: left out {len(short):,} rows with fewer fields than columns, the first at {short[0]}")
+
+
+def _read_json_lines(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path, tell), 1):
+        if line and not line.isspace():
+            where = f"{path}:{number}"
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of int()
+                raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
+            yield _row_of(where, record, wanted)
+
+
+def _read_json(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+    content = b"".join(read_chunks(str(path), str(path)))
+    try:
+        records = json.loads(content) if content.strip() else []
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: bad JSON ({error.msg}); is it cut off?") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: bad JSON ({error})") from None
+    if isinstance(records, dict):
+        keyed = {key: {ROW_KEY: key, **value} if isinstance(value, dict) else value for key, value in records.items()}
+        return (_row_of(f"{path}: record {key!r}", record, wanted) for key, record in keyed.items())
+    if not isinstance(records, list):
+        raise ValueError(f"{path}: a JSON {type(records).__name__}; it must be a list of objects")
+    return (_row_of(f"{path}: record {number}", record, wanted) for number, record in enumerate(records, 1))
+
+
+def _row_of(where: str, record: object, wanted: Wanted) -> Row:
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object; every row must be one")
+    _require(where, wanted.columns, record)
+    values = {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record}
+    for name, value in values.items():
+        _require_unicode(where, name, value)
+    return Row(where, values)
+
+
+def _require_unicode(where: str, name: str, value: Any) -> None:
+    """Raise ValueError for a lone surrogate in a text or a list of them, which JSON can spell and no file can hold."""
+    for text in value if isinstance(value, list) else [value]:
+        if not isinstance(text, str):
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where}: column {name!r} has the lone surrogate {text[error.start]!r} at character {error.start}; it "
+                "is no valid Unicode, mend the source"
+            ) from None
+
+
+def _read_parquet(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+    has = parquet.fields_of(str(path))
+    _require(str(path), wanted.columns, has)
+    names = [name for name in (*wanted.columns, *wanted.optional) if name in has]
+    for number, values in enumerate(parquet.records(str(path), names), 1):
+        yield Row(f"{path}: record {number}", values)
+
+
+def _require(where: str, columns: Sequence[str], has: Sequence[str] | dict[str, Any]) -> None:
+    for name in columns:
+        if name not in has:
+            raise ValueError(f"{where}: no column {name!r}; there are {_listed(has)}; name one of them")
+
+
+def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+    names = [name for name in names if name != ROW_KEY]
+    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "") if names else "none"
+
+
+def _lines(path: Path, tell: Tell) -> Iterator[str]:
+    def refuse(number: int) -> None:
+        raise ValueError(f"{path}:{number}: a line of more than {RECORD_CAP >> 20} MiB; is it a table?")
+
+    counts = ReadCounts()
+    yield from read_lines(str(path), refuse, RECORD_CAP, counts)
+    if counts.replaced_characters:
+        tell(f"{path}: {counts.replaced_characters:,} characters are no UTF-8; each is read as U+FFFD")
+
+
+def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in columns.texts:
+        value = values[name]
+        parts = value if isinstance(value, list) and columns.ends == (name,) else [value]
+        for part in parts:
+            if part is None and name in columns.ends:
+                part = ""  # a missing choice, which the check of their number refuses
+            if not isinstance(part, str):
+                raise ValueError(f"{where}: column {name!r} is {_json_kind(part)}, not a text; name another column")
+            found.append(part)
+    return tuple(found)
+
+
+def _cell(where: str, values: dict[str, Any], name: str) -> str:
+    """A label or id as text, stripped; "" where there is none."""
+    value = values.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: column {name!r} is {_json_kind(value)}, not a text or number; name another column")
+    return value.strip()
+
+
+def _json_kind(value: object) -> str:
+    """The type of a value, in messages."""
+    return "missing" if value is None else f"a {type(value).__name__}"
+
+
+_READERS: dict[str, Callable[[Path, Wanted, Tell], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+    ".arrow": _read_parquet,
+}
+TABLE_SUFFIXES = tuple(_READERS)

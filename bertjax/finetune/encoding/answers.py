@@ -1,0 +1,195 @@
+"""Answers from start and end logits of windows, by the rules of transformers' run_qa.py, and its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.encoding.question_windows import QuestionWindows
+from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
+from bertjax.storage.files import replace_text
+
+NO_SHARES = ("total", "thresh")  # ends of the figures' names that are counts and scores
+PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+
+_NO_SPAN = "empty"  # the official code's answer where no span is possible
+_AT_ONCE = 1 << 20  # tokens, with padding
+
+
+@dataclass(frozen=True)
+class FoundAnswers:
+    """The answers to questions, by id; `null_odds` is empty where every question has an answer."""
+
+    best: dict[str, str]  # the best span's text
+    null_odds: dict[str, float]  # the score of no answer minus that of the best span
+    n_best: dict[str, list[dict[str, Any]]]  # text, probability, start_logit, end_logit; best first
+    without_span: set[str] = field(default_factory=set)  # questions whose `best` is the official code's word for none
+
+    def predictions(self, null_threshold: float = 0.0) -> dict[str, str]:
+        """The answer to each question; "" where the null odds are over the threshold."""
+        return {i: "" if self.null_odds.get(i, -np.inf) > null_threshold else text for i, text in self.best.items()}
+
+
+class _Logits(NamedTuple):
+    """Logits of the windows' tokens, float32 [tokens] each."""
+
+    start: np.ndarray
+    end: np.ndarray
+
+
+class _Spans(NamedTuple):
+    """Candidate answers: question, characters in the text, and logits; arrays [candidates]."""
+
+    question: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    start_logit: np.ndarray  # float32
+    end_logit: np.ndarray  # float32
+
+    @property
+    def score(self) -> np.ndarray:
+        return self.start_logit + self.end_logit
+
+    def at(self, index: np.ndarray | slice) -> _Spans:
+        return _Spans(*(part[index] for part in self))
+
+
+def find_answers(
+    windows: QuestionWindows,
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    unanswerable: bool,
+    n_best: int = 20,
+    max_answer: int = 30,
+    only_most_context: bool = False,
+) -> FoundAnswers:
+    """The answers to the windows' questions, by logits float32 [tokens] of the windows' tokens.
+
+    The candidates of a window are spans of at most `max_answer` tokens of the text, from one of the `n_best` highest
+    starts to one of the `n_best` highest ends; a question keeps its `n_best` of highest score. Where questions may be
+    `unanswerable`, the lowest score of [CLS] over the windows is that of no answer, which is always kept. Equal logits
+    are in order of their tokens, equal scores in order of windows, then starts, then ends, no answer last.
+    `only_most_context`, as in run_squad.py: a span must start where its window has the most context.
+
+    Raises ValueError if logits are not one for each token or not finite.
+    """
+    logits = _Logits(*(_checked(logits, len(windows.spans)) for logits in (start_logits, end_logits)))
+    may_end = windows.spans[:, 0] >= 0
+    may_start = windows.most_context if only_most_context else may_end
+    parts = []
+    for rows in _some_rows(windows.rows.lengths):
+        start, end = _candidates(windows.rows, rows, logits, n_best)
+        kept = (start <= end) & (end - start < max_answer) & may_start[start] & may_end[end]
+        parts.append(_spans(windows, logits, start[kept], end[kept]))
+    if unanswerable:
+        parts.append(_no_answers(windows, logits))
+    spans = _Spans(*map(np.concatenate, zip(*parts, strict=True)))
+    order = np.lexsort((-spans.score, spans.question))
+    question = spans.question[order]
+    rank = np.arange(len(order)) - np.searchsorted(question, question)
+    return _found(windows, spans.at(order[(rank < n_best) | (spans.start[order] < 0)]))
+
+
+def answer_figures(
+    questions: Sequence[Question], found: FoundAnswers, unanswerable: bool, null_threshold: float = 0.0
+) -> dict[str, float]:
+    """The official figures as shares, not per cent: `f1` and `exact_match`; where `unanswerable` SQuAD 2.0's.
+
+    SQuAD 2.0's `best_f1` and `best_exact` are those of the best null thresholds, `best_f1_thresh` and
+    `best_exact_thresh`.
+    """
+    answers = {question.id: [text for text, _ in question.answers] for question in questions}
+    predictions = found.predictions(null_threshold)
+    if not unanswerable:
+        figures = squad_figures(answers, predictions)
+    else:
+        best = squad2_figures(answers, found.best, found.null_odds)
+        figures = squad2_figures(answers, predictions) | {name: best[name] for name in best if name[:5] == "best_"}
+    return {name: value if name.endswith(NO_SHARES) else value / 100 for name, value in figures.items()}
+
+
+def write_answers(found: FoundAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:
+    """Write the files of run_squad.py and run_qa.py: predictions, n best, and null odds if there are any."""
+    contents: dict[str, Any] = {PREDICTIONS: found.predictions(null_threshold), N_BEST: found.n_best}
+    if found.null_odds:
+        contents[NULL_ODDS] = found.null_odds
+    for name, content in contents.items():
+        replace_text(folder / name, json.dumps(content, indent=4) + "\n")
+    return [folder / name for name in contents]
+
+
+def _checked(logits: np.ndarray, tokens: int) -> np.ndarray:
+    if logits.shape != (tokens,):
+        raise ValueError(f"logits {logits.shape} of {tokens} tokens: give one for each")
+    if not np.isfinite(logits).all():
+        raise ValueError("a logit is not finite; has the model diverged?")
+    return logits.astype(np.float32)
+
+
+def _some_rows(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows in groups that fit in memory once padded to the longest."""
+    step = max(1, _AT_ONCE // int(lengths.max()))
+    for start in range(0, len(lengths), step):
+        yield np.arange(start, min(start + step, len(lengths)))
+
+
+def _candidates(rows: TaskRows, some: np.ndarray, logits: _Logits, n_best: int) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest starts of rows with each likeliest end, in that order: tokens, int64 [candidates] twice."""
+    starts, ends = (_highest(part, rows, some, n_best) for part in logits)
+    start, end = np.broadcast_arrays(starts[:, :, None], ends[:, None, :])
+    known = (start >= 0) & (end >= 0)
+    return start[known], end[known]
+
+
+def _highest(logits: np.ndarray, rows: TaskRows, some: np.ndarray, n_best: int) -> np.ndarray:
+    """The tokens of each row with the highest logits, highest first, int64 [some, n_best]; -1 where a row is short."""
+    offsets, lengths = rows.offsets[some], rows.lengths[some, None]
+    inside = np.arange(lengths.max()) < lengths
+    filled = np.full(inside.shape, np.inf, np.float32)
+    filled[inside] = -logits[offsets[0] : rows.offsets[some[-1] + 1]]
+    highest = np.argsort(filled, axis=1, kind="stable")[:, :n_best]
+    return np.where(highest < lengths, offsets[:, None] + highest, -1)
+
+
+def _spans(windows: QuestionWindows, logits: _Logits, start: np.ndarray, end: np.ndarray) -> _Spans:
+    """The spans from tokens `start` to tokens `end`."""
+    question = windows.question[np.searchsorted(windows.rows.offsets, start, side="right") - 1]
+    return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits.start[start], logits.end[end])
+
+
+def _no_answers(windows: QuestionWindows, logits: _Logits) -> _Spans:
+    """The candidate of no answer for each question, from its first window of lowest score; its characters are -1."""
+    cls = windows.rows.offsets[:-1]
+    order = np.lexsort((logits.start[cls] + logits.end[cls], windows.question))
+    lowest = cls[order[np.unique(windows.question[order], return_index=True)[1]]]
+    return _spans(windows, logits, lowest, lowest)
+
+
+def _found(windows: QuestionWindows, spans: _Spans) -> FoundAnswers:
+    found = FoundAnswers({}, {}, {})
+    bounds = np.searchsorted(spans.question, np.arange(len(windows.questions) + 1)).tolist()
+    for question, first, last in zip(windows.questions, bounds[:-1], bounds[1:], strict=True):
+        ours = spans.at(slice(first, last))
+        texts = [question.context[max(a, 0) : max(b, 0)] for a, b in zip(ours.start, ours.end, strict=True)]
+        starts, ends, scores = (part.tolist() for part in (ours.start_logit, ours.end_logit, ours.score))
+        if not any(texts):
+            found.without_span.add(question.id)
+            texts, starts, ends, scores = ([_NO_SPAN, *texts], *([0.0, *part] for part in (starts, ends, scores)))
+        weights = np.exp(np.array(scores) - max(scores))
+        found.n_best[question.id] = [
+            {"text": text, "probability": share, "start_logit": start, "end_logit": end}
+            for text, share, start, end in zip(texts, (weights / weights.sum()).tolist(), starts, ends, strict=True)
+        ]
+        best = next(number for number, text in enumerate(texts) if text)
+        found.best[question.id] = texts[best]
+        if (none := np.flatnonzero(ours.start < 0)).size:
+            odds = ours.score[none[0]] - np.float32(starts[best]) - np.float32(ends[best])
+            found.null_odds[question.id] = float(odds)
+    return found

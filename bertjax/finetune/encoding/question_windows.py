@@ -1,0 +1,244 @@
+"""Questions as rows: each with a window of its text, or with several windows that overlap where the text is long.
+
+The windows are those of google-research/bert's run_squad.py and its port to transformers. `doc_stride` is run_squad's:
+how far each window begins behind the one before. What transformers' tokenizers and run_qa.py call `stride` is the
+overlap instead, the room for the text minus `doc_stride`.
+
+Where an answer begins with a window's last token, run_qa.py takes the [SEP] behind it for the start (of the windows of
+XQuAD and CS224N's dev set none at the usual sizes, 4 of 24,252 at 128 tokens 32 apart); here it is the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.encoding.rows import RowCounts, Segments, TaskRows, rows_of_segments, too_long
+from bertjax.finetune.encoding.texts import encode_with_spans
+from bertjax.text.ragged import places_in
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_SPECIAL = 3  # [CLS] question [SEP] window [SEP]
+
+
+@dataclass(frozen=True)
+class WindowSizes:
+    """Lengths of a row and a question and the step between windows, in tokens: run_squad.py's."""
+
+    max_length: int = 384  # of a row, special tokens included
+    doc_stride: int = 128
+    max_query: int = 64  # of a question; more is cut off
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if no text fits beside a question, or the step is not positive."""
+        if self.max_query < 1 or self.doc_stride < 1:
+            raise ValueError(f"max query {self.max_query} and doc stride {self.doc_stride}: give 1 or more for each")
+        if self.max_length <= self.max_query + _SPECIAL:
+            raise ValueError(
+                f"max length {self.max_length}: a question of {self.max_query} tokens and {_SPECIAL} special ones "
+                "leave no room for its text; raise the one or lower the other"
+            )
+
+
+@dataclass
+class QuestionCounts(RowCounts):
+    """What became of long texts and questions."""
+
+    questions_cut: int = 0  # questions cut off
+    question_tokens_cut: int = 0  # tokens that were lost so
+
+    @property
+    def any_cut(self) -> bool:
+        """Whether any token was left out."""
+        return super().any_cut or self.questions_cut > 0
+
+    def told(self, max_length: int) -> list[str]:
+        """What there is to say of them, a line each; nothing if every question fitted with its text."""
+        lines = super().told(max_length)
+        if self.questions_cut:
+            lines.append(
+                f"{self.questions_cut:,} of {self.examples:,} questions were too long themselves and were truncated: "
+                f"{self.question_tokens_cut:,} tokens were left out"
+            )
+        return lines
+
+
+@dataclass(frozen=True)
+class QuestionWindows:
+    """Rows [CLS] question [SEP] window [SEP] of questions, in order; each has one at least."""
+
+    questions: Sequence[Question]
+    rows: TaskRows
+    question: np.ndarray  # int64 [n]: the index in `questions` of each row's question
+    begins: np.ndarray  # int64 [n]: number of tokens of the text before the window
+    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, first and one behind last; outside, -1
+
+    @cached_property
+    def most_context(self) -> np.ndarray:
+        """bool [tokens]: whether a token of the text has its most context in this window.
+
+        The context of a token is as in run_squad.py: the number of tokens on the side that has fewer, plus 0.01 for
+        each token of the window; of windows with equal context the first counts.
+        """
+        inside = np.flatnonzero(self.spans[:, 0] >= 0)
+        row = np.repeat(np.arange(len(self.rows)), self.rows.lengths)[inside]
+        sizes = np.bincount(row, minlength=len(self.rows))
+        left = places_in(np.zeros(len(sizes), np.int64), sizes)
+        score = np.minimum(left, sizes[row] - 1 - left) + 0.01 * sizes[row]
+        ends = np.zeros(len(self.questions), np.int64)
+        np.maximum.at(ends, self.question, self.begins + sizes)
+        token = (np.cumsum(ends) - ends)[self.question[row]] + self.begins[row] + left
+        best = np.full(ends.sum(), -np.inf)
+        np.maximum.at(best, token, score)
+        candidates = np.flatnonzero(score == best[token])
+        most = np.zeros(len(self.spans), bool)
+        most[inside[candidates[np.unique(token[candidates], return_index=True)[1]]]] = True
+        return most
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Texts as tokens: those of text i are [offsets[i], offsets[i + 1])."""
+
+    ids: np.ndarray  # int32 [tokens]
+    spans: np.ndarray  # int32 [tokens, 2], or [0, 2] where they are not needed
+    offsets: np.ndarray  # int64 [texts + 1]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What each row holds: int64 [n] each."""
+
+    question: np.ndarray
+    asked: np.ndarray  # number of tokens of the question
+    begins: np.ndarray  # number of tokens of the text before the window
+    sizes: np.ndarray  # number of tokens of the window
+
+    @property
+    def window(self) -> np.ndarray:
+        """Position in the row of its window's first token: int64 [n]."""
+        return self.asked + 2
+
+
+def question_windows(
+    questions: Sequence[Question],
+    tokenizer: Tokenizer,
+    sizes: WindowSizes,
+    counts: QuestionCounts,
+    *,
+    strict: bool = False,
+) -> QuestionWindows:
+    """The rows of questions, with the first and last token of the first answer as targets; `counts` is added to.
+
+    `rows` have `starts` and `ends`, int32 [n, 1]: positions in the row; 0, the [CLS], where the window does not hold
+    the whole answer or there is none. Such windows count in training as any other, as in run_squad.py. `label_weights`
+    float32 [n, 1] are 0 for questions that are neither answered nor impossible. Raises ValueError with `strict`, naming
+    the first question that needs more than a row.
+    """
+    texts = {text: number for number, text in enumerate(dict.fromkeys(question.context for question in questions))}
+    text = np.array([texts[question.context] for question in questions], np.int64)
+    asked, contexts = _encoded_questions(questions, tokenizer), _encoded_contexts([*texts], tokenizer)
+    layout = _laid_out(asked.lengths, contexts.lengths[text], sizes)
+    _count(questions, asked.lengths, contexts.lengths[text], layout, sizes, counts, strict)
+    rows, spans = _filled(layout, asked, contexts, text, tokenizer)
+    weights = np.array([bool(question.answers) or question.impossible for question in questions], np.float32)
+    first, last = (part[layout.question] - layout.begins for part in _answer_tokens(questions, contexts, text))
+    whole = (first >= 0) & (last < layout.sizes)
+    targets = {
+        "starts": np.where(whole, first + layout.window, 0).astype(np.int32)[:, None],
+        "ends": np.where(whole, last + layout.window, 0).astype(np.int32)[:, None],
+        "label_weights": weights[layout.question][:, None],
+    }
+    rows = rows.extended(rows=targets, positions=("starts", "ends"))
+    return QuestionWindows(questions, rows, layout.question, layout.begins, spans)
+
+
+def _encoded_questions(questions: Sequence[Question], tokenizer: Tokenizer) -> _Pieces:
+    # White space in front would be a token to some tokenizers; run_qa.py strips it too.
+    ids, lengths = tokenizer.encode([question.question.lstrip() for question in questions])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return _Pieces(ids.astype(np.int32), np.zeros((0, 2), np.int32), offsets)
+
+
+def _encoded_contexts(texts: Sequence[str], tokenizer: Tokenizer) -> _Pieces:
+    ids, spans = zip(*encode_with_spans(tokenizer, texts), strict=True)
+    offsets = np.cumsum([0, *map(len, ids)]).astype(np.int64)
+    return _Pieces(np.concatenate(ids), np.concatenate(spans), offsets)
+
+
+def _laid_out(asked: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
+    """The windows of questions of `asked` tokens about texts of `length` tokens, int64 [questions] each."""
+    kept = np.minimum(asked, sizes.max_query)
+    room = sizes.max_length - _SPECIAL - kept
+    step = np.minimum(sizes.doc_stride, room)
+    windows = 1 + np.maximum(0, -(-(length - room) // step))
+    question = np.repeat(np.arange(len(asked)), windows)
+    begins = places_in(np.zeros(len(asked), np.int64), windows) * step[question]
+    return _Layout(question, kept[question], begins, np.minimum(room[question], length[question] - begins))
+
+
+def _filled(
+    layout: _Layout, asked: _Pieces, contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
+) -> tuple[TaskRows, np.ndarray]:
+    """The rows, and the characters of the text that each of their tokens stands for: int32 [tokens, 2], -1 outside."""
+    of_text = contexts.offsets[text[layout.question]] + layout.begins
+    begin = np.stack([asked.offsets[layout.question], len(asked.ids) + of_text], axis=1)
+    sizes = np.stack([layout.asked, layout.sizes], axis=1)
+    ids = np.concatenate([asked.ids, contexts.ids])
+    rows = rows_of_segments(ids, begin, sizes, Segments.one_sequence(2).opens, tokenizer)
+    spans = np.full((rows.offsets[-1], 2), -1, np.int32)
+    spans[places_in(rows.offsets[:-1] + layout.window, layout.sizes)] = contexts.spans[places_in(of_text, layout.sizes)]
+    return rows, spans
+
+
+def _answer_tokens(questions: Sequence[Question], contexts: _Pieces, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of each text that the first answer begins and ends in, int64 [questions]; -1 where there is none."""
+    first, last = np.full((2, len(questions)), -1, np.int64)
+    for number, question in enumerate(questions):
+        if not question.answers:
+            continue
+        answer, start = question.answers[0]
+        begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
+        spans = contexts.spans[contexts.offsets[text[number]] : contexts.offsets[text[number] + 1]]
+        if len(spans) and spans[0, 0] <= begin and end <= spans[-1, 1]:
+            first[number] = np.searchsorted(spans[:, 0], begin, side="right") - 1
+            last[number] = np.searchsorted(spans[:, 1], end)
+    return first, last
+
+
+def _count(
+    questions: Sequence[Question],
+    asked: np.ndarray,
+    length: np.ndarray,
+    layout: _Layout,
+    sizes: WindowSizes,
+    counts: QuestionCounts,
+    strict: bool,
+) -> None:
+    cut = np.maximum(asked - sizes.max_query, 0)
+    windows = np.bincount(layout.question)
+    long = (cut > 0) | (windows > 1)
+    if strict and long.any():
+        first = int(np.argmax(long))
+        where = questions[first].where
+        if cut[first]:
+            raise ValueError(
+                f"{where}: the question has {asked[first]} tokens, over max query {sizes.max_query}; raise it, or "
+                "leave --strict-length out"
+            )
+        raise too_long(where, int(asked[first] + length[first]) + _SPECIAL, sizes.max_length)
+    counts.examples += len(questions)
+    counts.tokens += int((asked + length).sum())
+    counts.empty += int(((asked == 0) | (length == 0)).sum())
+    counts.windowed += int((windows > 1).sum())
+    counts.windows += int(windows[windows > 1].sum())
+    counts.questions_cut += int((cut > 0).sum())
+    counts.question_tokens_cut += int(cut.sum())

@@ -1,0 +1,221 @@
+"""Tagged sentences as rows, long ones as several windows that overlap, and a tag for each word from the rows' logits.
+
+Each word is split into pieces alone, as transformers does with `is_split_into_words`. Its first piece has the label
+and gives the prediction, only in the window where that piece has the most context. A word without any piece, such as a
+lone control character, is in no row; its prediction is a tag given for such words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.encoding.rows import RowCounts, TaskRows, rows_of_segments, too_long
+from bertjax.text.ragged import places_in
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_SPECIAL = 2  # [CLS] pieces [SEP]
+
+
+@dataclass
+class TagCounts(RowCounts):
+    """What became of long sentences, and of words without a token."""
+
+    words: int = 0
+    without_pieces: int = 0  # words
+
+    def told(self, max_length: int) -> list[str]:
+        """What there is to say, a line each; nothing if every sentence fitted and every word has a piece."""
+        lines = super().told(max_length)
+        if self.without_pieces:
+            lines.append(
+                f"{self.without_pieces:,} of {self.words:,} words have no token; they are not learned from, and are "
+                "predicted to have the most frequent tag"
+            )
+        return lines
+
+
+@dataclass(frozen=True)
+class TagWindows:
+    """Rows [CLS] pieces [SEP] of sentences, in order; each has one at least."""
+
+    sentences: Sequence[TaggedSentence]
+    rows: TaskRows
+    word: np.ndarray  # int64 [tokens]: index among all words of the one that a token gives the prediction of; else -1
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows of pieces, each of which has the pieces [begins, begins + sizes) of all."""
+
+    sentence: np.ndarray  # int64 [n]
+    begins: np.ndarray  # int64 [n]
+    sizes: np.ndarray  # int64 [n]
+    cut: np.ndarray  # int64 [sentences]: pieces that are in no window
+
+
+def tag_windows(
+    sentences: Sequence[TaggedSentence],
+    labels: Sequence[str],
+    tokenizer: Tokenizer,
+    max_length: int,
+    counts: TagCounts,
+    *,
+    strict: bool = False,
+    label_weights: Sequence[float] | None = None,
+) -> TagWindows:
+    """The rows of sentences; `counts` is added to. A row has at most `max_length` tokens, special ones included.
+
+    `tokens` of the rows have `labels` int32, 0 where there is none, and `label_weights` float32: on the first piece of
+    each word that of its label, 1 by default, else 0. Windows begin and end with words, about half a row apart; a
+    word that fills more than a row is cut off. A tag's number is its index in `labels`. Raises ValueError naming the
+    line of a tag that is not one of `labels`, and with `strict` of the first sentence that is too long.
+    """
+    if max_length <= _SPECIAL:
+        raise ValueError(f"max length {max_length}: it must leave room for a word beside {_SPECIAL} special tokens")
+    numbers = tag_numbers(sentences, labels)
+    of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
+    weights = np.where(numbers < 0, 0, of_label[numbers])
+    ids, pieces = tokenizer.encode([word for sentence in sentences for word in sentence.words])
+    words = np.array([len(sentence.words) for sentence in sentences], np.int64)
+    windows = _windows(pieces, words, max_length - _SPECIAL)
+    _count(sentences, pieces, words, windows, max_length, counts, strict)
+
+    one = np.array([True])
+    rows = rows_of_segments(ids, windows.begins[:, None], windows.sizes[:, None], one, tokenizer)
+    inside, source = places_in(rows.offsets[:-1] + 1, windows.sizes), places_in(windows.begins, windows.sizes)
+    word = np.full(rows.offsets[-1], -1, np.int64)
+    word[inside] = _predicted(windows, pieces, source)
+    labelled = word >= 0
+    per_token = {
+        "labels": np.where(labelled, numbers[word].clip(0), 0).astype(np.int32),
+        "label_weights": np.where(labelled, weights[word], 0).astype(np.float32),
+    }
+    return TagWindows(sentences, rows.extended(tokens=per_token), word)
+
+
+def tags_of(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], otherwise: str) -> list[list[str]]:
+    """The tag of the highest logit for each word of each sentence, of logits float32 [tokens, labels] of the windows.
+
+    Of equal logits the first counts; a word without pieces has the tag `otherwise`. Raises ValueError if a logit is not
+    finite.
+    """
+    assert logits.shape == (len(windows.word), len(labels)), "a logit for each token and label"
+    if not np.isfinite(logits).all():
+        raise ValueError("a logit is not finite; has the model diverged?")
+    lengths = [len(sentence.words) for sentence in windows.sentences]
+    tags = [otherwise] * sum(lengths)
+    known = windows.word >= 0
+    for word, best in zip(windows.word[known].tolist(), logits[known].argmax(-1).tolist(), strict=True):
+        tags[word] = labels[best]
+    ends = np.cumsum(lengths).tolist()
+    return [tags[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def most_frequent_tag(sentences: Sequence[TaggedSentence]) -> str:
+    """The tag that most words of a training set have; of equally frequent ones the first in the alphabet."""
+    tags = Counter(tag for sentence in sentences for tag in sentence.tags or ())
+    return min(tags, key=lambda tag: (-tags[tag], tag))
+
+
+def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> np.ndarray:
+    """The index of each word's tag in `labels`: int64 [words], -1 where it has none.
+
+    Raises ValueError naming the line of the first tag that is not among them.
+    """
+    number_of = {label: number for number, label in enumerate(labels)}
+    numbers: list[int] = []
+    for sentence in sentences:
+        assert sentence.tags is None or len(sentence.tags) == len(sentence.words), "a tag for each word"
+        for index, tag in enumerate(sentence.tags or ()):
+            if tag not in number_of:
+                raise ValueError(
+                    f"{sentence.where_of(index)}: tag {tag!r} of {sentence.words[index]!r} is not one of "
+                    f"{', '.join(labels)}; mend it, or train with it"
+                )
+            numbers.append(number_of[tag])
+        if sentence.tags is None:
+            numbers += [-1] * len(sentence.words)
+    return np.array(numbers, np.int64)
+
+
+def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
+    """The windows of sentences of `words` words, which have `pieces` pieces each."""
+    ends = np.concatenate([[0], np.cumsum(pieces)])
+    last = np.cumsum(words)
+    sentence, begins, sizes, cut = [], [], [], np.zeros(len(words), np.int64)
+    for number, (first, after) in enumerate(zip((last - words).tolist(), last.tolist(), strict=True)):
+        size = int(ends[after] - ends[first])
+        if size <= room:
+            parts = [(int(ends[first]), size)]
+        else:
+            parts = _long(ends[first : after + 1], room)
+            cut[number] = size - len(np.unique(places_in(*np.array(parts).T)))
+        for begin, size in parts:
+            sentence.append(number)
+            begins.append(begin)
+            sizes.append(size)
+    return _Windows(*(np.array(part, np.int64) for part in (sentence, begins, sizes)), cut)
+
+
+def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
+    """The windows (first piece, number of pieces) of a sentence whose word n has the pieces [ends[n], ends[n + 1])."""
+
+    def behind(word: int, pieces: int) -> int:
+        """The word behind the last that fits in `pieces` pieces from `word` on, which itself always fits."""
+        return max(int(np.searchsorted(ends, ends[word] + pieces, side="right")) - 1, word + 1)
+
+    windows, word = [], 0
+    while True:
+        end = behind(word, room)
+        windows.append((int(ends[word]), min(int(ends[end] - ends[word]), room)))
+        if end == len(ends) - 1:
+            return windows
+        half = min(behind(word, room // 2), end)
+        word = half if behind(half, room) > end else end  # a window that goes no further is of no use
+
+
+def _predicted(windows: _Windows, pieces: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """The word of which each piece of the windows is the first piece, where it has most context; else -1: int64."""
+    row = np.repeat(np.arange(len(windows.sizes)), windows.sizes)
+    left = source - windows.begins[row]
+    context = np.minimum(left, windows.sizes[row] - 1 - left)
+    word_of = np.full(int(pieces.sum()), -1, np.int64)
+    has = np.flatnonzero(pieces)
+    word_of[(np.cumsum(pieces) - pieces)[has]] = has
+    candidates = np.flatnonzero(word_of[source] >= 0)
+    order = candidates[np.lexsort((-context[candidates], source[candidates]))]
+    best = order[np.unique(source[order], return_index=True)[1]]
+    found = np.full(len(source), -1, np.int64)
+    found[best] = word_of[source[best]]
+    return found
+
+
+def _count(
+    sentences: Sequence[TaggedSentence],
+    pieces: np.ndarray,
+    words: np.ndarray,
+    windows: _Windows,
+    max_length: int,
+    counts: TagCounts,
+    strict: bool,
+) -> None:
+    several = np.bincount(windows.sentence, minlength=len(sentences))
+    lengths = np.bincount(np.repeat(np.arange(len(words)), words), pieces, len(words)).astype(np.int64)
+    long = (several > 1) | (windows.cut > 0)
+    if strict and long.any():
+        first = int(np.argmax(long))
+        raise too_long(sentences[first].where, int(lengths[first]) + _SPECIAL, max_length)
+    counts.examples += len(sentences)
+    counts.tokens += int(lengths.sum())
+    counts.truncated += int((windows.cut > 0).sum())
+    counts.tokens_cut += int(windows.cut.sum())
+    counts.windowed += int((several > 1).sum())
+    counts.windows += int(several[several > 1].sum())
+    counts.empty += int((lengths == 0).sum())
+    counts.words += len(pieces)
+    counts.without_pieces += int((pieces == 0).sum())

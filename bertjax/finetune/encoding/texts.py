@@ -1,0 +1,104 @@
+"""Texts of examples as rows of tokens, truncated where they are too long.
+
+A pair that is too long loses tokens from the end of the longer text until both are equally long, then of both in turn,
+as in google-research/bert. Where an odd number of tokens is left for two long texts, `tokenizers` gives one more to the
+text that was the longer (the second if they were equal), google-research/bert to the first. We follow `tokenizers`, as
+everywhere in tokenization, for an exported model runs on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tokenizers
+
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.encoding.rows import RowCounts, Segments, TaskRows, rows_of_segments, too_long
+from bertjax.tokenization.tokenizer import Tokenizer
+
+SHORTEST = 8  # tokens of a sequence, special ones included
+_AT_ONCE = 1 << 14  # texts that are tokenized together; the tokenizer holds them cut into words
+_SPANS_AT_ONCE = 1024  # texts whose tokens are located together
+
+
+def encode_texts(
+    examples: Sequence[TextExample],
+    segments: Segments,
+    tokenizer: Tokenizer,
+    max_length: int,
+    counts: RowCounts,
+    *,
+    strict: bool = False,
+) -> TaskRows:
+    """Rows of examples that all have the same number of texts; `counts` is added to.
+
+    A sequence has at most `max_length` tokens, special ones included. Raises ValueError with `strict`, naming the first
+    example that is too long.
+    """
+    ids, begin, sizes = _tokenized(examples, tokenizer)
+    whole, begin = (part.reshape(len(examples), -1)[:, segments.text] for part in (sizes, begin))
+    kept = _kept(whole, segments, max_length)
+    _count(counts, whole, kept)
+    if strict and (kept < whole).any():
+        first = int(np.flatnonzero((kept < whole).any(1))[0])
+        raise too_long(examples[first].where, int(segments.lengths(whole[first : first + 1]).max()), max_length)
+    return rows_of_segments(ids, begin, kept, segments.opens, tokenizer)
+
+
+def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each text, ids int32 [tokens] as `encode` gives them, and the characters of each token: int32 [tokens, 2].
+
+    A span is the first character and the one behind the last; white space before a word is not its token's. Raises
+    ValueError for a NUL character, which `encode` drops.
+    """
+    if broken := next((text for text in texts if "\0" in text), None):
+        raise ValueError(f"a text has a NUL character, {broken[:40]!r}; remove it")
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.encode_special_tokens = True  # as plain text: a context cannot forge a [SEP]
+    for start in range(0, len(texts), _SPANS_AT_ONCE):
+        some = texts[start : start + _SPANS_AT_ONCE]
+        ours = tokenizer.encode_sentences(some)
+        theirs = backend.encode_batch(some, add_special_tokens=False)
+        for text, ids, found in zip(some, ours, theirs, strict=True):
+            assert ids.tolist() == found.ids, text
+            spans = np.array(found.offsets, np.int32).reshape(-1, 2)
+            yield ids.astype(np.int32), _without_space(text, spans)
+
+
+def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
+    begins = np.array([*map(str.isspace, text)], bool)[spans[:, 0]] if len(spans) else np.zeros(0, bool)
+    for token in np.flatnonzero(begins & (spans[:, 0] < spans[:, 1])):
+        start, end = spans[token]
+        spans[token, 0] = end - len(text[start:end].lstrip())
+    return spans
+
+
+def _tokenized(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(ids int32 of all texts, int64 where each begins, int64 how long it is), each text of an example in order."""
+    texts = [text for example in examples for text in example.texts]
+    parts = [tokenizer.encode(texts[start : start + _AT_ONCE]) for start in range(0, len(texts), _AT_ONCE)]
+    sizes = np.concatenate([sizes for _, sizes in parts])
+    return np.concatenate([ids for ids, _ in parts]).astype(np.int32), np.cumsum(sizes) - sizes, sizes
+
+
+def _kept(sizes: np.ndarray, segments: Segments, max_length: int) -> np.ndarray:
+    """Number of tokens of each segment that stay, int64 [n, k]: the longest is cut first where a sequence has two."""
+    if segments.opens.all():
+        return np.minimum(sizes, max_length - 2)
+    a, b = sizes[:, 0::2], sizes[:, 1::2]
+    room = max_length - 3
+    shorter = np.minimum(np.minimum(a, b), room // 2)
+    a_kept = np.where(a <= b, shorter, room - shorter)
+    fits = a + b <= room
+    a_kept = np.where(fits, a, a_kept)
+    return np.stack([a_kept, np.where(fits, b, room - a_kept)], 2).reshape(sizes.shape)
+
+
+def _count(counts: RowCounts, whole: np.ndarray, kept: np.ndarray) -> None:
+    cut = (whole - kept).sum(1)
+    counts.examples += len(whole)
+    counts.empty += int((whole == 0).any(1).sum())
+    counts.tokens += int(whole.sum())
+    counts.truncated += int((cut > 0).sum())
+    counts.tokens_cut += int(cut.sum())

@@ -1,0 +1,36 @@
+"""The kinds of tasks, one file each, and their registry."""
+
+from __future__ import annotations
+
+import difflib
+
+from bertjax.finetune.kinds.choice import CHOICE
+from bertjax.finetune.kinds.kind import Kind
+from bertjax.finetune.kinds.regression import REGRESSION
+from bertjax.finetune.kinds.relevance import RELEVANCE
+from bertjax.finetune.kinds.sequence import SEQUENCE
+from bertjax.finetune.kinds.span import SPAN
+from bertjax.finetune.kinds.tokens import TOKENS
+from bertjax.finetune.kinds.vector import VECTOR
+from bertjax.model.bert import HEADS
+
+KINDS: dict[str, Kind] = {}  # by name, which `training.objectives` of a fine-tuned model's config has
+
+
+def register(kind: Kind) -> None:
+    """Make a kind known under its name, and its network under `model.head`."""
+    assert kind.name not in KINDS, f"two kinds of task are named {kind.name}"
+    assert HEADS.setdefault(kind.network.name, kind.network) is kind.network, f"two heads: {kind.network.name}"
+    KINDS[kind.name] = kind
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of this name. Raises ValueError for an unknown one, with the nearest names."""
+    if name not in KINDS:
+        near = difflib.get_close_matches(name, KINDS, 3, 0.4) or KINDS
+        raise ValueError(f"kind of task {name!r} is unknown; did you mean {' or '.join(near)}?")
+    return KINDS[name]
+
+
+for _kind in (SEQUENCE, REGRESSION, RELEVANCE, CHOICE, TOKENS, SPAN, VECTOR):
+    register(_kind)

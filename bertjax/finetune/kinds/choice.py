@@ -1,0 +1,124 @@
+"""Multiple choice: the right one of several ends of one start (transformers' BertForMultipleChoice)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bertjax.config import TaskConfig
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.tables import Columns
+from bertjax.finetune.encoding.rows import Segments
+from bertjax.finetune.kinds.kind import Card, Inference, shown
+from bertjax.finetune.kinds.texts import TextKind, wrong_number
+from bertjax.finetune.metrics.classification import probabilities_of
+from bertjax.model.task_heads import ChoiceNetwork
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+
+_CHOOSE = """\
+from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+model = AutoModelForMultipleChoice.from_pretrained("path/to/this/folder")
+start, ends = "She opened the door", ["and went in.", "of the."]
+inputs = tokenizer([start] * len(ends), ends, padding=True, return_tensors="pt")
+model(**{name: rows[None] for name, rows in inputs.items()}).logits.argmax()"""
+
+
+class Choice(NamedTuple):
+    """The likeliest of several ends of one start: its index from 0, and the probability of every end."""
+
+    place: int
+    end: str
+    probability: float
+    probabilities: tuple[float, ...]
+
+
+class ChoiceKind(TextKind):
+    """Examples are a start and C ends; labels are the index of the right end, "0" and on. A row holds all choices."""
+
+    name, network, own_task = "choice", ChoiceNetwork, "choice"
+    metrics = ("accuracy",)
+    packed = False  # a row has several sequences already
+    text_columns, default_columns = (2, None), ("text", "text_b")
+    columns_wanted = "a start, and its ends in a column each or in one that holds a list"
+    card = Card(
+        "multiple-choice",
+        "chooses one of several continuations",
+        _CHOOSE,
+        '("the start", "an end"), ("the start", "another end")',
+        "`logits` has a row per pair: of the ends of one start, the one with the highest number is chosen",
+    )
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """Cross entropy and accuracy over the choices of a row."""
+        logits = forward.model.choice_logits(forward(batch), batch["cls_positions"], keys)
+        return classified(logits, batch["labels"], batch["label_weights"])
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """Logits [B, choices]."""
+        return model.choice_logits(hidden, batch["cls_positions"])
+
+    def labels_in(self, train: Sequence[TextExample]) -> tuple[str, ...]:
+        """The indices of the ends."""
+        return _indices(len(train[0].texts) - 1)
+
+    def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
+        """The start and an end for each label."""
+        return 1 + len(labels)
+
+    def check_texts(self, examples: Sequence[TextExample], texts: int) -> None:
+        """Raise ValueError naming the first example with another number of choices."""
+        for example in examples:
+            if len(example.texts) != texts:
+                raise wrong_number(example, len(example.texts) - 1, "choices", texts - 1)
+
+    def segments(self, texts: int) -> Segments:
+        """A sequence of the start with each end."""
+        return Segments.first_with_each(texts)
+
+    def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """[n] each: a row has one label for all its sequences."""
+        return {"labels": targets, "label_weights": weights}
+
+    def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
+        """The column of the start, and those of the ends."""
+        return Columns(text=texts[0], label=label, id=id_column, ends=tuple(texts[1:]))
+
+    def input_of(self, texts: Sequence[str]) -> Any:
+        """A start and its ends."""
+        return texts[0], list(texts[1:])
+
+    def labels_given(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
+        """As many as the first input has ends."""
+        return _indices(len(given[0]) - 1)
+
+    def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
+        """A start and its ends, which are in a list."""
+        if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):
+            start, ends = given
+            if isinstance(ends, tuple | list) and len(ends) > 1 and all(isinstance(end, str) for end in ends):
+                return (start, *ends)
+        raise ValueError(f"input {number}: {shown(given)} is not a start and a list of two ends or more")
+
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Choice]:
+        """A `Choice` for each input."""
+        found = []
+        for (_, *ends), shares in zip(given, probabilities_of(outputs), strict=True):
+            best = int(shares.argmax())
+            found.append(Choice(best, ends[best], float(shares[best]), tuple(shares.tolist())))
+        return found
+
+    def lines(self, prediction: Choice) -> list[str]:
+        """The end with its probability."""
+        return [f"{prediction.probability:6.1%}  {prediction.end}"]
+
+
+CHOICE = ChoiceKind()
+
+
+def _indices(count: int) -> tuple[str, ...]:
+    return tuple(str(index) for index in range(count))

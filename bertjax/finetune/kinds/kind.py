@@ -1,0 +1,238 @@
+"""A kind of task: one object that knows how its examples are encoded, learned, predicted and measured.
+
+A kind is added by a file here with a subclass of `Kind`, and a line in the registry in `bertjax.finetune.kinds`. No
+other module compares the name of a kind: each asks the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
+from bertjax.finetune.data.tables import Tell
+from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.model.task_heads import TaskNetwork
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
+
+Figures = dict[str, float]
+Read = Callable[[Path, str, Tell], list[Any]]  # (data, split, tell); raises MissingSplitError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task is trained unless the user says otherwise."""
+
+    learning_rate: float
+    batch_size: int = 32
+    epochs: int = 3
+    max_length: int = 128  # tokens of a sequence, special ones included
+    warmup: float = 0.1  # share of the steps
+    learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)  # to choose from by the development set
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its kind, its files, its metrics (higher is better for all) and its recipe."""
+
+    name: str
+    kind: Kind
+    metrics: tuple[str, ...]  # models are chosen by the first
+    recipe: Recipe
+    read: Read
+    labels: tuple[str, ...] = ()  # as the files have them; empty: the labels of the training set
+    meanings: tuple[str, ...] = ()  # names of the labels where the files have numbers
+    dev_splits: tuple[str, ...] = ("dev",)
+    submissions: Mapping[str, str] = field(default_factory=dict)  # test split -> the official file of its predictions
+    paper: Mapping[str, float] = field(default_factory=dict)  # system -> published figure in per cent
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of a task by split, as they were read."""
+
+    train: Sequence[Any]
+    dev: Mapping[str, Sequence[Any]]
+    test: Mapping[str, Sequence[Any]]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A development or test set as rows, and what to do with a network's outputs for them."""
+
+    rows: TaskRows
+    write: Callable[[Path, np.ndarray], Sequence[Path]]  # writes predictions into a folder, returns the files
+    figures: Callable[[np.ndarray], Figures] | None = None  # None where there are no labels
+
+
+@dataclass(frozen=True)
+class TaskContent:
+    """The data of a task, read and encoded: all that a run needs of it."""
+
+    kind: Kind
+    labels: tuple[str, ...]  # in the order of the network's outputs
+    train: TaskRows
+    dev: Mapping[str, Split]  # by name; a run is evaluated on all and chosen by the first
+    test: Mapping[str, Split]
+    metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
+    notes: tuple[str, ...] = ()  # for the user: what became of long examples, and the like
+    baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
+    measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the training and development sets as rows, and the labels."""
+        found = hashlib.sha256("\n".join((self.kind.name, *self.labels)).encode())
+        for rows in (self.train, *(split.rows for split in self.dev.values())):
+            for name, array in [("offsets", rows.offsets), *sorted((rows.tokens | rows.rows).items())]:
+                found.update(f"{name} {array.dtype} {array.shape}".encode())
+                found.update(np.ascontiguousarray(array))
+        return found.hexdigest()
+
+
+@dataclass
+class Inference:
+    """A fine-tuned model on devices, for a kind that predicts with it; the kind sets `counts`."""
+
+    task: TaskConfig
+    labels: tuple[str, ...]
+    tokenizer: Tokenizer
+    max_length: int
+    outputs: Callable[[TaskRows], np.ndarray]  # float32, [rows, ...] or [tokens, ...]
+    null_threshold: float | None = None  # for questions that may have no answer
+    counts: RowCounts = field(default_factory=RowCounts)  # of the inputs of the last call
+
+
+@dataclass(frozen=True)
+class Card:
+    """What model cards say of a kind."""
+
+    pipeline: str  # the Hub's name of the task
+    does: str  # continues "A BERT of ..., which"
+    use: str  # Python with transformers or a library on it
+    onnx_inputs: str = '"a text", "another one"'
+    onnx_outputs: str = ""  # what the graph's outputs mean; {labels} stands for the labels
+
+
+class Kind(ABC):
+    """A kind of task. `objective` and `outputs` say what a network computes; the others what is done around it."""
+
+    name: ClassVar[str]  # of the objective, and so of its figures: train/NAME_loss
+    network: ClassVar[type[TaskNetwork]]  # the encoder with the head
+    metrics: ClassVar[tuple[str, ...]]  # of a task of the user's own files; models are chosen by the first
+    card: ClassVar[Card]
+    own_task: ClassVar[str] = ""  # the name of a task of the user's own files; "" if there is none
+    problem_type: ClassVar[str] = ""  # transformers' name of the loss
+    figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy")  # of the objective
+    packed: ClassVar[bool] = True  # several examples may share a row in training
+    names_outputs: ClassVar[bool] = False  # the outputs are labels with names
+    may_abstain: ClassVar[bool] = False  # there is a null threshold
+    ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
+    no_prediction: ClassVar[str] = ""  # why a model of this kind predicts nothing; "" if it does
+    unit: ClassVar[str] = "text"  # what `shared_part` is, in messages
+
+    def objective(self, task: TaskConfig) -> Objective:
+        """The training objective; its sums are weighted by `label_weights` of the batch."""
+        return Objective(self.name, "label_weights", partial(self.sums, task), epsilon=0.0, figures=self.figures)
+
+    @abstractmethod
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """`figures` of a batch, float32 [], each summed over the weighted predictions."""
+
+    @abstractmethod
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """The network's outputs for a batch with one example in each row: [B, ...] or per token [B, L, ...]."""
+
+    @abstractmethod
+    def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
+        """Encode the examples of all splits, of a task with all its labels.
+
+        Raises ValueError naming file and line of what is wrong in them.
+        """
+
+    @abstractmethod
+    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
+        """The prediction for each input. Raises ValueError naming the number, from 1, of an input of another form."""
+
+    def lines(self, prediction: Any) -> list[str]:
+        """A prediction as lines of text."""
+        return [str(prediction)]
+
+    def input_of(self, texts: Sequence[str]) -> Any:
+        """The input that one or more texts of a command line are."""
+        return texts[0] if len(texts) == 1 else tuple(texts)
+
+    def own(self, config: TaskConfig) -> Task:
+        """The task of the user's own files. Raises ValueError for options that the kind does not have."""
+        raise NotImplementedError(f"{self.name}: no task of the user's own files")
+
+    def configured(self, task: Task, config: TaskConfig) -> Task:
+        """A known task with the options of a config. Raises ValueError for options that it does not have."""
+        known = config.labels in (task.labels, task.meanings)  # a config that was resolved has them
+        refuse_options(config, ("text", "label", "id") if known else ("text", "label", "id", "labels"),
+                       "is read as its own files are")  # fmt: skip
+        return task
+
+    def labels_in(self, train: Sequence[Any]) -> tuple[str, ...]:
+        """The labels of a training set, in the order of their numbers. Raises ValueError if they are too few."""
+        return ()
+
+    def check_examples(self, examples: Sequence[Any], labels: Sequence[str]) -> None:  # noqa: B027
+        """Raise ValueError naming the line of a label that is not one of `labels`, if any are given."""
+
+    def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:  # noqa: B027
+        """Raise ValueError for a config under which this kind cannot be trained."""
+
+    @abstractmethod
+    def shared_part(self, example: Any) -> Any:
+        """The part of an example that must not be in the training set and in the held-out set at once."""
+
+    def labels_of(self, example: Any) -> tuple[str, ...]:
+        """The labels of an example that the training set must have too."""
+        return ()
+
+    def num_labels(self, labels: int) -> int:
+        """`model.num_labels` of a network for tasks with `labels` labels."""
+        return labels if self.network.labelled else 0
+
+    @property
+    def classifies_texts(self) -> bool:
+        """Whether a text, and not each of its tokens, has a label with a name."""
+        return self.names_outputs and not self.network.per_token
+
+    def headed(
+        self, model: ModelConfig, labels: int, features: tuple[int, ...] = (), lstm_size: int = 0
+    ) -> ModelConfig:
+        """The network of this kind on the encoder of another."""
+        count = self.num_labels(labels)
+        return replace(model, head=self.network.name, num_labels=count, features=features, lstm_size=lstm_size)
+
+
+def refuse_options(config: TaskConfig, keys: Sequence[str], why: str) -> None:
+    """Raise ValueError for the first of these keys of a task that is given."""
+    for key in keys:
+        if given := getattr(config, key):
+            raise ValueError(f"task.{key}={given!r}: {config.name} {why}; leave it out (--{key})")
+
+
+def shown(given: Any) -> str:
+    """An input in a message."""
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def pair_of(given: Any, number: int, what: str) -> tuple[str, str]:
+    """An input that is a pair of texts. Raises ValueError naming its number if it is not."""
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(text, str) for text in given):
+        return given[0], given[1]
+    raise ValueError(f"input {number}: {shown(given)} is not {what}; give a pair of texts")

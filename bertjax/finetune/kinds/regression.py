@@ -1,0 +1,90 @@
+"""Regression: a number for a text or a pair of texts (transformers' BertForSequenceClassification with one output)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.kinds.kind import Card, Inference, TaskContent
+from bertjax.finetune.kinds.sequence import CLASSIFY
+from bertjax.finetune.kinds.texts import TextKind
+from bertjax.finetune.metrics.classification import require_finite
+from bertjax.model.task_heads import SequenceNetwork
+from bertjax.training.objectives import Batch, Forward, Keys, Sums
+
+_LOWEST, _HIGHEST = 0.0, 5.0  # score of STS-B
+
+
+class NumericKind(TextKind):
+    """A kind whose labels are numbers and whose network has one output."""
+
+    network = SequenceNetwork
+    numeric = True
+
+    def num_labels(self, labels: int) -> int:
+        """1, whatever the labels."""
+        return 1
+
+    def numbers(self, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> jax.Array:
+        """[B, S]: the output for each sequence of a row."""
+        return model.sequence_logits(hidden, batch["cls_positions"], keys)[:, :, 0]
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """[B, 1]."""
+        return model.sequence_logits(hidden, batch["cls_positions"])[:, 0]
+
+    def lines(self, prediction: float) -> list[str]:
+        """The number."""
+        return [f"{prediction:.4f}"]
+
+
+class RegressionKind(NumericKind):
+    """The loss is the squared error; the metrics are correlations with the labels."""
+
+    name, own_task = "regression", "regression"
+    metrics = ("spearman", "pearson")
+    problem_type = "regression"
+    figures: ClassVar[tuple[str, ...]] = ("loss",)
+    has_baseline = False
+    card = Card(
+        "text-classification",
+        "gives a text or a pair a number",
+        CLASSIFY,
+        onnx_outputs="`logits` has a row per text, or per pair of texts: the number that it was trained to give",
+    )
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """The squared error."""
+        error = self.numbers(forward.model, forward(batch), batch, keys) - batch["labels"]
+        return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
+
+    def predictions(self, logits: np.ndarray) -> np.ndarray:
+        """The numbers, float32 [n]."""
+        return require_finite(logits)[:, 0].astype(np.float32)
+
+    def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
+        """STS-B's scores, within 0 to 5."""
+        return [f"{score:.3f}" for score in np.clip(self.predictions(logits), _LOWEST, _HIGHEST)]
+
+    def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
+        """Refuse patience where the development labels are constant: no correlation is then defined."""
+        if not config.task.patience:
+            return
+        numbers = next(iter(content.dev.values())).rows.rows["labels"]
+        if (numbers == numbers[0]).all():
+            raise ValueError(
+                f"task.patience={config.task.patience}: all {len(numbers):,} numbers of the development set are "
+                f"{float(numbers[0, 0]):g}, with which nothing correlates; name another (--dev), or leave it out"
+            )
+
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
+        """The number for each input."""
+        return outputs[:, 0].tolist()
+
+
+REGRESSION = RegressionKind()

@@ -1,0 +1,71 @@
+"""Classification: a class for a text or a pair of texts (transformers' BertForSequenceClassification)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bertjax.config import TaskConfig
+from bertjax.finetune.kinds.kind import Card, Inference
+from bertjax.finetune.kinds.texts import TextKind
+from bertjax.finetune.metrics.classification import probabilities_of
+from bertjax.model.task_heads import SequenceNetwork
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+
+CLASSIFY = """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", "path/to/this/folder")
+classify({"text": "a text", "text_pair": "and the second one, if it takes pairs"})"""
+
+
+class Prediction(NamedTuple):
+    """The likeliest label of a text or a pair, and the probability of every label."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class SequenceKind(TextKind):
+    """Labels are classes; the metrics are accuracy and the mean F1 of the classes."""
+
+    name, network, own_task = "sequence", SequenceNetwork, "classification"
+    metrics = ("accuracy", "macro_f1")
+    problem_type = "single_label_classification"
+    names_outputs = True
+    card = Card(
+        "text-classification",
+        "tells classes of texts or pairs apart",
+        CLASSIFY,
+        onnx_outputs="`logits` has a row per text, or per pair of texts, with a number for each label: {labels}",
+    )
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """Cross entropy and accuracy."""
+        logits = forward.model.sequence_logits(forward(batch), batch["cls_positions"], keys)
+        return classified(logits, batch["labels"], batch["label_weights"])
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """Logits [B, classes]."""
+        return model.sequence_logits(hidden, batch["cls_positions"])[:, 0]
+
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Prediction]:
+        """A `Prediction` for each input."""
+        found = []
+        for shares in probabilities_of(outputs):
+            best = int(shares.argmax())
+            probabilities = dict(zip(model.labels, shares.tolist(), strict=True))
+            found.append(Prediction(model.labels[best], float(shares[best]), probabilities))
+        return found
+
+    def lines(self, prediction: Prediction) -> list[str]:
+        """The labels with their probabilities, the likeliest first."""
+        likeliest = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
+        return [f"{chance:6.1%}  {label}" for label, chance in likeliest]
+
+
+SEQUENCE = SequenceKind()

@@ -1,0 +1,149 @@
+"""Question answering: the span of a text that answers a question (transformers' BertForQuestionAnswering)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.data.labels import label_weights
+from bertjax.finetune.encoding.answers import FoundAnswers, answer_figures, find_answers, write_answers
+from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
+from bertjax.finetune.kinds.kind import Card, Figures, Inference, Kind, Split, Splits, Task, TaskContent, pair_of
+from bertjax.model.task_heads import SpanNetwork
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+
+_ANSWER = """\
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+model = AutoModelForQuestionAnswering.from_pretrained("path/to/this/folder")
+inputs = tokenizer("A question?", "The text that answers it.", return_tensors="pt")
+output = model(**inputs)
+first, last = output.start_logits.argmax(), output.end_logits.argmax()
+tokenizer.decode(inputs["input_ids"][0, first : last + 1])"""
+
+
+class Answer(NamedTuple):
+    """The words of a text that answer a question, as they stand there; "" if it does not answer it.
+
+    The probability is that among the likeliest answers, as many as `task.n_best`.
+    """
+
+    text: str
+    probability: float
+
+
+class SpanKind(Kind):
+    """Examples are questions about texts; long texts are read in several windows, of which each is a row."""
+
+    name, network = "span", SpanNetwork
+    metrics = ("f1", "exact_match")
+    may_abstain = True
+    unit = "article"
+    card = Card(
+        "question-answering",
+        "finds the answer to a question in a text",
+        _ANSWER,
+        '("a question?", "the text that answers it"), ("another?", "a text")',
+        "`start_logits` and `end_logits` have a number per token: how likely the answer begins or ends there",
+    )
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """The mean of the start's and the end's cross entropy, and of their accuracy."""
+        logits, weights = forward.model.span_logits(forward(batch)), batch["label_weights"]
+        # [B, S, L]: each sequence of a row chooses among its own tokens.
+        own = batch["sequence_ids"][:, None] == jnp.arange(1, weights.shape[1] + 1)[:, None]
+        masked = jnp.where(own[..., None], logits[:, None], jnp.finfo(jnp.float32).min)
+        ends = [classified(masked[..., n], batch[name], weights) for n, name in enumerate(("starts", "ends"))]
+        return {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """Logits of start and end [B, L, 2]; padding has the lowest finite float, so that its probability is 0."""
+        real = (batch["sequence_ids"] > 0)[:, :, None]
+        return jnp.where(real, model.span_logits(hidden), jnp.finfo(jnp.float32).min)
+
+    def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
+        """As `Kind.load`. Raises ValueError naming a question that is too long under --strict-length."""
+        given, counts = config.task, QuestionCounts()
+        sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query)
+        unanswerable = given.no_answer_threshold is not None
+        label_weights(given, (), lambda: np.empty(0, np.int64))  # which it refuses
+
+        def windows(questions: Sequence[Question]) -> QuestionWindows:
+            return question_windows(questions, tokenizer, sizes, counts, strict=given.strict_length)
+
+        def split(name: str, questions: Sequence[Question]) -> Split:
+            made = windows(questions)
+            answers = partial(_answers, made, unanswerable, given.n_best, given.max_answer)
+            labelled = all(question.answers or question.impossible for question in questions)
+            measure = partial(_measure, answers, questions, unanswerable, given.null_threshold)
+            return Split(made.rows, partial(_write, answers, name, given.null_threshold), measure if labelled else None)
+
+        train = windows(splits.train).rows
+        dev = {name: split(name, questions) for name, questions in splits.dev.items()}
+        test = {name: split(name, questions) for name, questions in splits.test.items()}
+        notes = (*splits.notes, *counts.told(sizes.max_length))
+        return TaskContent(self, (), train, dev, test, task.metrics, notes)
+
+    def shared_part(self, example: Question) -> Any:
+        """The article, or the text where the file has no articles."""
+        return example.article or example.context
+
+    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
+        """An `Answer` for each input, a question and a text."""
+        pairs = [pair_of(given, number, "a question and a text") for number, given in enumerate(inputs, 1)]
+        asked = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
+        task, threshold = model.task, model.null_threshold
+        model.counts = counts = QuestionCounts()
+        sizes = WindowSizes(model.max_length, task.doc_stride, task.max_query)
+        windows = question_windows(asked, model.tokenizer, sizes, counts)
+        row = np.repeat(windows.question, windows.rows.lengths)
+        tokens_of_texts = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(asked))
+        for question, tokens in zip(asked, tokens_of_texts, strict=True):
+            if not tokens or not question.context.strip():
+                raise ValueError(f"{question.where}: the text has no words, so that no answer is in it")
+        logits = model.outputs(windows.rows)
+        found = find_answers(windows, *logits.T, threshold is not None, task.n_best, task.max_answer)
+        texts = found.predictions(threshold or 0.0) | dict.fromkeys(found.without_span, "")
+        return [
+            Answer(texts[name], next((one["probability"] for one in best if one["text"] == texts[name]), 1.0))
+            for name, best in found.n_best.items()
+        ]
+
+    def lines(self, prediction: Answer) -> list[str]:
+        """The answer with its probability."""
+        return [f"{prediction.probability:6.1%}  {prediction.text or '(the text does not answer it)'}"]
+
+
+SPAN = SpanKind()
+
+
+def _answers(
+    windows: QuestionWindows, unanswerable: bool, n_best: int, max_answer: int, logits: np.ndarray
+) -> FoundAnswers:
+    return find_answers(windows, logits[:, 0], logits[:, 1], unanswerable, n_best, max_answer)
+
+
+def _measure(
+    answers: partial[FoundAnswers],
+    questions: Sequence[Question],
+    unanswerable: bool,
+    threshold: float,
+    logits: np.ndarray,
+) -> Figures:
+    return answer_figures(questions, answers(logits), unanswerable, threshold)
+
+
+def _write(answers: partial[FoundAnswers], name: str, threshold: float, folder: Path, logits: np.ndarray) -> list[Path]:
+    """Write the official files, in a folder of the split's name."""
+    (folder / name).mkdir(exist_ok=True)
+    return write_answers(answers(logits), folder / name, threshold)

@@ -1,0 +1,304 @@
+"""What the kinds share whose examples are texts with one label: classification, numbers, choices, pairs."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.labels import label_numbers, label_set, label_weights
+from bertjax.finetune.data.tables import Columns, read_split_of_table
+from bertjax.finetune.encoding.rows import RowCounts, Segments, TaskRows
+from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
+from bertjax.finetune.kinds.kind import (
+    Figures,
+    Inference,
+    Kind,
+    Recipe,
+    Split,
+    Splits,
+    Task,
+    TaskContent,
+    refuse_options,
+    shown,
+)
+from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
+from bertjax.storage.files import replace_text
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_SPACES = str.maketrans("\t\r\n", "   ")
+
+
+class TextKind(Kind):
+    """A kind whose examples are `TextExample`s. One text or two in one sequence, and a label that is a class."""
+
+    numeric: ClassVar[bool] = False  # labels are numbers, not classes
+    labelled: ClassVar[bool] = True  # examples have labels
+    text_columns: ClassVar[tuple[int, int | None]] = (1, 2)  # least and most columns of text; None: any number
+    default_columns: ClassVar[tuple[str, ...]] = ("text",)
+    columns_wanted: ClassVar[str] = "a text, or two"
+    has_baseline: ClassVar[bool] = True  # of the most frequent label
+
+    # -- encoding
+
+    def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
+        """The number of texts that every example must have."""
+        return min(len(examples[0].texts), 2)
+
+    def segments(self, texts: int) -> Segments:
+        """How the texts of an example are laid out in its row."""
+        return Segments.one_sequence(texts)
+
+    def targets(self, examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
+        """int32 [n], -1 where there is no label; of numbers float32, NaN where there is none."""
+        if self.numeric:
+            return np.array([np.nan if one.label is None else one.label for one in examples], np.float32)
+        return label_numbers(examples, labels)
+
+    def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays of targets in `TaskRows.rows`, [n, 1] each, of targets and weights [n]."""
+        return {"labels": targets[:, None], "label_weights": weights[:, None]}
+
+    def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
+        """Further arrays in `TaskRows.rows`."""
+        return {}
+
+    def encode(
+        self,
+        examples: Sequence[TextExample],
+        labels: Sequence[str],
+        tokenizer: Tokenizer,
+        max_length: int,
+        counts: RowCounts,
+        *,
+        strict: bool = False,
+        label_weights: Sequence[float] | None = None,
+    ) -> TaskRows:
+        """Rows of examples; `counts` is added to. A sequence has at most `max_length` tokens, special ones included.
+
+        `rows` have `cls_positions`, `labels` int32 (of numbers float32) and `label_weights` float32, [n, 1] each. The
+        number of a label is its index in `labels`. Its weight is that in `label_weights`, 1 by default, and 0 where
+        there is no label. Raises ValueError naming the line of a label that is not one of `labels`, or of another
+        number of texts than the first example has, and with `strict` of the first example that is too long.
+        """
+        if max_length < SHORTEST:
+            raise ValueError(f"max length {max_length}: it must be at least {SHORTEST} tokens")
+        if not examples:
+            raise ValueError("no examples to encode")
+        texts = self.texts_of(examples, labels)
+        self.check_texts(examples, texts)
+        targets = self.targets(examples, labels)  # before the costly part
+        segments = self.segments(texts)
+        rows = encode_texts(examples, segments, tokenizer, max_length, counts, strict=strict)
+        has = ~np.isnan(targets) if self.numeric else targets >= 0
+        known, weights = np.where(has, targets, 0).astype(targets.dtype), has.astype(np.float32)
+        if label_weights is not None:
+            assert not self.numeric, "only classes have weights"
+            weights *= np.asarray(label_weights, np.float32)[known]
+        return rows.extended(rows=self.target_arrays(known, weights) | self.more_arrays(examples))
+
+    def check_texts(self, examples: Sequence[TextExample], texts: int) -> None:
+        """Raise ValueError naming the first example with another number of texts."""
+        for example in examples:
+            if len(example.texts) != texts:
+                raise wrong_number(example, len(example.texts), "texts", texts)
+
+    # -- a task's data
+
+    def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
+        """As `Kind.load`."""
+        length, counts = config.data.sequence_length, RowCounts()
+        labels = task.labels
+        encode = partial(
+            self.encode,
+            labels=labels,
+            tokenizer=tokenizer,
+            max_length=length,
+            counts=counts,
+            strict=config.task.strict_length,
+        )
+
+        def split(name: str, examples: Sequence[TextExample]) -> Split:
+            rows, ids = encode(examples), [example.id for example in examples]
+            labelled = not self.labelled or all(example.label is not None for example in examples)
+            answers = self.answers(examples, labels, rows)
+            figures = partial(self.measure, task.metrics, answers) if labelled else None
+            return Split(rows, partial(self.write, task, name, labels, ids), figures)
+
+        weights = label_weights(config.task, labels, lambda: label_numbers(splits.train, labels))
+        train = encode(splits.train, label_weights=weights)
+        dev = {name: split(name, examples) for name, examples in splits.dev.items()}
+        test = {name: split(name, examples) for name, examples in splits.test.items()}
+        return TaskContent(
+            self,
+            task.meanings or labels,
+            train,
+            dev,
+            test,
+            task.metrics,
+            (*splits.notes, *counts.told(length), *self.notes(dev)),
+            self._baselines(next(iter(splits.dev.values()))),
+        )
+
+    def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
+        """What predictions are measured by: the target of each example."""
+        return self.targets(examples, labels)
+
+    def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
+        """The named metrics of a network's outputs. Raises ValueError if one is not finite."""
+        return figures_of(metrics, self.predictions(outputs), answers)
+
+    def notes(self, dev: dict[str, Split]) -> Sequence[str]:
+        """What there is to say of the development sets."""
+        return ()
+
+    def predictions(self, logits: np.ndarray) -> np.ndarray:
+        """The predicted label of each example, int32 [n], of logits [n, classes].
+
+        Raises ValueError if a logit is not finite.
+        """
+        return require_finite(logits).argmax(-1).astype(np.int32)
+
+    def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
+        """Predictions as a benchmark's submission file has them."""
+        return [labels[number] for number in self.predictions(logits)]
+
+    def _baselines(self, examples: Sequence[TextExample]) -> Figures:
+        """The accuracy of the most frequent label."""
+        if not self.has_baseline:
+            return {}
+        counts = Counter(example.label for example in examples)
+        return {"baseline/majority_accuracy": max(counts.values()) / len(examples)}
+
+    def write(
+        self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
+    ) -> list[Path]:
+        """Write the predictions of a split: `SPLIT.tsv`, and a benchmark's official file; returns the files."""
+        files = [self.write_predictions(folder / f"{name}.tsv", labels, ids, outputs)]
+        if name in task.submissions:
+            files.append(write_submission(folder, task, name, ids, outputs))
+        return files
+
+    def write_predictions(self, path: Path, labels: Sequence[str], ids: Sequence[str], logits: np.ndarray) -> Path:
+        """Write a .tsv or .jsonl of the id, the predicted label and each label's probability, and return its path.
+
+        Where labels are numbers it has the id and the number, for relevance the logit. Tabs and line ends in ids and
+        labels become spaces in a .tsv.
+        """
+        if self.numeric:
+            labels, chances = (), [[]] * len(logits)
+            predicted: list[str | float] = require_finite(logits)[:, 0].astype(np.float32).tolist()
+        else:
+            predicted = [labels[number] for number in self.predictions(logits)]
+            chances = probabilities_of(logits).tolist()
+        rows = list(zip(ids, predicted, chances, strict=True))
+        if path.suffix == ".jsonl":
+            records: list[dict[str, Any]] = [{"id": name, "prediction": prediction} for name, prediction, _ in rows]
+            if labels:
+                for record, (*_, shares) in zip(records, rows, strict=True):
+                    record["probabilities"] = dict(zip(labels, shares, strict=True))
+            text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        else:
+            lines = [["id", "prediction", *labels], *([name, value, *shares] for name, value, shares in rows)]
+            text = "".join("\t".join(map(_field, line)) + "\n" for line in lines)
+        replace_text(path, text)
+        return path
+
+    # -- tasks of the user's own files
+
+    def own(self, config: TaskConfig) -> Task:
+        """As `Kind.own`: a task out of table files. Labels that are not given are those of the training set."""
+        if self.numeric or not self.labelled:
+            refuse_options(config, ("labels",), "has no classes")
+        if not self.labelled:
+            refuse_options(config, ("label",), "has no labels")
+        columns = config.text or self.default_columns
+        least, most = self.text_columns
+        if len(columns) < least or (most is not None and len(columns) > most):
+            raise ValueError(
+                f"task.text={config.text}: {config.name} has {self.columns_wanted}; name each with --text COLUMN COLUMN"
+            )
+        label = config.label or ("label" if self.labelled else "")
+        return self.table_task(self.columns(columns, label, config.id), config.labels)
+
+    def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
+        """The columns of a table, of the names of those with text."""
+        return Columns(text=texts[0], text_b="".join(texts[1:]), label=label, id=id_column)
+
+    def table_task(self, columns: Columns, labels: tuple[str, ...] = ()) -> Task:
+        """A task out of table files with these columns."""
+        read = partial(read_split_of_table, columns, regression=self.numeric)
+        return Task("own", self, self.metrics, Recipe(2e-5), read, labels)
+
+    def labels_in(self, train: Sequence[TextExample]) -> tuple[str, ...]:
+        """The labels of a training set, sorted. Raises ValueError if there are not two."""
+        return () if self.numeric or not self.labelled else label_set(train)
+
+    def check_examples(self, examples: Sequence[TextExample], labels: Sequence[str]) -> None:
+        """As `Kind.check_examples`."""
+        if labels and not self.numeric:
+            label_numbers(examples, labels)
+
+    def shared_part(self, example: TextExample) -> Any:
+        """All its texts."""
+        return example.texts
+
+    def labels_of(self, example: TextExample) -> tuple[str, ...]:
+        """Its label, if that is a class."""
+        return (example.label,) if isinstance(example.label, str) else ()
+
+    # -- predictions for inputs
+
+    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
+        """As `Kind.predict`."""
+        given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
+        examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
+        model.counts = RowCounts()
+        rows = self.encode(examples, self.labels_given(model, given), model.tokenizer, model.max_length, model.counts)
+        return self.decode(model, given, model.outputs(rows))
+
+    def labels_given(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
+        """The labels that `encode` needs for inputs."""
+        return model.labels
+
+    def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
+        """The texts of an input: a text or a pair. Raises ValueError naming its number if it is neither."""
+        if isinstance(given, str):
+            return (given,)
+        if isinstance(given, tuple | list) and len(given) in (1, 2) and all(isinstance(text, str) for text in given):
+            return tuple(given)
+        raise ValueError(f"input {number}: {shown(given)} is neither a text nor a pair of texts")
+
+    @abstractmethod
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
+        """The prediction for each input, of the network's outputs."""
+
+
+def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], logits: np.ndarray) -> Path:
+    """Write the predictions of a test split in the official format of its benchmark, and return the file.
+
+    GLUE: `index<TAB>prediction`, the label, or for STS-B the score within 0 to 5. SWAG: `,pred`, the right end's index.
+    """
+    assert isinstance(task.kind, TextKind), "benchmarks with submissions are of texts"
+    path = folder / task.submissions[split]
+    tab, head = (",", ("", "pred")) if path.suffix == ".csv" else ("\t", ("index", "prediction"))
+    lines = [head, *zip(ids, task.kind.submitted(logits, task.labels), strict=True)]
+    replace_text(path, "".join(f"{tab.join(line)}\n" for line in lines))
+    return path
+
+
+def wrong_number(example: TextExample, there: int, what: str, wanted: int) -> ValueError:
+    """The error for an example with another number of texts than the others."""
+    return ValueError(f"{example.where}: {there} {what}, and there must be {wanted} for every example; mend it")
+
+
+def _field(value: str | float) -> str:
+    return value.translate(_SPACES) if isinstance(value, str) else f"{value:.6g}"

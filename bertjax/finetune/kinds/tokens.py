@@ -1,0 +1,238 @@
+"""Tagging: a tag for every word of a sentence (transformers' BertForTokenClassification)."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.labels import label_weights
+from bertjax.finetune.data.tags import (
+    TagColumns,
+    read_tags,
+    tag_layout,
+    tagged_text,
+    tags_in,
+    write_tags,
+    write_words,
+)
+from bertjax.finetune.encoding.tag_windows import (
+    TagCounts,
+    TagWindows,
+    most_frequent_tag,
+    tag_numbers,
+    tag_windows,
+    tags_of,
+)
+from bertjax.finetune.kinds.kind import (
+    Card,
+    Figures,
+    Inference,
+    Kind,
+    Recipe,
+    Split,
+    Splits,
+    Task,
+    TaskContent,
+    refuse_options,
+    shown,
+)
+from bertjax.finetune.metrics.classification import accuracy, probabilities_of
+from bertjax.finetune.metrics.entities import entity_figures
+from bertjax.model.task_heads import TokenNetwork
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+
+_ENTITY_METRICS = ("f1", "precision", "recall")
+_JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
+_TAG = """\
+from transformers import pipeline
+
+tag = pipeline("token-classification", "path/to/this/folder", aggregation_strategy="first")
+tag("A text of several words.")  # a word has the tag of its first piece"""
+
+
+class Tag(NamedTuple):
+    """A word and its likeliest tag; None for a word without a token."""
+
+    word: str
+    tag: str | None
+    probability: float
+
+
+class TokenKind(Kind):
+    """Examples are sentences of words with a tag each; a tag is predicted from the first piece of its word."""
+
+    name, network = "tokens", TokenNetwork
+    metrics = ("accuracy",)
+    names_outputs = True
+    card = Card(
+        "token-classification",
+        "gives every word a tag",
+        _TAG,
+        onnx_outputs="`logits` has a row per token, with a number for each label: {labels}. A word has those of its "
+        "first token",
+    )
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """Cross entropy and accuracy over the first pieces of words."""
+        logits = forward.model.token_logits(forward(batch), batch["sequence_ids"], keys)
+        return classified(logits, batch["labels"], batch["label_weights"])
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """Logits [B, L, classes]."""
+        return model.token_logits(hidden, batch["sequence_ids"])
+
+    def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
+        """As `Kind.load`. Raises ValueError naming file and line of a tag that training does not have."""
+        labels, counts, length = task.labels, TagCounts(), config.data.sequence_length
+        otherwise = most_frequent_tag(splits.train)
+
+        def windows(sentences: Sequence[TaggedSentence], weights: Sequence[float] | None = None) -> TagWindows:
+            strict = config.task.strict_length
+            return tag_windows(sentences, labels, tokenizer, length, counts, strict=strict, label_weights=weights)
+
+        def split(name: str, sentences: Sequence[TaggedSentence]) -> Split:
+            made = windows(sentences)
+            tags = partial(tags_of, made, labels=labels, otherwise=otherwise)
+            labelled = all(sentence.tags is not None for sentence in sentences)
+            write = partial(_write, tags, sentences, name)
+            if name in splits.test and sentences[0].lines:
+                write = _writer_into(sentences[0].file, config.task.label, tags, name)
+            return Split(made.rows, write, partial(_measure, tags, sentences, task.metrics) if labelled else None)
+
+        weights = label_weights(config.task, labels, lambda: tag_numbers(splits.train, labels))
+        train = windows(splits.train, weights).rows
+        dev = {name: split(name, sentences) for name, sentences in splits.dev.items()}
+        test = {name: split(name, sentences) for name, sentences in splits.test.items()}
+        measured = [tag for sentence in next(iter(splits.dev.values())) for tag in sentence.tags or ()]
+        baselines = {"baseline/majority_accuracy": measured.count(otherwise) / len(measured)}
+        notes = (*splits.notes, *counts.told(length))
+        return TaskContent(self, labels, train, dev, test, task.metrics, notes, baselines)
+
+    def labels_in(self, train: Sequence[TaggedSentence]) -> tuple[str, ...]:
+        """The tags of a training set, sorted."""
+        return tags_in(train)
+
+    def shared_part(self, example: TaggedSentence) -> Any:
+        """Its words."""
+        return example.words
+
+    def labels_of(self, example: TaggedSentence) -> tuple[str, ...]:
+        """Its tags."""
+        return example.tags or ()
+
+    def tag_task(self, columns: TagColumns, labels: tuple[str, ...] = (), *, entities: bool = False) -> Task:
+        """A task out of files of tagged words; of `entities` if tags are O or such as B-PER."""
+        metrics = _ENTITY_METRICS if entities else self.metrics
+        return Task("own", self, metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
+
+    def configured(self, task: Task, config: TaskConfig) -> Task:
+        """A known task of tags with the columns and the tags of a config."""
+        refuse_options(config, ("id",), "calls sentences by their number")
+        if len(config.text) > 1:
+            raise ValueError(
+                f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)"
+            )
+        if not (config.label or config.text or config.labels):
+            return task
+        columns = TagColumns(config.label, "".join(config.text))
+        made = self.tag_task(columns, config.labels, entities=task.metrics == _ENTITY_METRICS)
+        return replace(made, name=config.name)
+
+    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[Tag]]:
+        """A `Tag` for each word of each input: a text, or a list of words."""
+        words = [_words(given, number) for number, given in enumerate(inputs, 1)]
+        sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
+        model.counts = counts = TagCounts()
+        windows = tag_windows(sentences, model.labels, model.tokenizer, model.max_length, counts)
+        shares = probabilities_of(model.outputs(windows.rows))
+        tags: list[tuple[str | None, float]] = [(None, 0.0)] * sum(map(len, words))
+        for token in np.flatnonzero(windows.word >= 0):
+            best = int(shares[token].argmax())
+            tags[windows.word[token]] = model.labels[best], float(shares[token, best])
+        found = iter(tags)
+        return [[Tag(word, *next(found)) for word in some] for some in words]
+
+    def lines(self, prediction: list[Tag]) -> list[str]:
+        """A line for each word."""
+        return [f"{tag.tag or '-':12} {tag.word}" for tag in prediction]
+
+
+TOKENS = TokenKind()
+
+
+def tag_figures(
+    metrics: Sequence[str], sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]]
+) -> Figures:
+    """The named metrics of predicted tags: `accuracy` over words; `f1`, `precision`, `recall` of entities."""
+    labels = [sentence.tags or () for sentence in sentences]
+    flat = [np.array([*itertools.chain(*tags)]) for tags in (predicted, labels)]
+    figures = {"accuracy": accuracy(*flat)} if "accuracy" in metrics else {}
+    if figures.keys() != {*metrics}:
+        found = entity_figures(predicted, labels)[""]
+        figures |= {"f1": found.f1, "precision": found.precision, "recall": found.recall}
+    return {name: figures[name] for name in metrics}
+
+
+def _measure(
+    tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], metrics: Sequence[str], logits: np.ndarray
+) -> Figures:
+    return tag_figures(metrics, sentences, tags(logits=logits))
+
+
+def _write(
+    tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], name: str, folder: Path, logits: np.ndarray
+) -> list[Path]:
+    """Write a line for each word and its tag."""
+    path = folder / f"{name}.conll"
+    write_words(path, sentences, tags(logits=logits))
+    return [path]
+
+
+def _writer_into(source: Path, column: str, tags: partial[list[list[str]]], name: str) -> Any:
+    """A function that writes the file of the sentences with predicted tags in the place of its own."""
+    # The text too: when the tags are predicted the file may be another.
+    text, layout = tagged_text(source), tag_layout(source, column)
+
+    def write(folder: Path, logits: np.ndarray) -> list[Path]:
+        path = folder / f"{name}.{'conllu' if layout.conllu else 'conll'}"
+        write_tags(source, text, path, layout, tags(logits=logits))
+        return [path]
+
+    return write
+
+
+def _words(given: Any, number: int) -> tuple[str, ...]:
+    """The words of a sentence; of a text what stands between spaces, with signs separate."""
+    words = _words_in(given) if isinstance(given, str) else given
+    if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
+        return tuple(words)
+    raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")
+
+
+def _words_in(text: str) -> tuple[str, ...]:
+    """Runs of letters and digits, and every other sign alone; combining marks (vowels of Hindi) stay on their base."""
+    words: list[str] = []
+    last = "space"
+    for character in text:
+        if character.isspace():
+            last = "space"
+            continue
+        mark = character in _JOINERS or unicodedata.category(character).startswith("M")
+        now = "letter" if character.isalnum() or character == "_" else "sign"
+        if last != "space" and (mark or now == last == "letter"):
+            words[-1] += character
+        else:
+            words.append(character)
+            last = now
+    return tuple(words)

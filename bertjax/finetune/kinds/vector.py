@@ -1,0 +1,146 @@
+"""Vectors: texts of one pair get similar vectors, other texts of the batch do not (contrastive learning)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.encoding.rows import Segments, TaskRows
+from bertjax.finetune.kinds.kind import Card, Figures, Inference, Split, Task, TaskContent
+from bertjax.finetune.kinds.texts import TextKind
+from bertjax.finetune.metrics.classification import accuracy
+from bertjax.model.task_heads import VectorNetwork
+from bertjax.parallel.mesh import BATCH_AXES
+from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+
+_EMBED = """\
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+inputs = tokenizer(["a text", "another one"], padding=True, return_tensors="pt")
+hidden = AutoModel.from_pretrained("path/to/this/folder")(**inputs).last_hidden_state
+real = inputs["attention_mask"][..., None]
+vectors = (hidden * real).sum(1) / real.sum(1)"""
+
+
+def found_seconds(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+    """The share of first texts whose nearest second, of all pairs' [n, 2, D], is their own.
+
+    As in training, the seconds of pairs that share a text, by their numbers int32 [n, 2], are left out.
+    """
+    nearest = []
+    for number, ((first, _), own) in enumerate(zip(vectors, texts, strict=True)):
+        shared = np.isin(texts, own).any(-1)
+        shared[number] = False
+        nearest.append(int(np.where(shared, -np.inf, vectors[:, 1] @ first).argmax()))
+    return {"accuracy": accuracy(nearest, np.arange(len(vectors)))}
+
+
+class VectorKind(TextKind):
+    """Examples are pairs without labels. A row holds both texts, in a sequence each; `texts` are their numbers."""
+
+    name, network, own_task = "vector", VectorNetwork, "pairs"
+    metrics = ("accuracy",)  # how often the nearest second of a first text is its own
+    packed = False  # a row has two sequences already
+    labelled = has_baseline = False
+    no_prediction = "it gives vectors: use encode"
+    text_columns, default_columns, columns_wanted = (2, 2), ("text", "text_b"), "two texts"
+    card = Card(
+        "sentence-similarity",
+        "gives a text a vector, the mean of its tokens', near to those of texts of like meaning",
+        _EMBED,
+    )
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """For each first text, its second is the right one among the seconds of the global batch (InfoNCE).
+
+        Logits are cosines over `task.temperature`. Not among the wrong ones are rows of weight 0, and rows that share a
+        text with the pair.
+        """
+        vectors, weights = self.outputs(forward.model, forward(batch), batch), batch["label_weights"]
+        # In the order of the mesh's axes, which is that of the rows.
+        everyone = (vectors[:, 1], batch["texts"], weights)
+        seconds, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
+        own = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
+        # Another answer of the same query is not wrong, nor is a copy of the answer with another query.
+        shared = (batch["texts"][:, None, :, None] == texts[:, None]).any((2, 3))
+        candidates = (there > 0) & (~shared | (own[:, None] == jnp.arange(len(texts))))
+        logits = jnp.where(candidates, vectors[:, 0] @ seconds.T / task.temperature, jnp.finfo(jnp.float32).min)
+        return classified(logits, own, weights)
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """The vectors, of length 1, of the two texts in each row: [B, 2, D]."""
+        return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
+
+    def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
+        """Two."""
+        return 2
+
+    def segments(self, texts: int) -> Segments:
+        """A sequence for each text."""
+        return Segments.sequence_each(texts)
+
+    def targets(self, examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
+        """Zeros: no example lacks a label."""
+        return np.zeros(len(examples), np.int32)
+
+    def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """The weights alone, [n]."""
+        return {"label_weights": weights}
+
+    def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
+        """`texts`, int32 [n, 2]: equal texts have equal numbers, in either column."""
+        known: dict[str, int] = {}
+        numbers = [[known.setdefault(text, len(known)) for text in one.texts] for one in examples]
+        return {"texts": np.array(numbers, np.int32)}
+
+    def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
+        """The numbers of the texts."""
+        return rows.rows["texts"]
+
+    def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
+        """As `found_seconds`."""
+        return found_seconds(outputs, answers)
+
+    def notes(self, dev: dict[str, Split]) -> Sequence[str]:
+        """Development sets in which no pair has a wrong second."""
+        return [*_measures_nothing(dev)]
+
+    def shared_part(self, example: TextExample) -> Any:
+        """The first text: queries come again with other passages."""
+        return example.texts[0]
+
+    def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
+        """Refuse microbatches: wrong seconds are those of one microbatch, so that splitting makes the task easier."""
+        if config.training.grad_accum_steps > 1:
+            raise ValueError(
+                f"training.grad_accum_steps={config.training.grad_accum_steps}: pairs are told apart within a batch, "
+                "which microbatches would split; use 1 and a smaller training.global_batch_size"
+            )
+
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
+        """Not called: `no_prediction`."""
+        raise NotImplementedError(self.no_prediction)
+
+    def write(
+        self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
+    ) -> list[Path]:
+        """Nothing: a vector is not a prediction."""
+        return []
+
+
+VECTOR = VectorKind()
+
+
+def _measures_nothing(dev: dict[str, Split]) -> Iterator[str]:
+    for name, split in dev.items():
+        texts = split.rows.rows["texts"]
+        if any((texts == text).any(1).all() for text in texts[0]):
+            yield f"{name}: one text is in all pairs, so that none has a wrong second, and any model's accuracy is 1"

@@ -1,0 +1,1 @@
+"""Metrics of predictions, by the rules of each benchmark."""

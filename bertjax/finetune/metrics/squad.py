@@ -1,0 +1,110 @@
+"""SQuAD's exact match and F1 in per cent, as the official evaluation scripts of 1.1 and 2.0 compute them."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_NOTHING = ("",)  # the answers of a question that its text does not answer
+
+Answers = Mapping[str, Sequence[str]]  # of each question, by id
+
+
+def normalized(answer: str) -> str:
+    """An answer as it is compared: lower case, no ASCII punctuation, no articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(predicted: str, answers: Sequence[str]) -> float:
+    """1 if a prediction is one of the answers once both are normalized, else 0."""
+    return float(any(normalized(predicted) == normalized(answer) for answer in answers))
+
+
+def answer_f1(predicted: str, answers: Sequence[str]) -> float:
+    """The highest F1 of a prediction's words with those of an answer; 0 without answers."""
+    return max((_word_f1(predicted, answer) for answer in answers), default=0.0)
+
+
+def squad_figures(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """SQuAD 1.1's `exact_match` and `f1`. Raises ValueError if predictions and questions are not of the same ids."""
+    _require_same(answers, predictions)
+    exact = [exact_match(predictions[i], found) for i, found in answers.items()]
+    overlap = [answer_f1(predictions[i], found) for i, found in answers.items()]
+    return {"exact_match": 100.0 * sum(exact) / len(exact), "f1": 100.0 * sum(overlap) / len(overlap)}
+
+
+def squad2_figures(
+    answers: Answers, predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """SQuAD 2.0's figures, under the official names; a question without answers has none, and "" predicts that.
+
+    `exact`, `f1`, `total`, and the same of questions with (`HasAns_`) and without (`NoAns_`) an answer. `no_answer` is
+    a score per question, higher where an answer is less likely; with it there are also `best_exact` and `best_f1`, and
+    the thresholds above which "" has to be predicted to reach them. Raises ValueError as `squad_figures` does.
+    """
+    _require_same(answers, predictions)
+    wanted = {i: [answer for answer in found if normalized(answer)] or _NOTHING for i, found in answers.items()}
+    answered = {i: found is not _NOTHING for i, found in wanted.items()}
+    scores = {
+        "exact": {i: exact_match(predictions[i], found) for i, found in wanted.items()},
+        "f1": {i: _squad2_f1(predictions[i], found) for i, found in wanted.items()},
+    }
+    figures: dict[str, float] = {}
+    for prefix, kept in (("", None), ("HasAns_", True), ("NoAns_", False)):
+        ids = [i for i in answered if kept is None or answered[i] == kept]
+        if ids:
+            figures |= {prefix + name: 100.0 * sum(of[i] for i in ids) / len(ids) for name, of in scores.items()}
+            figures[f"{prefix}total"] = len(ids)
+    if no_answer is not None:
+        _require_same(answers, no_answer)
+        for name, of in scores.items():
+            best, threshold = _best_threshold(of, predictions, answered, no_answer)
+            figures |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return figures
+
+
+def _word_f1(predicted: str, answer: str) -> float:
+    ours, theirs = normalized(predicted).split(), normalized(answer).split()
+    shared = (Counter(ours) & Counter(theirs)).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(ours), shared / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _squad2_f1(predicted: str, answers: Sequence[str]) -> float:
+    """As `answer_f1`; where one side has no words, 1 if neither has."""
+    empty = [float(not normalized(predicted)) for answer in answers if not normalized(answer)]
+    return max([answer_f1(predicted, answers), *empty])
+
+
+def _best_threshold(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, str],
+    answered: Mapping[str, bool],
+    no_answer: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best mean score, in per cent, of answering only the questions up to a threshold, and the threshold."""
+    score = best = float(sum(not has for has in answered.values()))  # of answering none
+    threshold = 0.0
+    for i in sorted(no_answer, key=lambda i: no_answer[i]):
+        # The gain of answering this question too: its score, or minus the point for a right "".
+        score += scores[i] if answered[i] else -float(bool(predictions[i]))
+        if score > best:
+            best, threshold = score, no_answer[i]
+    return 100.0 * best / len(scores), threshold
+
+
+def _require_same(answers: Answers, predictions: Mapping[str, object]) -> None:
+    if not answers:
+        raise ValueError("no question to measure predictions by")
+    missing, unknown = answers.keys() - predictions.keys(), predictions.keys() - answers.keys()
+    if missing or unknown:
+        example = min(missing or unknown)
+        raise ValueError(
+            f"{len(missing)} questions have no prediction and {len(unknown)} predictions no question, as {example!r}"
+        )

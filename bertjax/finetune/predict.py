@@ -1,0 +1,141 @@
+"""A network's outputs for rows of a task, and the predictions of a fine-tuned model for inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bertjax.config import FinetuneConfig, MeshConfig
+from bertjax.finetune.batches import padded, padded_length
+from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds.choice import Choice
+from bertjax.finetune.kinds.kind import Inference
+from bertjax.finetune.kinds.sequence import Prediction
+from bertjax.finetune.kinds.span import Answer
+from bertjax.finetune.kinds.tokens import Tag
+from bertjax.model.bert import Params
+from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.sharding import local_rows, power_of_two_below, to_global, tokens_at_once
+from bertjax.training.objectives import Objective
+from bertjax.training.run_directory import TrainedModel
+from bertjax.training.state import draw_blueprint
+from bertjax.training.step import PredictStep, averages, make_predict_step
+
+Input = str | tuple[str, str] | tuple[str, Sequence[str]] | Sequence[str]
+Output = Prediction | float | Choice | list[Tag] | Answer
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A network on a mesh, for rows of one kind of task; all devices compute, and every process has the outputs."""
+
+    step: PredictStep
+    mesh: Mesh
+    batch_size: int
+    pad_id: int
+    max_length: int
+    per_token: bool
+
+    def predict(
+        self,
+        params: Params,
+        rows: TaskRows,
+        objective: Objective,
+        go_on: Callable[[], bool] = lambda: True,
+        done: Callable[[int], object] = lambda rows: None,
+    ) -> tuple[np.ndarray, dict[str, float]] | None:
+        """(outputs, figures of the objective) of rows, in their order; None once `go_on`, asked per batch, is False.
+
+        Outputs are float32, [n, ...] or per token [offsets[n], ...]. Batches are of rows of like length, the longest
+        first, for less padding. `done` is called with the number of further rows that are computed.
+        """
+        order = np.argsort(-rows.lengths, kind="stable")
+        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        total: Any = None
+        for chosen in self._batches(order):
+            if not go_on():
+                return None
+            outputs, sums = self.step(params, self._batch(rows, chosen))
+            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+            for number, output in zip(chosen, np.asarray(outputs), strict=True):
+                if number >= 0:
+                    found[number] = output[: rows.lengths[number]] if self.per_token else output
+            done(int((chosen >= 0).sum()))
+        figures = jax.device_get(averages(total, total, (objective,)))
+        whole = np.concatenate(found) if self.per_token else np.stack(found)
+        return whole, {name: float(value) for name, value in figures.items() if name != "loss"}
+
+    def _batches(self, order: np.ndarray) -> Iterator[np.ndarray]:
+        """Numbers of rows, `batch_size` at a time; the last is filled up with -1."""
+        for start in range(0, len(order), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            yield np.pad(chosen, (0, self.batch_size - len(chosen)), constant_values=-1)
+
+    def _batch(self, rows: TaskRows, chosen: np.ndarray) -> dict[str, jax.Array]:
+        length = padded_length(int(rows.lengths[chosen].max()), self.max_length)
+        local = padded(rows, chosen[local_rows(self.mesh, self.batch_size)], length, self.pad_id)
+        return to_global(self.mesh, local)
+
+
+class TaskModel:
+    """A fine-tuned model on the devices of this machine."""
+
+    def __init__(self, model: TrainedModel, devices: Sequence[jax.Device] | None = None) -> None:
+        """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
+        if not model.kind:
+            raise ValueError(f"{model.directory}: it has no head of a task; fine-tune it")
+        self.kind = kind_of(model.kind)
+        if self.kind.no_prediction:
+            raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
+        assert isinstance(model.config, FinetuneConfig), "a head is of a task"
+        task, outputs = model.config.task, max(1, model.config.model.num_labels)
+        labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
+        self._model = Inference(task, labels, model.tokenizer, model.max_length, self._outputs)
+        self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
+        blueprint = draw_blueprint(model.config.model, optax.identity(), self._mesh)
+        self._params = jax.device_put(model.params, blueprint.shardings.params)
+        self._objective = self.kind.objective(task)
+        self._step = make_predict_step(blueprint, (self._objective,), self.kind.outputs)
+
+    @property
+    def counts(self) -> RowCounts:
+        """What became of the inputs of the last `predict`."""
+        return self._model.counts
+
+    def predict(self, inputs: Sequence[Input], null_threshold: float | None = None) -> list[Output]:
+        """The prediction for each input, as `bertjax.loaded.LoadedModel.predict` has it.
+
+        Raises ValueError, naming the number of the input from 1, for one that the kind of task does not take, and for a
+        `null_threshold` where the model answers no questions.
+        """
+        if null_threshold is not None and not self.kind.may_abstain:
+            raise ValueError(f"null threshold {null_threshold:g}: the model answers no questions; leave it out")
+        own = self._model.task.no_answer_threshold
+        self._model.null_threshold = own if null_threshold is None else null_threshold
+        return self.kind.predict(self._model, inputs) if inputs else []
+
+    def told(self) -> list[str]:
+        """What there is to say of inputs of the last `predict` that lost tokens, a line each."""
+        return self.counts.told(self._model.max_length) if self.counts.any_cut else []
+
+    def _outputs(self, rows: TaskRows) -> np.ndarray:
+        """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
+        longest, pad_id = int(rows.lengths.max()), self._model.tokenizer.pad_id
+        most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
+        batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
+        predictor = Predictor(self._step, self._mesh, batch_size, pad_id, longest, self.kind.network.per_token)
+        # Accelerators multiply float32 in fewer bits unless told otherwise.
+        with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):
+            found = predictor.predict(self._params, rows, self._objective)
+        assert found is not None, "nothing stops it"
+        if not np.isfinite(found[0]).all():
+            raise ValueError("an output is not finite; are the model's weights damaged?")
+        return found[0]
