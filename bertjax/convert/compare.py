@@ -60,16 +60,22 @@ def compare_with_transformers(
     """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
     Hidden states of the last layer, and the logits of pretraining or of a task, but those of modules in `drawn`, as
-    labelled by `module_label`, which the folder lacks. Padding is left out. Raises RuntimeError if token ids differ, or
-    outputs by more than `LIMIT`.
+    labelled by `module_label`, which the folder lacks. Padding is left out. Raises RuntimeError if transformers cannot
+    read the folder, if token ids differ, or outputs by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     made = _class_without(model, drawn)
-    network = getattr(transformers, made.name).from_pretrained(directory).float().eval()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        network = getattr(transformers, made.name).from_pretrained(directory).float().eval()
+    except Exception as error:  # of any class, by what a file of the folder breaks
+        first_line = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); mend its files"
+        ) from error
     _check_ids(model, tokenizer, pairs)
     batch = pair_batch(model, pairs)
     ours, theirs = our_outputs(model, batch), _their_outputs(network, batch, made, model.config.model.vocab_size)

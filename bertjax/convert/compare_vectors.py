@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
 from bertjax.convert.onnx.card import HIDDEN, VECTOR
 from bertjax.convert.onnx.exporter import MODEL_FILE, gives_logits
-from bertjax.convert.sentence_transformers import MODULES_FILE
+from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.bert import Params, abstract_bert, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
 from bertjax.training.run_directory import TrainedModel

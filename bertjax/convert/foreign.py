@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,11 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import Bert, Params, head_of, init_params
+from bertjax.model.bert import Bert, Params, abstract_bert, head_of, init_params
 from bertjax.model.families.registry import family_of
 from bertjax.tokenization.tokenizer import Tokenizer
+
+_MLM_HEAD = "mlm_head"
 
 
 def module_label(module: str) -> str:
@@ -41,6 +44,18 @@ class ForeignModel:
     kind: str = ""  # of the task it was fine-tuned for
     labels: tuple[str, ...] = ()  # of that task
     null_threshold: float | None = None  # of questions that a text may not answer, as TaskConfig has it
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the network, without the rows that pad the vocabulary."""
+        shapes = abstract_bert(replace(self.config, vocab_pad_multiple=1))[1]
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it has a trained MLM head."""
+        has_head = _MLM_HEAD in self.params and module_label(_MLM_HEAD) not in self.drawn
+        return has_head and not self.config.causal
 
 
 def foreign_model(

@@ -1,8 +1,7 @@
-"""Where a model may come from: a run of ours, a folder in Hugging Face's layout, a TensorFlow 1 checkpoint."""
+"""Where a model may come from: a run of ours, or a folder of a format that bertjax reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import numpy as np
 from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, to_dict
 from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
-from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.tf1.checkpoint import read_tensorflow
+from bertjax.convert.format import Format
+from bertjax.convert.formats import format_of, source_kinds
 from bertjax.model.bert import abstract_bert
 from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import make_mesh
@@ -22,15 +21,22 @@ from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks ask for
-KINDS: dict[str, Callable[[str], ForeignModel]] = {"hf": read_huggingface, "tf1": read_tensorflow}
 
 
 def require_source(source: str) -> None:
     """Raise ValueError at once if a source is plainly not there, long before it is read."""
     kind, _, place = source.partition(":")
-    folder = Path(place) if kind in KINDS else place_of(source)
+    kinds = source_kinds()
+    folder = Path(place) if kind in kinds else place_of(source)
     if not folder.is_dir():
-        raise ValueError(f"{source}: no such directory; give a run, hf:DIR or tf1:DIR")
+        forms = [f"{kind}:DIR" for kind in kinds]
+        raise ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
+
+
+def source_format(source: str) -> Format | None:
+    """The format of a source such as hf:DIR; None for a run of ours."""
+    name = source_kinds().get(source.partition(":")[0])
+    return None if name is None else format_of(name)
 
 
 def read_source(source: str) -> ForeignModel:
@@ -38,9 +44,10 @@ def read_source(source: str) -> ForeignModel:
 
     Raises ValueError naming the file and what is wrong with it.
     """
-    kind, _, place = source.partition(":")
-    if kind in KINDS:
-        return KINDS[kind](place)
+    _, _, place = source.partition(":")
+    if (form := source_format(source)) is not None:
+        assert form.read is not None, "a format with a kind of source reads"
+        return form.read(place)
     _require_ours(source)
     run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
@@ -55,7 +62,7 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     `source` is a run's directory or one of its checkpoints, `hf:DIR` or `tf1:DIR`. Raises ValueError as `read_source`.
     """
     kind, _, place = source.partition(":")
-    if kind in KINDS:
+    if kind in source_kinds():
         foreign = read_source(source)
         model, drawn = _trained(foreign, Path(place)), foreign.drawn
     else:

@@ -160,7 +160,7 @@ BROKEN = {
     "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
     "another architecture": (broken_config(model_type="gpt2"), "model_type is 'gpt2'"),
     "relative positions": (broken_config(position_embedding_type="relative_key"), "position_embedding_type"),
-    "another activation": (broken_config(hidden_act="relu"), "hidden_act is 'relu'"),
+    "another activation": (broken_config(hidden_act="tanh"), "hidden_act is 'tanh'"),
     "absurd size": (broken_config(hidden_size=10**12), "hidden_size is 1000000000000"),
     "size of words": (broken_config(hidden_size="big"), "hidden_size is 'big'"),
     "no layers": (broken_config(num_hidden_layers=0), "at least 1"),

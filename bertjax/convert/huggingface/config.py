@@ -80,7 +80,7 @@ def from_config_json(
     if found["hidden_size"] % found["num_attention_heads"]:
         raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")
     activation = values.get("hidden_act", known.defaults.get("hidden_act", "gelu"))
-    if activations.get(activation) not in known.activations:
+    if not isinstance(activation, str) or activations.get(activation) not in known.activations:
         names = [name for name, ours in activations.items() if ours in known.activations]
         raise ValueError(f"{where}: hidden_act is {activation!r}; of this family bertjax has {', '.join(names)}")
     causal = values.get("is_decoder", False)
@@ -97,7 +97,7 @@ def _family(values: Mapping[str, Any], where: str | Path) -> Family:
     """The family by `model_type`, which folders of before 2020 lack: they hold BERTs."""
     of_type = {family.huggingface.model_type: family for family in FAMILIES.values()}
     named = values.get("model_type", next(iter(of_type)))
-    if named not in of_type:
+    if not isinstance(named, str) or named not in of_type:
         raise ValueError(f"{where}: model_type is {named!r}; bertjax imports {', '.join(of_type)}")
     return of_type[named]
 

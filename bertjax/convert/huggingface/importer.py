@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
-from bertjax.convert.huggingface.names import architecture, head_named, tensors_of
+from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
 from bertjax.convert.json_file import read_json
 from bertjax.finetune.kinds import KINDS, kind_of
-from bertjax.model.families.huggingface import HuggingFace, Tensor
+from bertjax.model.bert import HEADS
+from bertjax.model.families.huggingface import HuggingFace
 from bertjax.model.families.registry import family_of
 
 _BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")
@@ -109,7 +110,7 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
     _require_tied(tensors, known)
     bare = not any(name.startswith(known.prefix) for name in tensors)
     own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}
-    others = {_part(tensor.theirs, known) for made in _all_classes(known) for tensor in made}
+    others = {_part(tensor.theirs, known) for head in HEADS for tensor in class_of(replace(config, head=head)).tensors}
     spare = (*(others - own), _OF_SENTENCE_TRANSFORMERS)
     found, left_out = {}, []
     for name, array in tensors.items():
@@ -123,10 +124,6 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
         else:
             found[canonical] = array
     return found, left_out
-
-
-def _all_classes(known: HuggingFace) -> Iterator[tuple[Tensor, ...]]:
-    yield from (made.tensors for made in (*known.classes.values(), *known.partial))
 
 
 def _part(name: str, known: HuggingFace) -> str:

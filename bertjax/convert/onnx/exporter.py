@@ -12,7 +12,7 @@ from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokeniz
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.onnx.card import HIDDEN, VECTOR, head_use, vector_use
-from bertjax.convert.sentence_transformers import bare_tensors, encoder_config
+from bertjax.convert.sentence_transformers.exporter import bare_tensors, encoder_config
 from bertjax.model.bert import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
