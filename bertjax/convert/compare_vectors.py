@@ -41,17 +41,19 @@ def compare_with_onnxruntime(
 
     session = onnxruntime.InferenceSession(Path(directory) / MODEL_FILE, providers=["CPUExecutionProvider"])
     headed = gives_logits(model, pooling)
+    known = {made.name for made in session.get_inputs()}
     batch = pair_batch(model, pairs)
     alone = {name: x[:1, : int(batch["attention_mask"][0].sum())] for name, x in batch.items()}
     found: dict[str, float] = {}
     for rows in (batch, alone):
+        inputs = {name: x for name, x in rows.items() if name in known}
         if headed:
-            ends = session.run(list(head_of(model.config.model).outputs), rows)
+            ends = session.run(list(head_of(model.config.model).outputs), inputs)
             theirs = {LOGITS: ends[0] if len(ends) == 1 else np.stack(ends, axis=-1)}
             ours = our_outputs(model, rows)
         else:
             names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if pooling != "none" else {})
-            theirs = dict(zip(names, session.run(list(names.values()), rows), strict=True))
+            theirs = dict(zip(names, session.run(list(names.values()), inputs), strict=True))
             ours = _our_vectors(model, rows, pooling, normalize)
         difference = within_limit(ours, theirs, rows["attention_mask"] == 1, f"{directory}: onnxruntime")
         found = {name: max(value, found.get(name, 0)) for name, value in difference.of.items()}

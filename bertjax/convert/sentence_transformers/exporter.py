@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -23,6 +24,7 @@ from bertjax.convert.huggingface.names import architecture, bare_names, encoder_
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
+from bertjax.model.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.run_directory import TrainedModel
@@ -75,7 +77,7 @@ def export_sentence_transformers(
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
         raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
-    if "pooler" not in model.params:
+    if "pooler" in family_of(model.config.model.family).heads and "pooler" not in model.params:
         raise ValueError(
             f"{model.directory}: a network for {model.kind} has no pooler, which {LIBRARY} expects of BERT"
         )
@@ -86,15 +88,11 @@ def export_sentence_transformers(
     return place_of(str(directory))
 
 
-def bare_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
-    """The weights under the names of transformers' BertModel, those of the heads under their own."""
-    config = model.config.model
-    return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id), config)
-
-
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
-    """Those of the encoder and the pooler alone."""
-    return {name: x for name, x in bare_tensors(model).items() if name.startswith(_ENCODER)}
+    """The weights of the encoder and the pooler alone, under the names of the encoder's own class."""
+    config = model.config.model
+    tensors = bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id), config)
+    return {name: x for name, x in tensors.items() if name.startswith(_ENCODER)}
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
@@ -117,11 +115,12 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         POOLING_FILE: as_json({"word_embedding_dimension": width, **modes}),
     }
     if pooling == "pooler":
-        dense = {"in_features": width, "out_features": width, "bias": True}
-        texts[f"{_DENSE}/config.json"] = as_json(dense | {"activation_function": "torch.nn.modules.activation.Tanh"})
+        layer = {"in_features": width, "out_features": width, "bias": True}
+        texts[f"{_DENSE}/config.json"] = as_json(layer | {"activation_function": "torch.nn.modules.activation.Tanh"})
     write_texts(folder, texts)
     if pooling == "pooler":
-        linear = {f"linear.{part}": tensors[f"pooler.dense.{part}"] for part in ("weight", "bias")}
+        dense = jax.device_get(model.params["pooler"]["dense"])
+        linear = {"linear.weight": np.ascontiguousarray(dense["kernel"].T), "linear.bias": dense["bias"]}
         save_file(linear, folder / _DENSE / WEIGHTS_FILE, metadata={"format": "pt"})
     if normalize:
         (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told
