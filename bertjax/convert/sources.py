@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, to_dict
+from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, TrainingConfig, to_dict
 from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.format import Format
@@ -90,6 +90,7 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     data = DataConfig(
+        tokenizer=model.tokenizer.kind,
         vocab_size=model.tokenizer.vocab_size,
         **asdict(model.tokenizer.rules),
         sequence_length=length,
@@ -97,7 +98,10 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
         predict="next" if model.config.causal else "masked",
     )
     name = folder_of(directory).name
-    config = Config(name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data)
+    training = TrainingConfig(objectives=family_of(model.config.family).objectives)
+    config = Config(
+        name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data, training=training
+    )
     if model.kind:
         config = FinetuneConfig(
             **{field.name: getattr(config, field.name) for field in fields(config)},

@@ -20,7 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.sentencepiece_model import read_model
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
 from bertjax.tokenization.word_starts import continuations
 
 VOCABULARY_FILE = "spiece.model"
@@ -51,6 +51,7 @@ class SentencePiece(Tokenizer):
         Raises ValueError if it is none, a special token is missing, or it cuts text in ways that are not supported.
         """
         self._proto = _parsed(model, origin)
+        self.kind = "unigram" if self._proto.trainer_spec.model_type == _UNIGRAM else "bpe"
         self.rules = rules
         self.files = {VOCABULARY_FILE: model}
         self.tokens = [piece.piece for piece in self._proto.pieces]
@@ -59,6 +60,7 @@ class SentencePiece(Tokenizer):
             raise ValueError(
                 f"data.unknown={rules.unknown!r}: {origin} has no words to split; it is WordPiece's option"
             )
+        refuse_bare_start(rules, origin)
         self._chunks = ChunkEncoder(self._tokenizer(forgeable=False), _CHUNKS)
 
     @classmethod

@@ -17,6 +17,7 @@ from bertjax.convert.json_file import as_json, read_json
 from bertjax.model.families.family import Family, Template
 from bertjax.model.families.registry import family_of
 from bertjax.tokenization.byte_level import MERGES_FILE
+from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece import SentencePiece
@@ -117,10 +118,14 @@ def _rules(folder: Path, usual: TextRules) -> TextRules:
         if strip_accents is None and "keep_accents" in config:
             strip_accents = not config["keep_accents"]
     cut = whole.get("pre_tokenizer")
+    told = cut if isinstance(cut, dict) else config
+    prefix_space = told.get("add_prefix_space", config.get("add_prefix_space", usual.prefix_space))
     steps = cut.get("pretokenizers") if isinstance(cut, dict) else None
     kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return TextRules(
         bool(lowercase),
         bool(lowercase if strip_accents is None else strip_accents),
         "characters" if kinds == ["BertPreTokenizer", "Split"] else "words",
+        # Only this kind has the rule; in others the space is part of how they cut.
+        bool(prefix_space) if (folder / BYTE_LEVEL_FILE).is_file() else True,
     )

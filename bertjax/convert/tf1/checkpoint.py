@@ -34,6 +34,7 @@ from bertjax.training.run_directory import TrainedModel
 
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 STEP = "global_step"
+_HEADS = ("classifier/", "qa_outputs/")  # of tasks, which `_config` refuses
 _OF_BERT, _SLOTS = ("bert/", "cls/"), ("/adam_m", "/adam_v")
 _NO_WORDS = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
 _LAYER_NORM_EPS = 1e-12  # is written into modeling.py
@@ -116,6 +117,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
     target = folder_of(directory)
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
+    _require_bert(model)
     if not isinstance(model.tokenizer, WordPiece):
         raise ValueError(
             f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
@@ -133,6 +135,20 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
     return place_of(str(directory))
+
+
+def _require_bert(model: TrainedModel) -> None:
+    """Raise ValueError for a network of another family, whose names the layout does not have."""
+    try:
+        names = set(map(tensorflow_name, their_shapes(model.config.model)))
+    except ValueError as error:
+        raise ValueError(f"{error}; neither has google-research/bert") from None
+    foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))]
+    if foreign:
+        raise ValueError(
+            f"model.family={model.config.model.family!r}: google-research/bert has no name for {foreign[0]}; export to "
+            "huggingface"
+        )
 
 
 def _config(model: TrainedModel) -> dict[str, Any]:

@@ -26,3 +26,8 @@ class Family:
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
     huggingface: HuggingFace
     template: Template = Template()
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The objectives of pretraining, by name: a head is named after its objective."""
+        return tuple(head.removesuffix("_head") for head in self.heads if head.endswith("_head"))

@@ -48,7 +48,8 @@ def huggingface(model_type: str, beginning: str, pieces: PieceOrder | None = Non
         activations=("gelu",),  # the MLM head computes it whatever `hidden_act` says
         positions_from_padding=True,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
-        rules=TextRules(lowercase=False, strip_accents=False),
+        # SentencePiece puts a space in front of every text; the byte-level BPE of RoBERTa does not.
+        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=pieces is not None),
         pieces=pieces,
     )
 
