@@ -59,6 +59,7 @@ def test_bounds_are_told_as_intervals():
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "heads divide the width": ({"model.num_attention_heads": 7}, "model.hidden_size=768 is not divisible by"),
     "groups divide the layers": ({"model.layer_groups": 5}, "num_hidden_layers=12 is not divisible by model.layer_gr"),
+    "a window belongs to some layers": ({"model.window": 64}, "every layer is global and none has the window; set"),
     "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the position"),
     "rows hold two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
     "a weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),

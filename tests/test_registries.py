@@ -15,6 +15,7 @@ REGISTRIES = {
     "bertjax.model.families.registry:FAMILIES": "bertjax/model/families",
     "bertjax.training.objectives.registry:OBJECTIVES": "bertjax/training/objectives",
     "bertjax.input.targets.registry:TARGETS": "bertjax/input/targets",
+    "bertjax.text.sources.registry:KINDS": "bertjax/text/sources",
 }
 
 

@@ -81,7 +81,7 @@ def _export_encoder(model: TrainedModel, target: str | Place, arguments: argpars
     from bertjax.convert.folder import near
     from bertjax.convert.onnx.exporter import export_onnx, gives_logits
     from bertjax.convert.sentence_transformers import export_sentence_transformers
-    from bertjax.model.bert import head_of
+    from bertjax.model.network import head_of
 
     is_onnx = arguments.to == "onnx"
     # A model trained to give vectors is exported with the pooling of its training.

@@ -11,7 +11,7 @@ from bertjax.config import Config, to_dict
 
 if TYPE_CHECKING:
     from bertjax.input.training_data import TrainingData
-    from bertjax.model.bert import Params
+    from bertjax.model.network import Params
     from bertjax.runtime.processes import Processes
     from bertjax.training.job import Job
     from bertjax.training.trainer import Outcome, Say

@@ -21,7 +21,8 @@ class ModelConfig:
     layer_groups: int = 0  # layers of one group share their parameters (ALBERT: 1); 0: every layer has its own
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: Literal["gelu", "gelu_tanh"] = "gelu"  # erf form, or the tanh approximation of google-research/bert
+    # gelu is the erf form, gelu_tanh the tanh approximation of google-research/bert.
+    hidden_act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
@@ -34,7 +35,7 @@ class ModelConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     vocab_pad_multiple: int = 128  # rows of the word table are padded to a multiple of it, whatever the mesh
-    head: str = "pretraining"  # on the encoder: a name in bertjax.model.bert.HEADS
+    head: str = "pretraining"  # on the encoder: a name in bertjax.model.network.HEADS
     num_labels: int = 0  # number of classes of a head that has classes; 1 = regression
     # For the feature-based variant: layers of the frozen encoder that the head reads side by side (0: the embeddings,
     # -1: the last layer); empty trains the whole network.

@@ -127,6 +127,13 @@ RULES: dict[str, Rule] = {
             f"model.layer_groups={c.model.layer_groups}; change one of them"
         ),
     ),
+    "a window belongs to some layers": Rule(
+        lambda c: not c.model.window or c.model.global_every != 1,
+        lambda c: (
+            f"model.window={c.model.window} with model.global_every=1: every layer is global and none has the window; "
+            "set model.global_every to 0 for a window in every layer, or to 2 or more"
+        ),
+    ),
     "rows fit the position table": Rule(
         lambda c: c.data.sequence_length <= c.model.max_position_embeddings,
         lambda c: (

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.huggingface.names import architecture
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
-from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.model.network import Params, abstract_network, bind
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
@@ -132,7 +132,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     Of a fine-tuned model hidden states and the logits of its task.
     """
     config = model.config.model
-    graphdef = abstract_bert(config)[0]
+    graphdef = abstract_network(config)[0]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
 
     @jax.jit

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import CONFIG_FIELDS
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
-from bertjax.model.bert import Bert, Params, head_of, init_params
+from bertjax.model.network import Params, PretrainingNetwork, head_of, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 # What a checkpoint may lack as a whole: an encoder is often published without the heads it was pretrained with.
@@ -131,7 +131,7 @@ def for_pretraining(model: ForeignModel) -> ForeignModel:
     """The model without the head of a task; what it then lacks of a BERT for pretraining is drawn from seed 0."""
     if not head_of(model.config).of_task:
         return model
-    config = replace(model.config, head=Bert.name, num_labels=0, features=(), lstm_size=0)
+    config = replace(model.config, head=PretrainingNetwork.name, num_labels=0, features=(), lstm_size=0)
     lacking = tuple(module for module, name in MODULES.items() if name not in model.params)
     fresh = jax.device_get(jax.jit(lambda: _fresh(config, lacking))())
     params = {name: model.params.get(name, part) for name, part in fresh.items()}

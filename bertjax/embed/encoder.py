@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ExecutionConfig, MeshConfig
 from bertjax.embed.parts import Long, TextCounts, joined_rows, rows_of
-from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
 from bertjax.parallel.sharding import batch_sharding, power_of_two_below, tokens_at_once
@@ -70,7 +70,7 @@ class TextEncoder:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not support."""
         self.encoding, self.counts, self._tokenizer = encoding, TextCounts(), model.tokenizer
         self.max_length = _checked_length(model, encoding)
-        self._graphdef = abstract_bert(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
+        self._graphdef = abstract_network(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         # A single row may exceed the default of the device.
         self._batch_tokens = encoding.batch_tokens or max(tokens_at_once(self._mesh), self.max_length)

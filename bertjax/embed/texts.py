@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bertjax.storage.lines import COMPRESSED, read_lines
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
-from bertjax.text.sources.formats import DEFAULT_FIELD, RECORD_CAP, json_texts
+from bertjax.text.sources.jsonl import json_texts
+from bertjax.text.sources.source import DEFAULT_FIELD
 
 STANDARD_INPUT = "-"
 

@@ -22,7 +22,7 @@ from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
 from bertjax.input.lengths import LengthCounts
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, power_of_two_below, to_global, tokens_at_once
 from bertjax.training.objectives import Objective

@@ -1,4 +1,4 @@
-"""Which text goes in which row: an epoch's sentence pairs, made as google-research/bert makes them."""
+"""An epoch's plan: which sentences form which pairs, as google-research/bert makes them; and plans kept on disk."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class EpochPlan:
 
 @dataclass
 class _Walk:
-    """Where each (piece of a) document stands; int64 [n] all."""
+    """The state of each document, or piece of one; all int64 [n]."""
 
-    entry: np.ndarray  # its place in the epoch's reading
+    entry: np.ndarray  # its index in the epoch's reading
     shift: np.ndarray  # added to a sentence's number where it counts draws: those of a second copy are its own
     position: np.ndarray  # first sentence that no pair has used yet
     end: np.ndarray  # one past its last sentence
@@ -116,7 +116,7 @@ def build_plan(
 def _begin(
     documents: np.ndarray, reading: Reading, max_tokens: int, short_probability: float, seed: int, epoch: int
 ) -> _Walk:
-    """Every document at its start, the long ones cut in even pieces, with its target length in this epoch."""
+    """Every document at its start, the long ones cut into even pieces, with its target length in this epoch."""
     number = reading.document + reading.copy * (len(documents) - 1)
     is_short = uniform(hash64(derive_key(seed, "short", epoch), number)) < short_probability
     short_target = 2 + below(hash64(derive_key(seed, "target", epoch), number), max_tokens - 1)
@@ -127,7 +127,7 @@ def _begin(
 
 
 def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ranges [first, last) cut in even pieces of at most `longest`: whose each is, begin and end; int64 [n] each."""
+    """Ranges [first, last) cut into even pieces of at most `longest`: owner, begin and end of each; int64 [n] each."""
     sizes = last - first
     pieces = -(-sizes // longest)
     owner = np.repeat(np.arange(len(first)), pieces)
@@ -202,14 +202,14 @@ class PlanCache(Generic[Plan]):
         self.capacity = 2  # plans kept: the current one and the next
 
     def get(self, epoch: int) -> Plan:
-        """The plan of an epoch, once it is there; whatever building it raised is raised here."""
+        """The plan of an epoch; waits for it, and raises what building it raised."""
         plan, is_new = self._claim(epoch)
         if is_new:
             self._fill(plan, epoch)
         return plan.result()
 
     def prepare(self, epoch: int) -> None:
-        """Have the plan of an epoch built in the background, unless it is kept or under way."""
+        """Build the plan of an epoch in the background, unless it is built or being built."""
         plan, is_new = self._claim(epoch)
         if is_new:
             threading.Thread(target=self._fill, args=(plan, epoch), name=f"plan-{epoch}", daemon=True).start()
@@ -230,7 +230,7 @@ class PlanCache(Generic[Plan]):
             plan.set_exception(error)
 
 
-PLAN_VERSION = 1  # of making pairs and packing them; a change makes other plans
+PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
 LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
 MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
 

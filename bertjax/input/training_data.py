@@ -1,4 +1,4 @@
-"""What a run trains on and is measured on: text in a token store, or records that are rows already."""
+"""The data of a run, for training and evaluation: text in a token store, or records that are rows already."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Sentences(Protocol):
 
 
 class TrainingData(Protocol):
-    """All that a run asks of its data."""
+    """What a run needs of its data."""
 
-    name: str  # for people
+    name: str  # shown to the user
     fingerprint: str  # of what is trained on
     tokenizer: Tokenizer
 
@@ -63,11 +63,11 @@ class TrainingData(Protocol):
         ...
 
     def held_out_text(self) -> Sentences:
-        """What is held out, as text; of much of it, a part."""
+        """The held-out text, or a part of it where there is much."""
         ...
 
     def size(self, split: Split) -> str:
-        """How much there is, for people."""
+        """The size of a split in words, to be shown."""
         ...
 
 
@@ -93,7 +93,7 @@ class StoredText:
         return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans, **self._kind)
 
     def held_out(self, data: DataConfig, seed: int) -> dict[str, PairBatches]:
-        """Documents are read once each, whatever the mixture; a source with fewer than two is not measured alone."""
+        """Every document once, whatever the mixture; a source with fewer than two documents is not measured alone."""
         data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
         parts = {"eval": split}
         if len(data.sources) > 1 and split.tells_sources:
@@ -116,7 +116,7 @@ def open_training_data(
     objectives: Sequence[str] = registry.OF_BERT,
     template: Template = BERT,
 ) -> TrainingData:
-    """What the sources of a run are, with the token store of text made if it is missing, and copied if it is remote.
+    """Open the sources of a run; a token store of text is made if it is missing, and copied if it is remote.
 
     `stages` are the data of the run's stages in order; their rows get what `objectives` ask of them, and their special
     tokens where `template` says. Raises ValueError as `batch_keys`, `open_store` and `Records.open` do, OSError if the
@@ -130,5 +130,5 @@ def open_training_data(
 
 
 def sizes(data: TrainingData) -> str:
-    """How much there is, in a line per split."""
+    """The sizes of the splits, one line each."""
     return "\n".join(f"{split}: {data.size(split)}" for split in SPLITS)

@@ -13,8 +13,7 @@ import numpy as np
 
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.stretches import stretches
-from bertjax.storage.lines import COMPRESSED, LINE_CAP, read_lines
-from bertjax.text.sources.formats import RECORD_CAP
+from bertjax.storage.lines import COMPRESSED, LINE_CAP, RECORD_CAP, read_lines
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 

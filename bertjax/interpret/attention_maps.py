@@ -18,8 +18,9 @@ from bertjax.config import ModelConfig
 from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.attention.backends import visible
-from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
-from bertjax.model.layers import Layer
+from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.network import Network, Params, PretrainingNetwork, abstract_network, bind
+from bertjax.model.stack import Layer
 from bertjax.training.run_directory import TrainedModel
 
 _ROWS_AT_ONCE = 16
@@ -30,7 +31,7 @@ class Inside(NamedTuple):
 
     attention: np.ndarray  # float32 [layers, H, n, n], query x key; each row sums to 1
     hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and the output of each layer
-    seen: np.ndarray  # bool [n, n]: which query may attend to which key
+    seen: np.ndarray  # bool [n, n]: which query may attend to which key, in the layer that sees most
 
 
 @dataclass(frozen=True)
@@ -50,33 +51,37 @@ def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
 
 @functools.cache
 def _graphdef(config: ModelConfig) -> nnx.GraphDef:
-    return abstract_bert(config)[0]
+    return abstract_network(config)[0]
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
-    """Which of `MLM head` and `NSP head` are untrained: their biases are all 0, as after initialization.
+    """Which of `MLM head` and `NSP head` are missing or untrained: all of their biases are 0, their initial value.
 
-    These are heads that an imported model lacks, and heads of objectives that the run does not have. A fine-tuned model
-    has neither head.
+    A head is untrained if an imported model lacks it or if no objective of the run uses it. A fine-tuned model and a
+    family without the head do not have it at all.
     """
-    if model.kind:
-        return "MLM head", "NSP head"
-    mlm, nsp = model.params["mlm_head"], model.params["nsp_head"]
-    biases = {"MLM head": (mlm["bias"], mlm["transform"]["bias"]), "NSP head": (nsp["dense"]["bias"],)}
-    return tuple(name for name, arrays in biases.items() if not any(map(jnp.any, arrays)))
+    heads = {"MLM head": model.params.get("mlm_head", {}), "NSP head": model.params.get("nsp_head", {})}
+    return tuple(name for name, head in heads.items() if not any(map(jnp.any, _biases(head))))
+
+
+def _biases(params: Params) -> list[jax.Array]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [leaf for path, leaf in leaves if path[-1].key == "bias"]
 
 
 def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Inside]:
     """Attention and hidden states of each row, without dropout."""
     graphdef, causal = exact_graphdef(model), model.config.model.causal
+    windows = layer_windows(model.config.model)
+    widest = 0 if 0 in windows else max(windows)
     at_once, longest = min(len(rows), _ROWS_AT_ONCE), max(map(len, rows), default=0)
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
-        # All batches have one shape, so that it compiles once.
+        # All batches have one shape, so that the function compiles once.
         batch = padded([*part, *part[:1] * (at_once - len(part))], longest)
         with jax.default_matmul_precision("highest"):
             attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
-        seen = np.asarray(visible(jnp.asarray(batch[2]), causal))
+        seen = np.asarray(visible(jnp.asarray(batch[2]), causal, widest))
         for number, row in enumerate(part):
             n = len(row)
             yield Inside(attention[:, number, :, :n, :n], hidden[:, number, :n], seen[number, :n, :n])
@@ -116,13 +121,17 @@ def _inside(
 ) -> tuple[jax.Array, jax.Array]:
     """Attention [layers, B, H, L, L] and hidden states [layers + 1, B, L, D]."""
     encoder = bind(graphdef, params).encoder
-    hidden = encoder.hidden_states(ids, types, sequence_ids)
+    first = encoder.embeddings(ids, types, sequence_ids, None, True)
 
-    def look(_: None, layer_and_input: tuple[Layer, jax.Array]) -> tuple[None, jax.Array]:
-        layer, x = layer_and_input
-        return None, layer.attention.probabilities(x, sequence_ids)
+    def step(
+        layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        attention = layer.attention.probabilities(x, sequence_ids, window)
+        x = layer(x, sequence_ids, None, True, "xla", window)
+        return x, (attention, x)
 
-    return jax.lax.scan(look, None, (encoder.layers, hidden[:-1]))[1], hidden
+    attention, hidden = encoder.through_layers(step, first)[1]
+    return attention, jnp.concatenate([first[None], hidden])
 
 
 def nudged_loss(
@@ -138,14 +147,14 @@ def nudged_loss(
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """
 
-    def body(x: jax.Array, layer_and_nudge: tuple[Layer, jax.Array]) -> tuple[jax.Array, None]:
-        layer, nudge = layer_and_nudge
-        return layer(x, sequence_ids, None, True, "xla") + nudge, None
-
     encoder = network.encoder
     x = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0]
-    x, _ = jax.lax.scan(body, x, (encoder.layers, nudges[1:]))
-    read = network.nsp_logits if isinstance(network, Bert) else network.sequence_logits
+
+    def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, nudge: jax.Array) -> tuple[jax.Array, None]:
+        return layer(x, sequence_ids, None, True, "xla", window) + nudge, None
+
+    x, _ = encoder.through_layers(step, x, nudges[1:])
+    read = network.nsp_logits if isinstance(network, PretrainingNetwork) else network.sequence_logits
     logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
     label = logits.argmax() if label is None else label
     return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)

@@ -15,7 +15,7 @@ from flax import nnx
 
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
-from bertjax.model.bert import Params, bind
+from bertjax.model.network import Params, bind
 from bertjax.report.run_summary import Completion
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel

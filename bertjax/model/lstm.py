@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.model.parameters import uniform
+from bertjax.model.layers import uniform
 
 _FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
 

@@ -147,6 +147,8 @@ def check_divisible(
         ("model.intermediate_size", model.intermediate_size, "tensor", tensor),
         ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor", tensor),
     ]
+    if model.embedding_size:
+        divided.append(("model.embedding_size", model.embedding_size, "fsdp", fsdp))
     if model.lstm_size:
         divided.append(("model.lstm_size", model.lstm_size, "fsdp", fsdp))
     for key, value, axis, size in divided:

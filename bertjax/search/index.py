@@ -34,7 +34,10 @@ MANIFEST, VECTORS = "manifest.json", "vectors.npy"
 _FORMAT_VERSION = 1
 _TOKENIZED_AT_ONCE = 256  # documents
 # What decides the encoder's outputs beside its weights, and shows in none of them.
-_FORWARD = ("num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "causal")
+_FORWARD = (
+    "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
+    "global_every", "causal",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

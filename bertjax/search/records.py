@@ -14,7 +14,8 @@ from bertjax.embed.texts import has_json, place_of_texts, read_texts
 from bertjax.storage.lines import CHUNK, read_lines
 from bertjax.storage.remote import is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.sources.formats import DEFAULT_FIELD, json_records, text_in
+from bertjax.text.sources.jsonl import json_records, text_in
+from bertjax.text.sources.source import DEFAULT_FIELD
 
 Judgements = dict[str, dict[str, int]]  # grades by query and document; 0 and less: not relevant
 

@@ -1,4 +1,4 @@
-"""How much arithmetic a training step is, and how much a device can do at most: together they give the MFU."""
+"""FLOPs of a training step and peak FLOP/s of a device; their quotient is the MFU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.embeddings import embedding_width
 
-# Dense bf16 matmul peaks in TFLOP/s of one jax device, from the makers' data sheets; the first pattern that is found
-# in `device_kind` counts. Of TPU v2, v3 and TPU7x a jax device is one of the chip's two halves.
+# Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
+# `device_kind` counts. On TPU v2, v3 and TPU7x a jax device is half a chip.
 _PEAKS_TFLOPS = (
     (r"TPU ?v?7", 1153.5),
     (r"TPU v6", 918.0),
@@ -30,7 +32,7 @@ _PEAKS_TFLOPS = (
     (r"\bL40S\b", 362.0),
     (r"\bL4\b", 121.0),
     (r"\bA10\b", 125.0),
-    # Of the gaming cards, with accumulation in float32.
+    # The gaming cards' peaks are those with accumulation in float32.
     (r"\bRTX 4090\b(?! D)", 165.2),
     (r"\bRTX 3090\b(?! Ti)", 71.0),
     (r"\bT4\b", 65.0),
@@ -40,7 +42,7 @@ _PEAKS_TFLOPS = (
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that one device can do, and how that is known."""
+    """The peak of one device and its source."""
 
     flops: float  # FLOP/s
     source: str  # for the log
@@ -52,35 +54,41 @@ class Peak:
 def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions: float) -> float:
     """FLOPs of forward and backward pass for one token of a row of `sequence_length`.
 
-    With L layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size:
+    With N layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size, E =
+    embedding_size (0: E = D, without the matrix from E to D) and K_n = the keys that a token sees in layer n, which are
+    S or, with a window w, min(2·w + 1, S):
 
-        6·L·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward
-        + 12·L·D·S                    attention scores and their product with the values: 4·D·S forward, twice backward
-        + 6·(D² + D·V)·P/S            MLM transform and tied projection, on the P predicted positions only
-        + 6·(D² + 2·D)/S              pooler and NSP head, on one token of the row
+        6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward
+        + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
+        + 6·E·D                       from the tables' width to the layers', where embedding_size is set
+        + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only
+        + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
 
-    V is the true vocabulary size; rows that pad the table, look-ups, normalisation, the optimizer and anything that
-    rematerialisation computes twice do not count. It is the convention of the published figures that bertjax is
-    compared with (BERT-Base, length 128, 20 predictions: 0.546 GFLOP a token).
+    Layers that share parameters count one by one. V is the true vocabulary size. Rows that pad the table, look-ups,
+    normalisation, the optimizer, scores outside a window and anything that rematerialisation computes twice do not
+    count. This is the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20
+    predictions: 0.546 GFLOP a token).
     """
-    D, F = model.hidden_size, model.intermediate_size
+    S, D, F = sequence_length, model.hidden_size, model.intermediate_size
+    E = embedding_width(model)
+    keys = sum(min(2 * window + 1, S) if window else S for window in layer_windows(model))
     encoder = 6 * model.num_hidden_layers * (4 * D * D + 2 * D * F)
-    attention = 12 * model.num_hidden_layers * D * sequence_length
-    mlm = 6 * (D * D + D * model.vocab_size) * predictions / sequence_length
-    pooler_and_nsp = 6 * (D * D + 2 * D) / sequence_length
-    return encoder + attention + mlm + pooler_and_nsp
+    projection = 6 * E * D if model.embedding_size else 0
+    mlm = 6 * (D * E + E * model.vocab_size) * predictions / S
+    pooled = 6 * (D * D + 2 * D) / S if model.pooler != "none" else 0
+    return encoder + 12 * D * keys + projection + mlm + pooled
 
 
 def mfu(flops_per_second: float, peak: float) -> float:
-    """Model FLOPs utilisation: the share of what all devices could do at most (`peak`, FLOP/s) that was done.
+    """Model FLOPs utilisation: `flops_per_second` as a share of the peak of all devices (`peak`, FLOP/s).
 
-    `flops_per_second` is `train_flops_per_token` times the real tokens per second: work on padding is no use.
+    `flops_per_second` is `train_flops_per_token` times the real tokens per second: work on padding does not count.
     """
     return flops_per_second / peak
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 FLOP/s of an accelerator by jax's name for it, or None if the table does not have it (as any CPU)."""
+    """Dense bf16 FLOP/s of an accelerator by jax's name for it; None if it is not in the table, as no CPU is."""
     for pattern, tflops in _PEAKS_TFLOPS:
         if re.search(pattern, device_kind):
             return tflops * 1e12
@@ -90,7 +98,7 @@ def peak_flops(device_kind: str) -> float | None:
 def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "float32") -> float:
     """FLOP/s of the fastest product of two `size` × `size` matrices on the default device.
 
-    Takes `seconds` plus one compilation. What else the machine does meanwhile makes it lower, never higher.
+    Takes `seconds` plus one compilation. Other load on the machine lowers the figure, and never raises it.
     """
     product = jax.jit(jnp.matmul)
     x = jnp.full((size, size), 0.5, dtype)
@@ -105,14 +113,14 @@ def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "fl
 
 
 def matmul_peak(device: jax.Device, seconds: float = 2.0) -> Peak:
-    """The fastest matmul measured here and now: in float32 on a CPU, in bfloat16 elsewhere."""
+    """The fastest matmul measured on this device: in float32 on a CPU, in bfloat16 elsewhere."""
     dtype, size = ("float32", 2048) if device.platform == "cpu" else ("bfloat16", 8192)
     kind = f"fastest {dtype} matmul measured on this {device.device_kind}"
     return Peak(measured_peak_flops(size, seconds, dtype), kind)
 
 
 def device_peak(device: jax.Device) -> Peak:
-    """The peak that a device's MFU is measured against: from the table, or measured where the table has nothing."""
+    """The peak for a device's MFU: from the table, or measured where the table does not have the device."""
     known = peak_flops(device.device_kind)
     if known is not None:
         return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")

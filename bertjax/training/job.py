@@ -15,9 +15,9 @@ from bertjax.input.targets import registry as targets
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
-from bertjax.model.bert import Bert, Params, check_head
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
@@ -98,7 +98,9 @@ def preflight(config: Config) -> Config:
     _check_heads(config)
     _check_pairs(config)
     if check_head(config.model).of_task:
-        raise ValueError(f"model.head={config.model.head!r}: it is a head of a task; use {Bert.name!r} to pretrain")
+        raise ValueError(
+            f"model.head={config.model.head!r}: it is a head of a task; use {PretrainingNetwork.name!r} to pretrain"
+        )
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     _attention(config, mesh, stages)
@@ -172,7 +174,7 @@ def describe(job: Job) -> str:
     """What the run is, in lines for the log: devices, sizes, corpus."""
     config, mesh = job.config, job.mesh
     parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
-    padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (config.model.hidden_size + 1)
+    padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     lines = [
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.model.bert import Params, abstract_bert, init_params
+from bertjax.model.network import Params, abstract_network, init_params
 from bertjax.parallel.sharding import named_shardings
 
 
@@ -69,7 +69,7 @@ def draw_blueprint(
     frozen: Mapping[str, FrozenNetwork] | None = None,
 ) -> Blueprint:
     """Shapes first: work out every array of the state and where it will live, making none."""
-    graphdef, shapes, axes = abstract_bert(model, execution)
+    graphdef, shapes, axes = abstract_network(model, execution)
     shardings = named_shardings(mesh, axes)
     params = jax.tree.map(_placed, shapes, shardings)
     replicated = NamedSharding(mesh, P())
@@ -93,7 +93,7 @@ def draw_blueprint(
 
 def draw_frozen(model: ModelConfig, mesh: Mesh, execution: ExecutionConfig = DEFAULT_EXECUTION) -> FrozenNetwork:
     """The shapes and places of a network that is not trained: sharded as if it were."""
-    graphdef, shapes, axes = abstract_bert(model, execution)
+    graphdef, shapes, axes = abstract_network(model, execution)
     return FrozenNetwork(graphdef, axes, jax.tree.map(_placed, shapes, named_shardings(mesh, axes)))
 
 

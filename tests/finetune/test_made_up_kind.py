@@ -17,7 +17,7 @@ import bertjax
 from bertjax.__main__ import main
 from bertjax.finetune import kinds
 from bertjax.finetune.run import finetune
-from bertjax.model import bert
+from bertjax.model import network
 from bertjax.runtime.processes import alone
 from bertjax.training.run_directory import load_run
 
@@ -135,10 +135,10 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "word_set", module)
     spec.loader.exec_module(module)
-    known, heads = dict(kinds.KINDS), dict(bert.HEADS)
+    known, heads = dict(kinds.KINDS), dict(network.HEADS)
     kinds.register(module.WORD_SET)
     yield module
-    for registry, before in ((kinds.KINDS, known), (bert.HEADS, heads)):
+    for registry, before in ((kinds.KINDS, known), (network.HEADS, heads)):
         registry.clear()
         registry.update(before)
 
@@ -181,5 +181,5 @@ def test_an_unknown_kind_or_head_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="kind of task 'sequense' is unknown; did you mean sequence"):
         kinds.kind_of("sequense")
     with pytest.raises(ValueError, match=r"model\.head='tokenz' is unknown; did you mean tokens"):
-        bert.head_of(bertjax.config.ModelConfig(head="tokenz"))
-    assert np.isin([kind.network.name for kind in kinds.KINDS.values()], [*bert.HEADS]).all()
+        network.head_of(bertjax.config.ModelConfig(head="tokenz"))
+    assert np.isin([kind.network.name for kind in kinds.KINDS.values()], [*network.HEADS]).all()

@@ -413,6 +413,18 @@ def test_records_and_text_are_not_mixed(made: Made, tmp_path: Path) -> None:
         opened_from(replace(data, sources=("text:books", *data.sources)))
 
 
+def test_records_serve_the_objectives_that_they_were_made_for(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path)
+    stages = [made.data(tmp_path)]
+    batches = open_training_data(stages, no_progress, ("mlm",)).train(stages[0], 0)
+    everything = open_training_data(stages, no_progress).train(stages[0], 0).batch(0, 8)
+    batch = batches.batch(0, 8)
+    assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(8)
+    assert len(batch) == 6 and all((batch[key] == everything[key]).all() for key in batch)
+    with pytest.raises(ValueError, match=r"hold nothing for sop; choose from mlm, nsp, or pretrain from text"):
+        open_training_data(stages, no_progress, ("mlm", "sop"))
+
+
 def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     data = made.data(tmp_path)

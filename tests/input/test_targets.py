@@ -18,6 +18,8 @@ from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.input.plan import build_plan
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Pairing
+from bertjax.input.training_data import open_training_data
+from bertjax.storage.progress import no_progress
 
 SPECIALS = Specials(vocab_size=10**6)
 DOCUMENTS = random_documents(200, seed=4, sentences=6, tokens=12)
@@ -96,7 +98,8 @@ def test_half_of_the_pairs_in_order_change_places() -> None:
         kind = "random" if homes[0] != homes[1] else "in order" if a[-1] < b[0] else "exchanged"
         assert rows["pair_labels"][row, 0] == (kind != "in order")
         if kind == "random":
-            assert len(a) <= np.diff(SPLIT.sentence_offsets).max()
+            sentences = np.searchsorted(SPLIT.sentence_offsets, [a[0], a[-1]], side="right")
+            assert sentences[0] == sentences[1], "A is the chunk of one sentence, B is random"
         kinds.append(kind)
     in_order, exchanged = kinds.count("in order"), kinds.count("exchanged")
     assert stats.binomtest(exchanged, in_order + exchanged).pvalue > 0.01
@@ -168,6 +171,14 @@ def test_objectives_that_cannot_be_are_refused(objectives: tuple[str, ...], mess
             make()
 
 
+def test_rows_that_cannot_be_are_refused_before_any_text_is_read() -> None:
+    data = DataConfig(sources=("text:nowhere/*",), masking="word")
+    with pytest.raises(ValueError, match=r"data\.masking='word' is unknown"):
+        open_training_data([replace(data, masking="tokens"), data], no_progress)
+    with pytest.raises(ValueError, match=r"training\.objectives=\('mml',\): choose"):
+        open_training_data([replace(data, masking="tokens")], no_progress, ("mml",))
+
+
 MADE_UP = '''
     """An objective that nobody has: the length of each sequence, which tokens are even, and the first three tokens."""
 
@@ -223,9 +234,9 @@ def test_an_objective_is_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch,
     for row, numbers in enumerate(batch["sequence_ids"]):
         sizes = np.bincount(numbers, minlength=data.pair_slots + 1)[1:]
         assert batch["made_up_lengths"][row].tolist() == sizes.tolist()
-        begins = batch["cls_positions"][row][batch["pair_weights"][row] > 0]
+        begins = [int(np.flatnonzero(numbers == n)[0]) for n in range(1, numbers.max() + 1)]
         used = batch["made_up_weights"][row] > 0
-        assert batch["made_up_places"][row][used].tolist() == [int(b) + n for b in begins for n in range(3)]
+        assert batch["made_up_places"][row][used].tolist() == [begin + n for begin in begins for n in range(3)]
         assert not batch["made_up_places"][row][~used].any()
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from bertjax.finetune.inference import TaskModel
 from exported_models import fine_tuned_model
 from small_models import random_sentences, small_model, text_of, wordpiece
 
+from bertjax.finetune.predict import TaskModel
 from bertjax.interpret.attention_page import render_attention
 from bertjax.interpret.attention_patterns import PATTERNS
 from bertjax.interpret.attention_view import AttentionView, view_attention

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config import Config, DataConfig, ModelConfig
 from bertjax.interpret.fill_mask import fill_mask, held_out_completions
-from bertjax.model.bert import abstract_bert, bind
+from bertjax.model.network import abstract_network, bind
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
@@ -31,7 +31,7 @@ def model(tmp_path_factory):
         vocab_size=TOKENIZER.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=48, max_position_embeddings=64,
     )  # fmt: skip
-    graphdef, shapes, _ = abstract_bert(config)
+    graphdef, shapes, _ = abstract_network(config)
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
     whole = Config(model=config, data=DataConfig(sequence_length=LENGTH))

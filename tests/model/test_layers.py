@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.encoder import REMAT_POLICIES
-from bertjax.model.layers import ACTIVATIONS, FeedForward, Layer
+from bertjax.model.layers import ACTIVATIONS, FeedForward
+from bertjax.model.stack import REMAT_POLICIES, Layer
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

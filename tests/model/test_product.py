@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.product import product
+from bertjax.model.layers import product
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -211,11 +211,12 @@ def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
         "the same": model_fingerprint(trained_model(tmp_path), "mean"),
         "weight": model_fingerprint(other_weight, "mean"),
         "epsilon": model_fingerprint(trained_model(tmp_path, layer_norm_eps=1e-6), "mean"),
+        "window": model_fingerprint(trained_model(tmp_path, window=4, global_every=2), "mean"),
         "vocabulary": model_fingerprint(trained_model(tmp_path, wordpiece(lowercase=False)), "mean"),
         "pooler": model_fingerprint(other_head, "pooler"),
     }
     assert made.pop("the same") == model_fingerprint(model, "mean") == model_fingerprint(other_head, "mean")
-    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 6
+    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 7
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_an_unknown_split(large):
 
 
 def test_nothing_is_overwritten(large):
-    with pytest.raises(ValueError, match="there is something already"):
+    with pytest.raises(ValueError, match="the path exists; choose another path"):
         write_store(large, {"train": generated(1)}, WORDPIECE)
 
 

@@ -1,12 +1,15 @@
 """FLOPs of a step against numbers worked out by hand, and the table of peaks."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from bertjax.config import ModelConfig
+from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
+from bertjax.plan.compiling import compiler_flops
 from bertjax.training.flops import device_peak, measured_peak_flops, mfu, peak_flops, train_flops_per_token
+from bertjax.training.stages import stages_of
 
 BASE = ModelConfig()
 LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
@@ -19,6 +22,47 @@ def test_base_at_128_by_hand():
     # MLM: 768 x 768 + 768 x 30,522 = 24,030,720 parameters, times 6 x 20 predictions / 128 tokens = 22,528,800.
     # Pooler and NSP: 768 x 768 + 768 x 2 = 591,360 parameters, times 6 / 128 tokens = 27,720.
     assert train_flops_per_token(BASE, 128, 20) == 509_607_936 + 14_155_776 + 22_528_800 + 27_720
+
+
+SMALL = ModelConfig(
+    vocab_size=1000, hidden_size=64, num_hidden_layers=6, num_attention_heads=4, intermediate_size=256
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        # 64 x 16 parameters of the projection for every token; 48 columns fewer in the transform (of 64 rows) and the
+        # table (of 1,000), at 4 of 32 tokens.
+        ({"embedding_size": 16}, 6 * 64 * 16 - 6 * (64 + 1000) * 48 * 4 / 32),
+        ({"embedding_size": 64}, 6 * 64 * 64),
+        # Layers 1, 2, 4 and 5 of 0 to 5 see 11 keys instead of 32.
+        ({"window": 5, "global_every": 3}, -12 * 64 * 4 * 21),
+        ({"window": 5, "global_every": 0}, -12 * 64 * 6 * 21),
+        ({"window": 5}, 0),
+        ({"window": 100, "global_every": 0}, 0),
+        ({"layer_groups": 2}, 0),
+        ({"type_vocab_size": 0}, 0),
+        ({"pooler": "none"}, -6 * (64 * 64 + 2 * 64) / 32),
+    ],
+    ids=str,
+)
+def test_options_by_hand(change, difference):
+    found = train_flops_per_token(replace(SMALL, **change), 32, 4) - train_flops_per_token(SMALL, 32, 4)
+    assert found == pytest.approx(difference, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"embedding_size": 32}, {"layer_groups": 1}, {"layer_groups": 2, "embedding_size": 32}], ids=str
+)
+def test_products_are_most_of_what_xla_counts(change):
+    """XLA adds look-ups, normalisation, activations and the optimizer to the same products."""
+    model = replace(SMALL, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, **change)
+    data = DataConfig(sequence_length=64, max_predictions=8)
+    config = Config(model=model, data=data, training=TrainingConfig(global_batch_size=16))
+    (stage,) = stages_of(config)
+    ours = 16 * 64 * train_flops_per_token(model, 64, 8)
+    assert 1.0 < compiler_flops(config, stage) / ours < 1.1
 
 
 @pytest.mark.parametrize(

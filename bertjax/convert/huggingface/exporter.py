@@ -22,7 +22,6 @@ from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
 
 WEIGHTS_FILE = "model.safetensors"
@@ -109,14 +108,14 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
 def tokenizer_config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, Any]:
     """`tokenizer_config.json`: what AutoTokenizer needs beside `tokenizer.json`.
 
-    transformers makes a BertTokenizer anew from its vocabulary; any other kind it has to take from `tokenizer.json`.
+    The class is the one that takes everything from `tokenizer.json`: transformers' BertTokenizer is made anew from the
+    vocabulary alone, and makes words of over 100 characters [UNK], where google-research/bert and we have 200.
     """
-    is_berts = isinstance(tokenizer, WordPiece) and tokenizer.rules.unknown == "words"
     return {
-        "tokenizer_class": "BertTokenizer" if is_berts else "PreTrainedTokenizerFast",
+        "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.rules.lowercase,
         "strip_accents": tokenizer.rules.strip_accents,
-        **({"tokenize_chinese_chars": True} if is_berts else {"model_input_names": list(_MODEL_INPUTS)}),
+        "model_input_names": list(_MODEL_INPUTS),
         "model_max_length": model_max_length,
         **{f"{role}_token": tokenizer.tokens[number] for role, number in tokenizer.special.items()},
     }

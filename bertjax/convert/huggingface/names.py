@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.model.bert import HEADS, Network, Params, abstract_bert, head_of
-from bertjax.model.encoder import sinusoids
+from bertjax.model.embeddings import sinusoids
+from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
 from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
@@ -145,7 +145,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
-    shapes = abstract_bert(config)[1]
+    shapes = abstract_network(config)[1]
     by_name = {tensor.ours: tensor for tensor in tensors_of(config)}
     arrays = [_ours(by_name[name], tensors, leaf.shape) for name, leaf in named_arrays(shapes).items()]
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
@@ -153,7 +153,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
 
 def their_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor of Hugging Face's that a model of this config has; no array is made."""
-    arrays = named_arrays(abstract_bert(config)[1])
+    arrays = named_arrays(abstract_network(config)[1])
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in tensors_of(config):
         ours = arrays[tensor.ours].shape

@@ -11,7 +11,7 @@ from bertjax.convert.huggingface.names import tensors_of
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.onnx.card import HIDDEN, VECTOR, head_use, vector_use
 from bertjax.convert.sentence_transformers import bare_tensors, encoder_config
-from bertjax.model.bert import head_of
+from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.byte_level import MERGES_FILE

@@ -22,7 +22,8 @@ from bertjax.storage.lines import read_chunks
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import is_remote, place_of
 from bertjax.text.corpus import Corpus, fingerprint
-from bertjax.text.sources.registry import TFRECORD, parse_source, source_files
+from bertjax.text.sources.registry import is_text, parse_source, source_files
+from bertjax.text.sources.tfrecord import KIND
 from bertjax.text.store.format import SPLITS, Split
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -47,7 +48,7 @@ _DRAWN_ALREADY = (
 
 def are_records(data: DataConfig) -> bool:
     """Whether the sources are pretraining records; some must be then all must be, as `Records.open` demands."""
-    return any(parse_source(source).kind == TFRECORD for source in data.sources)
+    return any(not is_text(parse_source(source)) for source in data.sources)
 
 
 class Records:
@@ -139,21 +140,21 @@ class Records:
 
 
 def _require_records_only(data: DataConfig) -> None:
-    text = [source for source in data.sources if parse_source(source).kind != TFRECORD]
+    text = [source for source in data.sources if is_text(parse_source(source))]
     if text:
         raise ValueError(
-            f"data.sources has {', '.join(text)} beside {TFRECORD} sources; records are rows already and text is not: "
+            f"data.sources has {', '.join(text)} beside {KIND.name} sources; records are rows already and text is not: "
             "train on one of them, and then on the other with --init-from"
         )
     if not data.vocab:
         raise ValueError(
-            f"data.vocab is empty; {TFRECORD} sources hold ids: give the vocab.txt that the records were made with"
+            f"data.vocab is empty; {KIND.name} sources hold ids: give the vocab.txt that the records were made with"
         )
     usual = DataConfig()
     for key in _DRAWN_ALREADY:
         if getattr(data, key) != getattr(usual, key):
             raise ValueError(
-                f"data.{key}={getattr(data, key)!r}: the rows and masks of {TFRECORD} sources were drawn when the "
+                f"data.{key}={getattr(data, key)!r}: the rows and masks of {KIND.name} sources were drawn when the "
                 f"records were made, and train as they are; leave it at {getattr(usual, key)!r}"
             )
 

@@ -8,13 +8,21 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
-from bertjax.model.parameters import weight, zeros
-from bertjax.model.product import product
+from bertjax.model.layers import product, weight, zeros
 from bertjax.parallel.sharding import constrain
 
 
+def layer_windows(config: ModelConfig) -> tuple[int, ...]:
+    """How many tokens on either side a token sees, for each layer; 0: all of its sequence.
+
+    Of a model with a window, every `global_every`-th layer from the first has none (ModernBERT, section 2.1.1).
+    """
+    every = config.global_every
+    return tuple(0 if every and n % every == 0 else config.window for n in range(config.num_hidden_layers))
+
+
 class Projection(nnx.Module):
-    """The weights of one of query, key, value."""
+    """The parameters of one of query, key and value."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -24,7 +32,7 @@ class Projection(nnx.Module):
 
 
 def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
-    """[B, L, D] -> [B, L, H, K] for each projection, all in one product: a wide matmul runs nearer to the peak."""
+    """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak."""
     kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
     bias_THK = jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
     y_BLTHK = product(x_BLD, kernel_DTHK) + bias_THK
@@ -33,7 +41,7 @@ def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]
 
 
 class OutputProjection(nnx.Module):
-    """The heads joined and mixed: [B, L, H, K] -> [B, L, D]."""
+    """The dense layer on the joined heads: [B, L, H, K] -> [B, L, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -51,7 +59,7 @@ class SelfAttention(nnx.Module):
     """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
 
     A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding. In a
-    causal model it sees those of them up to itself.
+    causal model it sees those up to itself, and with a window those at most so many tokens away.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -69,6 +77,7 @@ class SelfAttention(nnx.Module):
         dropout_keys: jax.Array | None,
         packed: bool,
         backend: Backend,
+        window: int = 0,
     ) -> jax.Array:
         attended = attend(
             backend,
@@ -76,12 +85,13 @@ class SelfAttention(nnx.Module):
             sequence_ids,
             packed=packed,
             causal=self.causal,
+            window=window,
             dropout_keys=dropout_keys,
             dropout_rate=self.dropout_rate,
         )
         return self.output(attended)
 
-    def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """What each token looks at, without dropout: float32 [B, H, L, L], looking x looked at."""
+    def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0) -> jax.Array:
+        """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
         q, k = project(x_BLD, self.query, self.key)
-        return attention_probabilities(q, k, visible(sequence_ids, self.causal))
+        return attention_probabilities(q, k, visible(sequence_ids, self.causal, window))

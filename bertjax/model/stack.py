@@ -1,0 +1,145 @@
+"""The stack of layers: which layers share parameters, how far each sees, and the scan that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ExecutionConfig, ModelConfig
+from bertjax.model.attention.backends import Backend
+from bertjax.model.attention.self_attention import SelfAttention, layer_windows
+from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
+from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
+from bertjax.parallel.sharding import constrain
+
+REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Layer(nnx.Module):
+    """One post-LN transformer layer (paper, section 3): each half is LayerNorm(x + dropout(f(x)))."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.attention = SelfAttention(config, rngs=rngs)
+        self.attention_norm = LayerNorm(config, config.hidden_size)
+        self.mlp = FeedForward(config, rngs=rngs)
+        self.mlp_norm = LayerNorm(config, config.hidden_size)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        sequence_ids: jax.Array,
+        keys: jax.Array | None,
+        packed: bool,
+        attention: Backend,
+        window: int = 0,
+    ) -> jax.Array:
+        attended = self.attention(x_BLD, sequence_ids, keys, packed, attention, window)
+        x_BLD = self.attention_norm(x_BLD + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
+        x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
+        return constrain(x_BLD, "act_batch", "act_length", "act_embed")
+
+
+# (layer, its number as uint32 [], its window, x, its part of `extras`) -> (x for the next layer, what to collect)
+Step = Callable[[Layer, jax.Array, int, jax.Array, Any], tuple[jax.Array, Any]]
+
+
+def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> Layer:
+    """The parameters of all layers, or of all groups that share them, stacked in a dim in front."""
+    return nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(config.layer_groups or config.num_hidden_layers))
+
+
+def run_layers(
+    config: ModelConfig, execution: ExecutionConfig, layers: Layer, step: Step, x: jax.Array, extras: Any = None
+) -> tuple[jax.Array, Any]:
+    """Apply `step` to every layer in order; `layers` is what `stacked_layers` makes.
+
+    `extras` and the collected values are trees of arrays whose first dim is the number of the layer. With G
+    `layer_groups`, layer n of N has the parameters of group n G // N (ALBERT, section 3.1).
+    """
+    depth, groups = config.num_hidden_layers, config.layer_groups
+    numbers = jnp.arange(depth, dtype=jnp.uint32)
+    windows = layer_windows(config)
+    if not groups:
+        return _scan(step, execution, windows, x, (layers, numbers, extras))
+    collected = []
+    for group in range(groups):
+        members = slice(-(-group * depth // groups), -(-(group + 1) * depth // groups))
+        items = (None, *_part((numbers, extras), members))
+        x, of_group = _scan(step, execution, windows[members], x, items, shared=_one(layers, group))
+        collected.append(of_group)
+    return x, _joined(collected)
+
+
+def _scan(
+    step: Step, execution: ExecutionConfig, windows: tuple[int, ...], x: jax.Array, items: Any, shared: Any = None
+) -> tuple[jax.Array, Any]:
+    """Run consecutive layers; `items` stacks (layer, number, extra) of each, or with `shared` (None, number, extra).
+
+    The scan runs over periods: within one the window of each layer is known at trace time, as a fused kernel needs it.
+    Layers that do not fill a period follow the scan.
+    """
+    period = _period(windows)
+    periods = len(windows) // period
+
+    def run(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:
+        def body(x: jax.Array, item: Any) -> tuple[jax.Array, Any]:
+            layer, number, extra = item
+            return step(layer if shared is None else shared, number, window, x, extra)
+
+        if execution.remat != "none":
+            body = jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat])
+        return body(x, item)
+
+    def run_period(x: jax.Array, members: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
+        collected = []
+        for member, window in zip(members, windows[:period], strict=True):
+            x, of_layer = run(x, member, window)
+            collected.append(of_layer)
+        return x, tuple(collected)
+
+    collected = []
+    if periods:
+        members = tuple(_part(items, slice(first, periods * period, period)) for first in range(period))
+        x, of_periods = jax.lax.scan(run_period, x, members, unroll=min(execution.scan_unroll, periods))
+        collected.append(_interleaved(of_periods))
+    for number in range(periods * period, len(windows)):
+        x, of_layer = run(x, _one(items, number), windows[number])
+        collected.append(jax.tree.map(lambda value: value[None], of_layer))
+    return x, _joined(collected)
+
+
+def _period(windows: tuple[int, ...]) -> int:
+    """The least number of layers after which the windows repeat."""
+    return next(p for p in range(1, len(windows) + 1) if windows[p:] == windows[:-p])
+
+
+def _one(stacked: Any, number: int) -> Any:
+    return jax.tree.map(lambda stack: stack[number], stacked)
+
+
+def _part(stacked: Any, which: slice) -> Any:
+    """Some layers of a tree of stacks; all of them cost no operation."""
+
+    def cut(stack: jax.Array) -> jax.Array:
+        return stack if which.indices(len(stack)) == (0, len(stack), 1) else stack[which]
+
+    return jax.tree.map(cut, stacked)
+
+
+def _interleaved(members: tuple[Any, ...]) -> Any:
+    """For each member of a period a tree of [periods, ...] -> a tree of [layers, ...], in the order of the layers."""
+    if len(members) == 1:
+        return members[0]
+    return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *members)
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
