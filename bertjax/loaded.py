@@ -1,17 +1,17 @@
-"""A trained model as an object: what `bertjax.load` gives."""
+"""A trained model as an object, as `bertjax.load` returns it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack, overload
 
 import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
-from bertjax.embed.parts import LengthCounts
+from bertjax.embed.parts import TextCounts
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.fill_mask import Guess, Text
@@ -20,17 +20,17 @@ from bertjax.training.run_directory import TrainedModel
 
 
 class LoadedModel:
-    """A model that turns texts into vectors, fills masks, and does what it was fine-tuned for.
+    """A model that encodes texts as vectors, fills masks, and performs the task of its fine-tuning.
 
-    `counts` tells of the texts of the last `encode`: how many were long, and what became of them.
+    `counts` describes the texts of the last `encode`: how many were too long, and what became of them.
     """
 
     def __init__(self, model: TrainedModel, untrained: Sequence[str] = ()) -> None:
-        """Take a model that was read, whose `untrained` modules are random and so refused."""
+        """Take a model and the names of its modules with random weights, which are refused where they are needed."""
         self._model, self._untrained = model, tuple(untrained)
         self._encoder: TextEncoder | None = None
         self._task: TaskModel | None = None
-        self.counts = LengthCounts()
+        self.counts = TextCounts()
 
     def __repr__(self) -> str:
         net = self.config
@@ -38,17 +38,17 @@ class LoadedModel:
 
     @property
     def config(self) -> ModelConfig:
-        """The network's sizes."""
+        """The architecture."""
         return self._model.config.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """How text is cut into tokens."""
+        """The tokenizer."""
         return self._model.tokenizer
 
     @property
     def max_length(self) -> int:
-        """Tokens, special ones included, of the longest rows that it was trained on."""
+        """Length of the longest rows in training, in tokens, special ones included."""
         return self._model.max_length
 
     @overload
@@ -58,21 +58,22 @@ class LoadedModel:
     def encode(self, texts: Sequence[str], **options: Unpack[EncodingOptions]) -> np.ndarray | list[np.ndarray]: ...
 
     def encode(self, texts: str | Sequence[str], **options: Unpack[EncodingOptions]) -> np.ndarray | list[np.ndarray]:
-        """Vectors of texts, float32 [texts, D]; of one text that is no list, [D].
+        """Vectors of a list of texts, float32 [texts, D]; of one text, [D].
 
         The options are the fields of `bertjax.embed.encoder.Encoding`: `pooling` mean, cls, pooler, max; `layer` last,
         a number (0 is the embeddings), sum4, concat4; `normalize`; `long` truncate, split; `max_length`; `dtype`;
-        `batch_tokens`. With `pooling="none"` a text is a matrix, a row for each token of [CLS] text [SEP]; the result
-        is then a list. Warns of texts that were truncated. Raises ValueError for options that the model does not have,
-        and for a text with a lone surrogate.
+        `batch_tokens`. With `pooling="none"` the result is a list of matrices, each with a row per token of [CLS]
+        text [SEP]. Warns of truncated texts. Raises ValueError for options that the model does not have, for an item
+        that is not a text, and for a text with a lone surrogate.
         """
+        given = _texts(texts)
         encoding = Encoding(**options)
         require_trained(encoding, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
-        encoder, self.counts = self._encoder, LengthCounts()
+        encoder, self.counts = self._encoder, TextCounts()
         encoder.counts = self.counts
-        found = [embedding.vectors for embedding in encoder.encode([texts] if isinstance(texts, str) else texts)]
+        found = [embedding.vectors for embedding in encoder.encode(given)]
         if self.counts.truncated:
             warnings.warn(self.counts.told(encoder.max_length)[0], stacklevel=2)
         if isinstance(texts, str):
@@ -90,17 +91,18 @@ class LoadedModel:
     def fill_mask(self, texts: str | Sequence[Text], top: int = 5) -> list[list[Guess]] | list[list[list[Guess]]]:
         """The `top` likeliest entries, (token, probability) best first, for each [MASK] of a text.
 
-        Of a list, whose items are texts or pairs of texts, a list. Raises ValueError for a text without [MASK] or one
-        that is longer than `max_length`, and for a model that never learned to fill masks.
+        For a list, whose items are texts or pairs of texts, a list. Raises ValueError for another item, for a text
+        without [MASK] or one longer than `max_length`, and for a model without a trained MLM head.
         """
+        given = _texts(texts, pairs=True)
         if "MLM head" in self._untrained:
-            raise ValueError(f"{self._model.directory}: it has no MLM head, so that it cannot fill masks")
-        found = masks.fill_mask(self._model, [texts] if isinstance(texts, str) else texts, top)
+            raise ValueError(f"{self._model.directory}: it has no MLM head and cannot fill masks")
+        found = masks.fill_mask(self._model, given, top)
         return found[0] if isinstance(texts, str) else found
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of its outputs; empty if it predicts numbers or answers, or was not fine-tuned."""
+        """The labels of the fine-tuning task; none for numbers and answers, or without fine-tuning."""
         return self._model.labels
 
     @overload
@@ -110,9 +112,9 @@ class LoadedModel:
     def predict(self, inputs: list, null_threshold: float | None = None) -> list[Output]: ...
 
     def predict(self, inputs: Input | list[Input], null_threshold: float | None = None) -> Output | list[Output]:
-        """What a fine-tuned model says of an input, which is a text or a tuple; of a list of inputs, a list.
+        """The output of a fine-tuned model for an input, which is a text or a tuple; for a list of inputs, a list.
 
-        By what it was fine-tuned for (the results are named tuples of `bertjax.finetune.kinds`):
+        By the kind of task (the results are named tuples of `bertjax.finetune.kinds`):
 
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
             regression          a text or a pair of texts    the number
@@ -121,14 +123,16 @@ class LoadedModel:
             tagging             a text or a list of words    a list of Tag(word, tag, probability), one for each word
             question answering  (question, text)             Answer(text, probability)
 
-        A list of words is one of the inputs in a list, never all of it: `predict([["Ada", "wrote"]])`. Of a text for
-        tagging the words are what stands between spaces, signs apart. A model fine-tuned for `squad2` may find no
-        answer, which is ""; with `null_threshold` any may: it is how much better that has to score than the best
-        answer. Long texts for tagging and question answering are read in windows; others are truncated, with a warning.
-        Raises ValueError for a model that was not fine-tuned, or to vectors, and for an input of another form, naming
-        its number.
+        A list of words is one item of a list of inputs: `predict([["Ada", "wrote"]])`. A text for tagging is split at
+        spaces and around punctuation. A model fine-tuned for `squad2` may return no answer, ""; with `null_threshold`
+        any question answering model may: the score of no answer must exceed that of the best answer by more than it.
+        Long texts for tagging and question answering are read in windows; others are truncated, with a warning. Raises
+        ValueError for a model that was not fine-tuned, or was fine-tuned for vectors, and for an input of another form,
+        naming its number.
         """
         task, one = self._fine_tuned(), isinstance(inputs, str | tuple)
+        if not one and not isinstance(inputs, list):
+            raise ValueError(f"inputs={_shown(inputs)}: give a text, a tuple, or a list of them")
         found = task.predict([inputs] if one else inputs, null_threshold)
         for line in task.told():
             warnings.warn(line, stacklevel=2)
@@ -143,6 +147,26 @@ class LoadedModel:
         if self._task is None:
             self._task = TaskModel(self._model)
         return self._task
+
+
+def _texts(given: Any, pairs: bool = False) -> list[Any]:
+    """A text, or an iterable of texts, as a list. Raises ValueError naming the first item that is not a text."""
+    wanted = "a text, or a list of texts or of pairs of texts" if pairs else "a text or a list of texts"
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Mapping):
+        raise ValueError(f"texts={_shown(given)} is {type(given).__name__}; give {wanted}")
+    texts = list(given)
+    for number, text in enumerate(texts, 1):
+        is_pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+        if not isinstance(text, str) and not (pairs and is_pair):
+            raise ValueError(f"text {number}: {_shown(text)} is {type(text).__name__}; give {wanted}")
+    return texts
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def open_model(source: str) -> LoadedModel:

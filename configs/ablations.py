@@ -1,12 +1,12 @@
-"""What the paper took away from BERT-Base to see what it was good for (section 5.1 and appendix C.2).
+"""The ablations of the paper: BERT-Base with one thing removed or changed (section 5.1 and appendix C.2).
 
-Reproduces: no-nsp: no next-sentence prediction. ltr-no-nsp: attention to the left alone, too, and the next token
-    predicted at every position (its figures stand under mlm). MASK-SAME-RND: what the chosen tokens become, in percent:
-    [MASK], what they were, a random token (BERT itself is 80-10-10). sinusoidal, not of the paper: fixed waves for
-    positions, as some descriptions of BERT have it. Otherwise bert_base.py, whose notes on the text hold here too.
+Reproduces: no-nsp: no next-sentence prediction. ltr-no-nsp: in addition attention to the left only, and the next token
+    predicted at every position (its figures are logged under mlm). MASK-SAME-RND: what the chosen tokens become, in
+    percent: [MASK], unchanged, a random token (BERT itself is 80-10-10). sinusoidal, not in the paper: fixed sine waves
+    as positions, as some descriptions of BERT have it. Otherwise as bert_base.py; its notes on the text hold here too.
 Expected: MNLI 84.4 for BERT-Base, 83.9 without NSP, 82.1 left to right; by masking 84.2 (80-10-10), 84.3 (100-0-0),
     84.1 (80-0-20), 84.4 (80-20-0), 83.7 (0-20-80), 83.6 (0-0-100).
-Cost: that of bert_base.py, each; ltr-no-nsp a fifth more, for its vocabulary projection of every position.
+Cost: that of bert_base.py for each; ltr-no-nsp a fifth more, because it predicts at every position.
 Command: bertjax pretrain configs/ablations.py:100-0-0 --data.vocab vocab.txt
 """
 

@@ -1,10 +1,10 @@
 """BERT-Base as in the paper: 1,000,000 steps of 256 rows, 900,000 of them at length 128 and 100,000 at 512.
 
-Reproduces: section 3 and appendix A.2 of the paper: 12 layers, hidden 768, 12 heads; Adam 1e-4 with 10,000 steps of
-    warm-up and linear decay, dropout 0.1, MLM and NSP. Variants: uncased (30,522 entries), cased (28,996).
-Text: English Wikipedia and books. BooksCorpus, the paper's books, was withdrawn by its makers and is not to be had; use
-    a directory of books (books/ below) or Project Gutenberg's (--data.sources ... 'tfds:pg19:book_text'). For
-    Wikipedia out of a dump: 'wikiextractor:wiki/**/*' in place of the tfds source.
+Reproduces: section 3 and appendix A.2 of the paper: 12 layers, hidden size 768, 12 heads; Adam 1e-4 with 10,000 steps
+    of warm-up and linear decay, dropout 0.1, MLM and NSP. Variants: uncased (30,522 entries), cased (28,996).
+Text: English Wikipedia and books. BooksCorpus, which the paper used, is no longer available; use a directory of books
+    (books/ below) or Project Gutenberg (--data.sources ... 'tfds:pg19:book_text'). For Wikipedia from a dump, put
+    'wikiextractor:wiki/**/*' in place of the tfds source.
 Expected: a held-out perplexity of 3.99 (paper, table 6), a loss of 1.38; GLUE test average 79.6, SQuAD 1.1 F1 88.5.
 Cost: 109,482,240 parameters; 4.3e10 tokens, 2.4e19 FLOP: 4 days on the paper's 16 TPU v2 chips, about 16 hours of one
     H200 at 400 TFLOP/s. If memory is short: --training.grad-accum-steps 4, --execution.remat dots.

@@ -1,6 +1,6 @@
-"""BERT-Mini on your own text: the recipe to start from when a laptop or one small GPU is all there is.
+"""BERT-Mini on your own text: the recipe to start from on a laptop or one small GPU.
 
-Reproduces: the shape of BERT-Mini (4 layers, hidden 256) of "Well-Read Students Learn Better" (2019), with the
+Reproduces: the shape of BERT-Mini (4 layers, hidden size 256) of "Well-Read Students Learn Better" (2019), with the
     pretraining of google-research/bert: MLM and NSP, whole sentences, length 128.
 Expected: depends on the text; `report.html` shows the held-out loss beside the unigram baseline.
 Cost: 11 M parameters with the default vocabulary; hours on two CPU cores, minutes on a GPU.

@@ -1,23 +1,24 @@
-"""BERT-Base in one day on one GPU of 24 GB: a good encoder by tomorrow.
+"""BERT-Base in one day on one GPU with 24 GB: a good encoder by tomorrow.
 
-Reproduces: no one model. The network and objectives of bert_base.py, spent as "cramming" (Geiping and Goldstein 2022)
-    and 24hBERT (Izsak et al. 2021) spend a day: short rows, large batches, a high rate, no dropout. The last tenth of
-    the steps has rows of 512 tokens, so that all positions are trained. Rows are packed: a day has none for padding.
-    Variants: uncased, cased.
-Text: as in bert_base.py, or yours. A day reads 4.5e9 tokens, English Wikipedia and books about once, so that nothing
-    is dropped out. Text that is read five times or more wants --model.hidden-dropout-prob 0.1. Dropout of attention
-    stays 0: with it no fused attention kernel can be used.
-Schedule: 262,144 tokens a step, 8 times the paper's. 4e-4 lies between the paper's rate scaled by the root of that
-    (2.8e-4) and RoBERTa's (5e-4 for 2,048 rows of 512), whose beta2 of 0.98 it has too; a tenth of the steps warms up.
-Expected: not measured. In a day of an A6000 the crammed BERT came to a GLUE dev average of 80.7, with another network.
+Reproduces: no single model. The network and objectives are those of bert_base.py. The schedule follows "cramming"
+    (Geiping and Goldstein 2022) and 24hBERT (Izsak et al. 2021), which also train for a day: short rows, large batches,
+    a high learning rate, no dropout. The last tenth of the steps has rows of 512 tokens, so that all positions are
+    trained. Rows are packed, so that no time goes into padding. Variants: uncased, cased.
+Text: as in bert_base.py, or your own. A day reads 4.5e9 tokens, English Wikipedia and books about once; that is why
+    there is no dropout. For text that is read five times or more, use --model.hidden-dropout-prob 0.1. Dropout of the
+    attention stays 0: with it no fused attention kernel can be used.
+Schedule: 262,144 tokens a step, 8 times the paper's. The rate of 4e-4 lies between the paper's rate times the root of
+    that factor (2.8e-4) and RoBERTa's (5e-4 for 2,048 rows of 512). beta2 is 0.98 as in RoBERTa; a tenth of the steps
+    is warm-up.
+Expected: not measured. Cramming's BERT, another network, reached a GLUE dev average of 80.7 in a day on an A6000.
 Cost: 2.45e18 FLOP. Estimate: 22.7 hours at 30 TFLOP/s, which is 55,000 tokens/s: 42 % of the data sheet of an RTX 3090
-    (71 TFLOP/s), 24 % of an A10's (125); at 30 % an RTX 4090 (165) takes 14. The rest of the day is for evaluation,
-    checkpoints and compilation. `bertjax bench` measures yours; a slower card takes fewer --training.steps, and
-    --stages.0.start at nine tenths of them.
+    (71 TFLOP/s), 24 % of an A10's (125); at 30 % an RTX 4090 (165) takes 14 hours. The rest of the day is for
+    evaluation, checkpoints and compilation. `bertjax bench` measures your GPU; for a slower one set fewer
+    --training.steps, and --stages.0.start to nine tenths of them.
 Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets of gradients 0.9 GB, activations 0.36 MB
-    a token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). XLA compiled for an RTX
-    3090 counts 5.2 and 7.3 GB; jax takes 19 of such a card's 25 GB, and 9 of a card's 12. With half of
-    --training.grad-accum-steps and --stages.0.grad-accum-steps it counts 8.2 and 12.3 GB.
+    per token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). Compiled for an RTX
+    3090, XLA counts 5.2 and 7.3 GB; jax takes 19 of that card's 25 GB, and 9 of a 12 GB card. With half of
+    --training.grad-accum-steps and --stages.0.grad-accum-steps XLA counts 8.2 and 12.3 GB.
 Command: bertjax pretrain configs/bert_one_gpu.py --data.vocab vocab.txt
          bertjax pretrain configs/bert_one_gpu.py --data.sources 'text:corpus/**/*.txt.zst'
 """
@@ -30,7 +31,7 @@ from bertjax.config import Config, OptimizerConfig, StageConfig, TrainingConfig
 
 
 def config(variant: str = "uncased") -> Config:
-    """BERT-Base's network with the arithmetic of a day."""
+    """BERT-Base with batches, learning rate and steps for one day."""
     base = bert_base(variant)
     return replace(
         base,

@@ -1,14 +1,15 @@
-"""BERT-Large in 8,600 steps: LAMB at batch 65,536 and length 128, then 32,768 and 512.
+"""BERT-Large in 8,600 steps: LAMB at batch size 65,536 and length 128, then 32,768 and 512.
 
 Reproduces: nvidia: the schedule of NVIDIA's DeepLearningExamples: 7,038 steps at 6e-3 with 28.43 % of warm-up, then
-    1,563 at 4e-3 with 12.8 %, each decaying with the square root. paper: "Large Batch Optimization for Deep Learning"
-    (arXiv 1904.00962): 9 tenths of the epochs at 65,536, the rest at 32,768 after warming up again, linear decay. Its
-    rate at 32,768 is 5e-3 and grows with the root of the batch size (7.07e-3 at 65,536, derived); its warm-up there is
-    a fifth of the steps. Variants: nvidia, paper.
+    1,563 at 4e-3 with 12.8 %, each with square-root decay. paper: "Large Batch Optimization for Deep Learning" (arXiv
+    1904.00962): nine tenths of the epochs at 65,536, the rest at 32,768 after a new warm-up, linear decay. Its rate at
+    32,768 is 5e-3 and grows with the root of the batch size (7.07e-3 at 65,536, derived); its warm-up there is a fifth
+    of the steps. Variants: nvidia, paper.
 Text: as in bert_base.py.
 Expected: SQuAD 1.1 F1 90.6 (paper); a training loss of 1.24 to 1.30 in the second phase (nvidia).
-Cost: 335,141,888 parameters; 1.6e20 FLOP: 76 minutes on the paper's 1,024 TPU v3 chips. Microbatches hold 512 and 128
-    rows of all devices together; set --training.grad-accum-steps and --stages.0.grad-accum-steps for yours.
+Cost: 335,141,888 parameters; 1.6e20 FLOP: 76 minutes on the paper's 1,024 TPU v3 chips. Over all devices together a
+    microbatch has 512 rows in the first stage and 128 in the second; set --training.grad-accum-steps and
+    --stages.0.grad-accum-steps for your devices.
 Command: bertjax pretrain configs/lamb.py:nvidia --data.vocab vocab.txt
 """
 
@@ -32,7 +33,7 @@ VARIANTS = {
 
 
 def config(variant: str = "nvidia") -> Config:
-    """BERT-Large with few large steps."""
+    """BERT-Large with few, large batches."""
     optimizer, second = variant_of(VARIANTS, variant)
     base = bert_large()
     training = replace(

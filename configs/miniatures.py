@@ -1,8 +1,8 @@
-"""The 24 miniatures of "Well-Read Students Learn Better" (2019): 2 to 12 layers, hidden 128 to 768, uncased.
+"""The 24 miniatures of "Well-Read Students Learn Better" (2019): 2 to 12 layers, hidden size 128 to 768, uncased.
 
-Reproduces: the published sizes, pretrained as BERT-Base (bert_base.py, whose notes on the text hold here too). A
-    variant is LAYERSxHIDDEN: 2x128 is BERT-Tiny, 4x256 Mini, 4x512 Small, 8x512 Medium. In all of them heads have 64
-    dimensions and the feed-forward layer is four times as wide as the hidden one.
+Reproduces: the published sizes, pretrained as bert_base.py, whose notes on the text hold here too. A variant is
+    LAYERSxHIDDEN: 2x128 is BERT-Tiny, 4x256 Mini, 4x512 Small, 8x512 Medium. In all of them a head has 64 dimensions,
+    and the feed-forward layer is four times as wide as the hidden one.
 Expected: GLUE scores of 64.2 (Tiny), 65.8 (Mini), 71.2 (Small), 73.5 (Medium).
 Cost: 4.4 to 109 million parameters; 9e17 FLOP for Tiny.
 Command: bertjax pretrain configs/miniatures.py:4x256 --data.vocab vocab.txt

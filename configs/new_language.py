@@ -1,10 +1,10 @@
-"""A BERT for a language that has none yet, over a SentencePiece vocabulary trained on its text.
+"""BERT for a language that has none yet, with a SentencePiece vocabulary trained on its text.
 
-Reproduces: no one model; the way of those for single languages (CamemBERT, Martin et al. 2020): BERT-Base, pieces of a
-    unigram model, whole words hidden, case and accents kept. Full rows of several sentence pairs each. Variants:
-    unigram, bpe (both SentencePiece), byte-bpe (no character is unknown), wordpiece; mini: unigram pieces under a
+Reproduces: no single model; the method of models for one language (CamemBERT, Martin et al. 2020): BERT-Base, pieces of
+    a unigram model, whole-word masking, case and accents kept. A full row has several sentence pairs. Variants:
+    unigram, bpe (both SentencePiece), byte-bpe (no character is unknown), wordpiece; mini: unigram pieces and a small
     network for one small machine.
-Text: yours, as --data.sources; its Wikipedia is a start: 'wikipedia:xxwiki-latest-pages-articles.xml.bz2'.
+Text: yours, as --data.sources; the language's Wikipedia is a start: 'wikipedia:xxwiki-latest-pages-articles.xml.bz2'.
 Expected: depends on the language and the text; `report.html` shows the held-out loss beside the unigram baseline.
 Cost: at most 1.3e10 tokens, 7.8e18 FLOP: about 5.5 hours of one H200 at 400 TFLOP/s; mini a tenth of that.
 Command: bertjax pretrain configs/new_language.py --data.sources 'wikipedia:eowiki-latest-pages-articles.xml.bz2'
@@ -24,7 +24,7 @@ ROWS = DataConfig(
     sequence_length=512,
     max_predictions=77,
     packing="pairs",
-    whole_word_masking=True,
+    masking="words",
 )
 VARIANTS = {
     "unigram": replace(ROWS, tokenizer="unigram"),

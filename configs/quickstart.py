@@ -1,6 +1,6 @@
-"""A small BERT, pretrained in minutes on a laptop's CPU, on text that is already there.
+"""A small BERT, pretrained in minutes on a laptop's CPU, on text that every installation has.
 
-Reproduces: nothing; shows the whole way from text to a checkpoint that Hugging Face loads.
+Reproduces: nothing; shows all steps from text to a checkpoint that Hugging Face loads.
 Text: the English prose of the documentation inside the installed Python packages.
 """
 
@@ -8,7 +8,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, Opt
 
 
 def config() -> Config:
-    """2 layers of width 128 (BERT-Tiny with twice the heads) with an own vocabulary of 8,000 entries."""
+    """2 layers of width 128, BERT-Tiny with twice the heads; its vocabulary of 8,000 entries is trained on the text."""
     return Config(
         name="quickstart",
         model=ModelConfig(

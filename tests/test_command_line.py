@@ -6,6 +6,9 @@ import argparse
 import gzip
 import json
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -16,8 +19,9 @@ from generated_corpus import write_corpus
 from tiny_runs import command, finish, write_recipe
 
 import bertjax as bertjax_package
-from bertjax.__main__ import VERBS, parser_of
-from bertjax.interpret.along_checkpoints import along_checkpoints
+from bertjax.__main__ import VERBS, main, parser_of
+from bertjax.cli.recipe import command_with
+from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
@@ -118,6 +122,13 @@ def test_unknown_words_are_refused() -> None:
     assert bertjax().returncode == 2
 
 
+def next_command(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    """The words after `bertjax` of the command that a verb names as the next."""
+    name, *words = shlex.split(re.search(r"^next.*?: (bertjax .*)$", ended.stdout, re.M)[1])
+    assert name == "bertjax"
+    return words
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
     """Recipe, run directory and command of a short run, made step by step with the single verbs."""
@@ -126,8 +137,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]
     fixed = [str(recipe), "--data.sources", f"lines:{source}", "--data.root", str(folder / "data")]
     vocab = bertjax("vocab", *fixed)
     assert vocab.returncode == 0, vocab.stderr
-    prepared = bertjax("prepare", *fixed)
+    prepared = bertjax(*next_command(vocab))
     assert prepared.returncode == 0, prepared.stderr
+    path = re.search(r"vocabulary: (\S+)", vocab.stdout)[1]
+    assert next_command(prepared) == ["pretrain", *fixed, "--data.vocab", path]
     assert "held_out: " in prepared.stdout
     arguments = command(recipe, source, folder / "run", "--training.steps", "40", "--profile", "10:13")
     finish(arguments, folder / "log")
@@ -177,7 +190,7 @@ def test_attention_writes_a_page_about_the_runs_own_text(run: tuple[Path, Path, 
     assert ended.returncode == 0, ended.stderr
     assert "4 pairs of sentences: the run's held-out text" in ended.stdout
     assert re.search(r"previous word +(layer [12], head [12]: \d+% of|no head shows it)", ended.stdout)
-    assert re.search(r"B follows A with \d+\.\d%", ended.stdout)
+    assert re.search(r"B follows A with probability \d+\.\d%", ended.stdout)
     text = page.read_text()
     assert "2 layers of 2 heads" in text and "What “B follows A” depends on" in text
 
@@ -187,7 +200,7 @@ def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -
     ((frequent, _),) = words.most_common(1)
     ended = bertjax("neighbors", str(run[1]), frequent, "--contexts", "3")
     assert ended.returncode == 0, ended.stderr
-    assert f"'{frequent}': one vector in the table of words" in ended.stdout
+    assert f"'{frequent}': one vector in the embedding table" in ended.stdout
     assert "of the run's held-out text; vectors after layer 2" in ended.stdout
     shown = re.search(r"cosines between its vectors: (\S+) to (\S+), mean \S+; in the table", ended.stdout)
     assert float(shown[1]) < 1 and float(shown[1]) <= float(shown[2])
@@ -199,12 +212,12 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
     lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
     assert [int(line[0]) for line in lines] == [20, 30, 40]
     assert len({line[1:] for line in lines}) == 3, "a model that learns says other things"
-    (newest,) = along_checkpoints(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
+    (newest,) = checkpoint_predictions(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
     assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
     (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
     assert list(map(tuple, guesses)) == list(newest.guesses)
     with pytest.raises(ValueError, match="there is nothing to ask about 'the end'"):
-        next(along_checkpoints(run[1], ["the end"], top=3))
+        next(checkpoint_predictions(run[1], ["the end"], top=3))
 
 
 def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
@@ -234,3 +247,80 @@ def test_init_from_starts_a_new_run_from_weights(run: tuple[Path, Path, list[str
     said = (folder / "again.log").read_text()
     assert f"starting from the weights of {run_dir}" in said
     assert "ETA" in said
+
+
+def test_a_command_for_the_same_recipe_repeats_its_options() -> None:
+    overrides = ["--data.sources", "text:a b/*.txt", "lines:c", "--data.vocab=old.txt", "--name", "x"]
+    given = argparse.Namespace(config="my recipe.py:small", overrides=overrides)
+    sources = "bertjax prepare 'my recipe.py:small' --data.sources 'text:a b/*.txt' lines:c"
+    assert command_with("prepare", given) == f"{sources} --data.vocab=old.txt --name x"
+    assert command_with("prepare", given, {"data.vocab": "new.txt"}) == f"{sources} --name x --data.vocab new.txt"
+    given.overrides = ["--data.vocab_size", "9", "--data.sources", "docs:"]
+    assert command_with("plan", given, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
+
+
+def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    """Every array is damaged: the reads of the others are under way when the first fails."""
+    _, run_dir, arguments = run
+    damaged = tmp_path / "run"
+    shutil.copytree(run_dir, damaged)
+    for path in (damaged / "checkpoints" / "40" / "state").rglob("d/*"):
+        content = bytearray(path.read_bytes())
+        middle = slice(len(content) // 2, len(content) // 2 + 64)
+        content[middle] = bytes(byte ^ 0xFF for byte in content[middle])
+        path.write_bytes(content)
+    ended = subprocess.run(
+        [str(damaged) if word == str(run_dir) else word for word in arguments], capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    first, second = ended.stderr.splitlines()
+    assert first.startswith(f"bertjax pretrain: checkpoint {damaged}/checkpoints/40 is damaged: ")
+    assert second.startswith("put an intact copy in its place, or add --restore previous")
+
+
+# What Ctrl-C meets first, in the order in which it is imported; each with the words that import it.
+EARLY = [
+    ("bertjax.cli.interruption", ["--help"]),
+    ("argparse", ["pretrain", "RECIPE"]),
+    ("bertjax.cli.pretrain", ["pretrain", "RECIPE"]),
+    ("bertjax.config", ["pretrain", "RECIPE"]),
+    ("bertjax.runtime.processes", ["pretrain", "RECIPE"]),
+    ("jax", ["pretrain", "RECIPE"]),
+    ("numpy", ["pretrain", "RECIPE"]),
+    ("tyro", ["pretrain", "RECIPE"]),
+    ("jax._src.api", ["evaluate", "nowhere"]),
+    ("jax.numpy", ["embed", "nowhere", "--output", "out.npy"]),
+]
+INTERRUPTED_AT = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from bertjax.__main__ import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("module", "words"), EARLY, ids=[module for module, _ in EARLY])
+def test_an_interruption_while_modules_are_imported_is_one_line(module: str, words: list[str], tmp_path: Path) -> None:
+    given = [str(write_recipe(tmp_path)) if word == "RECIPE" else word for word in words]
+    process = [sys.executable, "-c", INTERRUPTED_AT, module, *given]
+    ended = subprocess.run(process, capture_output=True, text=True, timeout=120)
+    verb = "" if words[0] == "--help" else f" {words[0]}"
+    assert re.fullmatch(rf"\n?bertjax{verb}: interrupted; [^\n]+\n", ended.stderr), ended.stderr
+    assert ended.returncode == 130
+
+
+def test_another_handler_of_interruptions_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert main(["evaluate", "nowhere"]) == 1
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert main(["evaluate", "nowhere"]) == 1
+    assert signal.getsignal(signal.SIGINT) is before

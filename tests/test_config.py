@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_an_unknown_key_of_a_stored_config_is_named() -> None:
     ("source", "message"),
     [
         (None, r"no such file; did you mean .*recipe\.py"),
-        ("x = 1", "defines no `config`"),
+        ("x = 1", "defines no function `config`"),
         ("def config(): return 3", "returned int"),
     ],
 )
@@ -85,3 +86,62 @@ def test_a_recipe_that_is_none_is_refused(source: str | None, message: str, tmp_
     path.write_text(source or "")
     with pytest.raises(ValueError, match=message):
         load_recipe(path if source else tmp_path / "recipes.py")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "from bertjax.config import Config\ndef config(:\n    pass\n",
+            r"recipe \S+r.py, line 2: it is not valid Python",
+        ),
+        ("def config():\n    return {}['a']\n", r"recipe \S+r.py, line 2: KeyError: 'a'"),
+        ("import nowhere\n", r"recipe \S+r.py, line 1: ModuleNotFoundError: No module named 'nowhere'"),
+        ("\nimport sys\nsys.exit(3)\n", r"recipe \S+r.py, line 3: SystemExit: 3"),
+        ("\0", r"recipe \S+r.py: it is not valid Python: source code string cannot contain null bytes"),
+        ("config = 3\n", r"recipe \S+r.py: it defines no function `config`"),
+        ("def config(a):\n    pass\n", r"recipe \S+r.py: TypeError: config\(\) missing 1 required"),
+    ],
+)
+def test_an_error_of_a_recipes_code_has_its_file_and_line(code: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "r.py").write_text(code)
+    with pytest.raises(ValueError, match=message):
+        load_recipe(tmp_path / "r.py")
+
+
+def test_an_error_in_what_a_recipe_imports_is_placed_there(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("def made():\n\n    return 1 / 0\n")
+    (tmp_path / "r.py").write_text("from beside import made\n\n\ndef config():\n    return made()\n")
+    with pytest.raises(ValueError, match=r"beside.py, line 3: ZeroDivisionError"):
+        load_recipe(tmp_path / "r.py")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": []}, "config key model is list; give a mapping of its keys"),
+        ({"stages": {}}, "config key stages is dict; give a list"),
+        ({"stages": [3]}, "config key stages.0 is int; give a mapping of its keys"),
+        ({"stages": [{"start": "x"}]}, "stages.0.start='x' is str; give int"),
+        ({"data": {"sources": "a"}}, "data.sources='a' is str; give tuple[str, ...]"),
+        ({"data": {"sources": [1]}}, "data.sources=(1,) is tuple; give tuple[str, ...]"),
+        ({"training": {"steps": True}}, "training.steps=True is bool; give int"),
+        ({"model": {"hidden_act": "sofa"}}, "model.hidden_act='sofa' is str; give Literal['gelu', 'gelu_tanh']"),
+        ({"run_dir": None}, "run_dir=None is NoneType; give str"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_name(values: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        from_dict(values)
+
+
+def test_a_recipes_value_of_the_wrong_type_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "r.py").write_text(
+        "from bertjax.config import *\ndef config():\n    return Config(training=TrainingConfig(steps='9'))\n"
+    )
+    with pytest.raises(ValueError, match=r"r\.py: training\.steps='9' is str; give int"):
+        load_recipe(tmp_path / "r.py")
+
+
+def test_an_int_may_stand_for_a_float() -> None:
+    assert from_dict({"optimizer": {"learning_rate": 1}}).optimizer.learning_rate == 1

@@ -59,30 +59,28 @@ def test_bounds_are_told_as_intervals():
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "heads divide the width": ({"model.num_attention_heads": 7}, "model.hidden_size=768 is not divisible by"),
     "groups divide the layers": ({"model.layer_groups": 5}, "num_hidden_layers=12 is not divisible by model.layer_gr"),
+    "a window belongs to some layers": ({"model.window": 64}, "every layer is global and none has the window; set"),
     "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the position"),
     "rows hold two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
-    "pairs have two token types": ({"model.type_vocab_size": 1}, "need two token types; set it to 2, or leave nsp"),
     "a weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),
     "weights or a temperature": (
         {"data.sources": ("docs",), "data.weights": (1.0,), "data.temperature": 0.5},
         "data.temperature=0.5 with data.weights=(1.0,): give one of them",
     ),
-    "words for a segmenter": ({"data.segmenter": "jieba"}, "without data.whole_word_masking has no effect"),
+    "words for a segmenter": ({"data.segmenter": "jieba"}, "with data.masking='tokens' has no effect"),
     "unknown characters are WordPiece's": (
         {"data.unknown": "characters", "data.tokenizer": "unigram"},
         "data.unknown='characters' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'words'",
     ),
     "a segmenter is WordPiece's": (
-        {"data.segmenter": "jieba", "data.whole_word_masking": True, "data.tokenizer": "unigram"},
+        {"data.segmenter": "jieba", "data.masking": "words", "data.tokenizer": "unigram"},
         "data.segmenter='jieba' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'none'",
     ),
-    "pairs for a pair objective": ({"data.rows": "full_sentences"}, "such rows have no second segment; leave nsp out"),
     "a mixture has no next document": (
         {"data.rows": "full_sentences", "data.temperature": 0.5, "training.objectives": ("mlm",)},
         "data.weights=(), data.temperature=0.5: a row goes on",
     ),
     "causal models predict the next token": ({"data.predict": "next"}, "data.predict='next' with model.causal=False"),
-    "a causal [CLS] sees nothing": ({"model.causal": True, "data.predict": "next"}, "leave nsp out"),
     "microbatches divide the batch": ({"training.grad_accum_steps": 3}, "not divisible by training.grad_accum_steps=3"),
     "kept and random tokens are shares of one": (
         {"data.keep_share": 0.6, "data.random_share": 0.5},

@@ -1,31 +1,38 @@
-"""What the README says is so: its commands parse, its recipes exist, and its table of facts names tests that exist."""
+"""What the four pages say is so: their commands parse, their links and files exist, and each fact names its test."""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from bertjax.__main__ import VERBS, parser_of
-from bertjax.config import FinetuneConfig, load_recipe, override
+from bertjax.__main__ import VERBS, parser_of, verb_of
+from bertjax.config import Config, FinetuneConfig, load_recipe, override
 from bertjax.training.stages import stages_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-FENCES = re.findall(r"^```\n(.*?)^```", README, re.M | re.S)
-OUTSIDE = re.sub(r"^```\n.*?^```", "", README, flags=re.M | re.S)
+PAGES = {
+    name: (REPOSITORY / name).read_text(encoding="utf-8")
+    for name in ("README.md", "configs/README.md", "launch/README.md", "bertjax/README.md")
+}
+ALL = "\n".join(PAGES.values())
+FENCES = re.findall(r"^```\n(.*?)^```", ALL, re.M | re.S)
+OUTSIDE = re.sub(r"^```\n.*?^```", "", ALL, flags=re.M | re.S)
 PARSERS = {name: parser_of(name) for name in VERBS}
-OF_A_MODEL = ("attention", "embed", "export", "finetune", "import", "predict", "search")
 NO_KEYS = {"--long", *(name for verb in PARSERS.values() for name in verb._option_string_actions)}
+LONGEST_README = 150  # lines
+MOST_FILES, MOST_LINES = 18, 3_000  # that a newcomer reads from the token store to updated weights
 
 
 def commands() -> list[str]:
     """Every whole `bertjax` command, in fences and in tables."""
     lines = "\n".join(FENCES).replace("\\\n", " ").splitlines()
     inline = re.findall(r"`(bertjax [^`]*)`", OUTSIDE)
-    found = [line.partition("  #")[0].rpartition(" | ")[2] for line in lines] + inline
+    found = [line.partition("  #")[0].rpartition(" | ")[2].removeprefix("$ ") for line in lines] + inline
     return sorted({" ".join(c.split()) for c in found if c.startswith("bertjax ") and "…" not in c})
 
 
@@ -35,18 +42,31 @@ def options() -> list[str]:
     return sorted({re.sub(r"\|\S+", "", o) for o in found if o.split()[0] not in NO_KEYS and " " in o})
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] == "pretrain" and "RECIPE" not in c])
+COMMANDS = [c for c in commands() if not c.endswith(" --help") and c.count(" ") > 1]  # not a verb alone, as a name
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[1] == "pretrain" and "RECIPE" not in c])
 def test_a_pretraining_command_is_understood(command: str) -> None:
     recipe, *changes = shlex.split(command)[2:]
     config = override(load_recipe(REPOSITORY / recipe), changes, "bertjax")
     assert stages_of(config)[-1].stop == config.training.steps
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] in OF_A_MODEL])
-def test_a_command_for_a_trained_model_is_understood(command: str) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_understood(command: str) -> None:
     _, verb, *arguments = shlex.split(command)
-    _, keys = PARSERS[verb].parse_known_args(arguments)
-    assert override(FinetuneConfig(), keys, "bertjax") is not None
+    parsed, keys = PARSERS[verb].parse_known_args(
+        arguments[: arguments.index("--")] if "--" in arguments else arguments
+    )
+    assert verb_of(verb).takes_dashes or "--" not in arguments
+    assert verb_of(verb).takes_keys or not keys
+    assert override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax") is not None
+
+
+def recipe_of(parsed: argparse.Namespace) -> Config:
+    """The recipe that a command names, else the defaults."""
+    named = next((value for value in vars(parsed).values() if str(value).startswith("configs/")), None)
+    return load_recipe(REPOSITORY / named) if named else Config()
 
 
 @pytest.mark.parametrize("option", options())
@@ -55,18 +75,88 @@ def test_an_option_in_the_text_is_understood(option: str) -> None:
 
 
 def test_there_are_commands_and_options() -> None:
-    assert len(commands()) > 10 and len(options()) > 5
+    assert len(commands()) > 40 and len(options()) > 20
 
 
-FACTS = re.findall(r"^\|(.*)\| `(tests/\S+?)::(\w+)` \|$", README, re.M)
+def rows_of(page: str, heading: str) -> list[str]:
+    """The rows of the first table below a heading, without its head."""
+    section = f"\n{PAGES[page]}".partition(f"\n{heading}\n")[2]
+    table = re.search(r"(?:^\|.*\n)+", section, re.M)
+    assert table, f"{page} has no table below {heading!r}"
+    return table[0].splitlines()[2:]
+
+
+FACTS = re.findall(r"^\|(.*)\| `(tests/\S+?)::(\w+)` \|$", PAGES["bertjax/README.md"], re.M)
 
 
 @pytest.mark.parametrize(("fact", "path", "name"), FACTS, ids=[name for _, _, name in FACTS])
 def test_a_fact_has_its_test(fact: str, path: str, name: str) -> None:
-    assert re.search(rf"^def {name}\(", (REPOSITORY / path).read_text(), re.M), fact
+    """A function of that name, which nothing skips and which asserts something."""
+    tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert name in functions, f"{path} has no {name}: {fact}"
+    assert not any("skip" in ast.unparse(decorator) for decorator in functions[name].decorator_list), fact
+    assert asserts(functions[name], functions), f"{path}::{name} asserts nothing: {fact}"
+
+
+def asserts(function: ast.FunctionDef, beside: dict[str, ast.FunctionDef]) -> bool:
+    """Whether a function asserts, expects an error or calls a check, itself or in a function of its file."""
+    names = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    if any(isinstance(node, ast.Assert) for node in ast.walk(function)):
+        return True
+    if any(name == "pytest.raises" or re.search(r"(^|\.)_?assert_|(^|\.)check_", name) for name in names):
+        return True
+    return any(asserts(beside[name], {k: v for k, v in beside.items() if k != name}) for name in names & set(beside))
 
 
 def test_every_row_of_the_table_of_facts_names_a_test() -> None:
-    table = README.partition("## Where descriptions of BERT differ")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(FACTS) == len(rows) - 2 >= 10
+    rows = rows_of("bertjax/README.md", "## Where descriptions of BERT differ, and what bertjax does")
+    assert len(FACTS) == len(rows) >= 10
+
+
+def test_the_readme_is_short() -> None:
+    assert PAGES["README.md"].count("\n") <= LONGEST_README
+
+
+def test_the_readme_names_every_verb() -> None:
+    named = [re.match(r"\| `bertjax ([\w-]+)", row) for row in rows_of("README.md", "## All verbs")]
+    assert sorted(found[1] for found in named if found) == sorted(VERBS)
+
+
+def test_every_recipe_is_in_the_table_of_recipes() -> None:
+    named = [re.match(r"\| `(configs/\w+\.py)` \|", row) for row in rows_of("configs/README.md", "# Recipes and data")]
+    there = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").glob("*.py")]
+    assert sorted(found[1] for found in named if found) == sorted(there)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    named = set(re.findall(r"(?<![\w/-])((?:bertjax|configs|launch|tests)/[\w/]+\.(?:py|sh))\b", PAGES[page]))
+    lost = [path for path in named if "NAME" not in path and not (REPOSITORY / path).is_file()]
+    assert named and not lost
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as a browser knows them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", PAGES[page])
+    assert links or page == "configs/README.md"
+    for path, anchor in links:
+        target = (REPOSITORY / page).parent / path if path else REPOSITORY / page
+        assert target.is_file(), f"{page} links to {path}"
+        assert not anchor or anchor in anchors(target), f"{page} links to {path}#{anchor}"
+
+
+def test_the_path_from_the_store_to_weights_is_short() -> None:
+    section = PAGES["bertjax/README.md"].partition("\n## From the token store to updated weights\n")[2]
+    path = re.findall(r"^(\d+)\. `(bertjax/[\w/]+\.py)`", section.partition("\n## ")[0], re.M)
+    assert [int(number) for number, _ in path] == list(range(1, len(path) + 1))
+    assert 10 < len(path) <= MOST_FILES
+    assert len({name for _, name in path}) == len(path)
+    lines = [(REPOSITORY / name).read_text(encoding="utf-8").count("\n") for _, name in path]
+    assert sum(lines) <= MOST_LINES

@@ -1,4 +1,4 @@
-"""The README's section "Use it": every block of its commands, on a model that the quickstart's recipe trained."""
+"""What the pages say of using a model: blocks of commands, run on a model that the quickstart's recipe trained."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ import bertjax
 from bertjax.__main__ import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
-SEARCH = SECTION.partition("**Search.**")[2].split("```\n")[1].replace("\\\n", " ")
-FEATURES = SECTION.partition("feature-based variant reads")[2].split("```\n")[1].replace("\\\n", " ")
-COMMANDS = [shlex.split(line)[1:] for line in SECTION.split("```\n")[1].splitlines()]
-SNIPPET = re.findall(r"^```\n(import bertjax.*?)^```", SECTION, re.M | re.S)[0]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+DETAILS = (REPOSITORY / "bertjax" / "README.md").read_text(encoding="utf-8")
+
+
+def fences(page: str, heading: str) -> list[str]:
+    """The blocks of code below a heading, with continued lines joined."""
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [fence.replace("\\\n", " ") for fence in re.findall(r"^```\n(.*?)^```", section, re.M | re.S)]
+
+
+USE, SNIPPET = fences(README, "Fine-tune and predict, embed and search")
+FINETUNE, FEATURES, SNIPPET_AGAIN = fences(DETAILS, "Fine-tune and predict")
+(SEARCH,) = fences(DETAILS, "Search")
+COMMANDS = [shlex.split(line)[1:] for line in USE.splitlines()]
 
 SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.eval-rows", "64", "--data.vocab-size",
          "2000", "--data.sources", "docs:numpy", "--data.workers", "1", "--optimizer.warmup-steps", "5"]  # fmt: skip
@@ -27,7 +36,7 @@ SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.ev
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the quickstart's run, shortened, and the files that the section speaks of."""
+    """A folder with the quickstart's run, shortened, and the files that the commands name."""
     folder = tmp_path_factory.mktemp("use-it")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -42,6 +51,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_runs(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(desk)
     assert [command[0] for command in COMMANDS] == ["finetune", "predict", "embed", "search", "attention", "export"]
+    assert FINETUNE in USE and SNIPPET_AGAIN == SNIPPET  # what both pages show is run once
     said = {}
     for command in COMMANDS:
         if command[0] == "export":

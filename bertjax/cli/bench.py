@@ -70,6 +70,7 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     from bertjax.training.bench import slots
     from bertjax.training.stages import stages_of
 
+    objectives = config.training.objectives
     missing = "--made-up" if made_up else why_there_is_no_text(config.data.sources)
     if missing:
         size, vocabulary = vocabulary_size(config.data)
@@ -78,8 +79,8 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
         tokens = min(max(_MADE_UP_STEPS * steps, least), most)
         config = replace(config, model=replace(config.model, vocab_size=size))
         about = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
-        return config, lambda data, seed: made_up_batches(data, seed, tokens), about
-    content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine())
+        return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), about
+    content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine(), objectives)
     config = replace(config, model=replace(config.model, vocab_size=content.tokenizer.vocab_size))
     return config, content.train, f"{content.name}, {content.size('train')}"
 

@@ -9,7 +9,7 @@ from bertjax.cli.model_source import one_or_two
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from bertjax.interpret.along_checkpoints import AtStep
+    from bertjax.interpret.checkpoint_predictions import CheckpointPredictions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,16 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what each checkpoint predicts, from the first to the newest."""
-    from bertjax.interpret.along_checkpoints import along_checkpoints
+    from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 
     sentences = one_or_two(arguments.sentences)
     print(" / ".join(sentences))
-    for at in along_checkpoints(arguments.run, sentences, arguments.top):
+    for at in checkpoint_predictions(arguments.run, sentences, arguments.top):
         print(f"step {at.step:>9,}  " + "  |  ".join(_predictions(at)), flush=True)
     return 0
 
 
-def _predictions(at: AtStep) -> list[str]:
+def _predictions(at: CheckpointPredictions) -> list[str]:
     follows = [] if at.follows is None else [f"B follows A {at.follows:6.1%}"]
     return follows + ["  ".join(f"{token} {share:.1%}" for token, share in guesses) for guesses in at.guesses]
 

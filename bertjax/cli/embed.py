@@ -66,7 +66,7 @@ def _report(encoder: TextEncoder, read: ReadCounts, output: Path, seconds: float
     counts, encoding = encoder.counts, encoder.encoding
     per = "one vector per token" if encoding.pooling == "none" else f"pooling {encoding.pooling}"
     scaled = ", scaled to length 1" if encoding.normalize else ""
-    print(f"{counts.texts:,} texts with {counts.tokens:,} tokens to {output}: {encoder.width} dims, {per}{scaled}")
+    print(f"{counts.examples:,} texts with {counts.tokens:,} tokens to {output}: {encoder.width} dims, {per}{scaled}")
     if read.replaced_characters:
         print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
     for line in counts.told(encoder.max_length):

@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "
             "another file, repeat the command that trained it with --test FILE: it trains nothing again"
         )
-    content = open_training_data([stage.data for stage in stages_of(model.config)], ProgressLine())
+    stages = [stage.data for stage in stages_of(model.config)]
+    content = open_training_data(stages, ProgressLine(), model.config.training.objectives)
     figures, baselines = evaluate_params(model.config, content, model.params, model.step)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.inspect.evaluation_texts import file_texts
     from bertjax.inspect.inspection import inspect_store
     from bertjax.inspect.page import render_inspection
-    from bertjax.inspect.text import render_text
+    from bertjax.inspect.terminal_text import render_text
     from bertjax.storage.files import replace_text
     from bertjax.storage.progress import ProgressLine
 

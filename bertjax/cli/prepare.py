@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the token store, or find the one made before."""
     from bertjax.storage.progress import ProgressLine
-    from bertjax.text.prepare import prepare
+    from bertjax.text.prepare import prepare, reading_notes
     from bertjax.text.store.format import SPLITS, read_manifest, size_of
 
     config = validate(configured(arguments))
@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     manifest = read_manifest(path)
     for split in SPLITS:
         print(f"{split}: {size_of(manifest, split)}")
+    for note in reading_notes(manifest):
+        print(f"note: {note}")
     print(f"token store: {path}\nnext: {command_with('pretrain', arguments)}")
     return 0
 

@@ -11,7 +11,7 @@ from bertjax.config import Config, to_dict
 
 if TYPE_CHECKING:
     from bertjax.input.training_data import TrainingData
-    from bertjax.model.bert import Params
+    from bertjax.model.network import Params
     from bertjax.runtime.processes import Processes
     from bertjax.training.job import Job
     from bertjax.training.trainer import Outcome, Say
@@ -85,9 +85,9 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     from bertjax.training.stages import stages_of
 
     stages = [stage.data for stage in stages_of(config)]
-    content = open_training_data(stages, ProgressLine()) if processes.first else None
+    content = open_training_data(stages, ProgressLine(), config.training.objectives) if processes.first else None
     processes.gather("text is prepared")
-    content = content or open_training_data(stages, no_progress)
+    content = content or open_training_data(stages, no_progress, config.training.objectives)
     processes.require_same(
         "training text",
         content.fingerprint,

@@ -9,8 +9,7 @@ from pathlib import Path
 from bertjax.cli.encoding import given_encoding
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
-from bertjax.search.fingerprint import model_fingerprint
-from bertjax.search.index import Origin, SearchIndex, build_index, has_index, open_index
+from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index
 from bertjax.search.records import count_records, read_records, sha256_of
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
@@ -91,7 +90,9 @@ def _built_index(
     with Progress(total, "index", unit="document") as progress:
         build_index(folder, encoder, model.tokenizer, records, origin, progress.update)
     counts = encoder.counts
-    print(f"index {folder}: {counts.texts:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each")
+    print(
+        f"index {folder}: {counts.examples:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each"
+    )
     if read.replaced_characters:
         print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
     for line in counts.told(encoder.max_length):

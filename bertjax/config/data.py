@@ -45,7 +45,14 @@ class DataConfig:
     keep_share: float = 0.1  # of the masked positions: the token stays as it is
     random_share: float = 0.1  # of the masked positions: a random token; the rest become [MASK]
     short_sequence_probability: float = 0.1
-    whole_word_masking: bool = False
+    masking: str = "tokens"  # hidden together: tokens, words, ngrams, spans, or units (of the token store)
+    ngram_shares: tuple[float, ...] = ()  # of n-grams: the shares of 1, 2, ... words
+    span_p: float = 0.2  # of spans: lengths in words are geometric with this parameter
+    span_max: int = 10  # of spans: the longest, in words
+    mask_count: str = "round"  # hidden tokens of a sequence: round, random_round, or each (independent draws)
+    mask_special: bool = False  # also [CLS] and [SEP] may be hidden
+    replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
+    random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus
     threads: int = may_change(2)  # threads that make batches
 
     @property
@@ -54,24 +61,6 @@ class DataConfig:
         return bool(self.weights) or self.temperature != 1.0
 
     @property
-    def prediction_slots(self) -> int:
-        """Predictions that a row has room for."""
-        if self.predict == "next":
-            return self.sequence_length - 1
-        if self.packing == "none":
-            return self.max_predictions
-        # A pair of n tokens has max(1, round(n p)) masks, so at most n p and this many more.
-        more = max(0.5, 1 - SHORTEST_ROW * self.mask_probability)
-        packed = int(self.mask_probability * self.sequence_length + more * self.pairs_per_row)
-        return min(packed, self.max_predictions * self.pairs_per_row)
-
-    @property
     def pair_slots(self) -> int:
         """Sentence pairs that a row has room for."""
         return 1 if self.packing == "none" else self.pairs_per_row
-
-    @property
-    def expected_predictions(self) -> float:
-        """Predictions that a full row has."""
-        share = 1.0 if self.predict == "next" else self.mask_probability
-        return min(self.prediction_slots, share * self.sequence_length)

@@ -35,7 +35,7 @@ class ModelConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     vocab_pad_multiple: int = 128  # rows of the word table are padded to a multiple of it, whatever the mesh
-    head: str = "pretraining"  # on the encoder: a name in bertjax.model.bert.HEADS
+    head: str = "pretraining"  # on the encoder: a name in bertjax.model.network.HEADS
     num_labels: int = 0  # number of classes of a head that has classes; 1 = regression
     # For the feature-based variant: layers of the frozen encoder that the head reads side by side (0: the embeddings,
     # -1: the last layer); empty trains the whole network.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bertjax.config.data import DataConfig
 from bertjax.config.model import ModelConfig
 from bertjax.config.run import Config
 
@@ -69,6 +70,8 @@ BOUNDS: dict[str, Bounds] = {
     "data.pairs_per_row": _COUNT,
     "data.max_predictions": _COUNT,
     "data.mask_probability": _PROPER_SHARE,
+    "data.span_p": Bounds(0, 1, above=True, below=True),
+    "data.span_max": _COUNT,
     "data.keep_share": _SHARE,
     "data.random_share": _SHARE,
     "data.short_sequence_probability": _PROPER_SHARE,
@@ -124,6 +127,13 @@ RULES: dict[str, Rule] = {
             f"model.layer_groups={c.model.layer_groups}; change one of them"
         ),
     ),
+    "a window belongs to some layers": Rule(
+        lambda c: not c.model.window or c.model.global_every != 1,
+        lambda c: (
+            f"model.window={c.model.window} with model.global_every=1: every layer is global and none has the window; "
+            "set model.global_every to 0 for a window in every layer, or to 2 or more"
+        ),
+    ),
     "rows fit the position table": Rule(
         lambda c: c.data.sequence_length <= c.model.max_position_embeddings,
         lambda c: (
@@ -134,13 +144,6 @@ RULES: dict[str, Rule] = {
     "rows hold two segments": Rule(
         lambda c: c.data.sequence_length >= 8,
         lambda c: f"data.sequence_length={c.data.sequence_length} is too short for two segments; use 8 or more",
-    ),
-    "pairs have two token types": Rule(
-        lambda c: c.data.rows != "pairs" or c.model.type_vocab_size != 1 or "nsp" not in c.training.objectives,
-        lambda c: (
-            f"model.type_vocab_size={c.model.type_vocab_size} with training.objectives={c.training.objectives}: "
-            "the segments of a pair need two token types; set it to 2, or leave nsp out"
-        ),
     ),
     "a weight for each source": Rule(
         lambda c: (
@@ -157,9 +160,10 @@ RULES: dict[str, Rule] = {
         lambda c: f"data.temperature={c.data.temperature} with data.weights={c.data.weights}: give one of them",
     ),
     "words for a segmenter": Rule(
-        lambda c: c.data.segmenter == "none" or c.data.whole_word_masking,
+        lambda c: c.data.segmenter == "none" or c.data.masking != DataConfig.masking,
         lambda c: (
-            f"data.segmenter={c.data.segmenter!r} without data.whole_word_masking has no effect; set both or neither"
+            f"data.segmenter={c.data.segmenter!r} with data.masking={c.data.masking!r} has no effect; set data.masking "
+            "to words, ngrams, spans or units, or leave the segmenter out"
         ),
     ),
     "unknown characters are WordPiece's": Rule(
@@ -183,13 +187,6 @@ RULES: dict[str, Rule] = {
             "leave it at 'none'"
         ),
     ),
-    "pairs for a pair objective": Rule(
-        lambda c: c.data.rows == "pairs" or "nsp" not in c.training.objectives,
-        lambda c: (
-            f"data.rows={c.data.rows!r} with training.objectives={c.training.objectives}: such rows have no second "
-            "segment; leave nsp out"
-        ),
-    ),
     "a mixture has no next document": Rule(
         lambda c: c.data.rows != "full_sentences" or not c.data.is_mixture,
         lambda c: (
@@ -202,13 +199,6 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"data.predict={c.data.predict!r} with model.causal={c.model.causal}: a token must not see what it is to "
             "predict, and must see what it predicts from; use 'next' with a causal model, 'masked' with any other"
-        ),
-    ),
-    "a causal [CLS] sees nothing": Rule(
-        lambda c: not c.model.causal or "nsp" not in c.training.objectives,
-        lambda c: (
-            f"training.objectives={c.training.objectives} with model.causal=True: [CLS] sees nothing but itself, and "
-            "cannot tell whether B follows A; leave nsp out"
         ),
     ),
     "microbatches divide the batch": Rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import typing
 from typing import Any
 
 from bertjax.config.run import Config, StageConfig
@@ -19,25 +20,73 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(values: dict[str, Any]) -> Config:
     """The inverse of `to_dict` for a whole Config, or a FinetuneConfig, which has a task.
 
-    Raises ValueError for a key that it does not have, naming the nearest one.
+    Raises ValueError for a key that it does not have, naming the nearest one, and for a value of the wrong type.
     """
-    return _build(FinetuneConfig if "task" in values else Config, values, "")
+    config = _build(FinetuneConfig if "task" in values else Config, values, "")
+    check_types(config)
+    return config
 
 
-def _build(cls: type, values: dict[str, Any], where: str) -> Any:
+def check_types(config: Any, origin: str = "") -> None:
+    """Raise ValueError naming the first key whose value is not of its field's type; `origin` begins the message."""
+    _check_fields(config, "", origin)
+
+
+def _check_fields(config: Any, where: str, origin: str) -> None:
+    kinds = typing.get_type_hints(type(config))
+    for key in (field.name for field in dataclasses.fields(config)):
+        value, name = getattr(config, key), f"{where}{key}"
+        if not _fits(value, kinds[key]):
+            wanted = getattr(kinds[key], "__name__", "") if isinstance(kinds[key], type) else str(kinds[key])
+            raise ValueError(
+                f"{origin}{name}={value!r} is {type(value).__name__}; give {wanted.replace('typing.', '')}"
+            )
+        for inner, within in [(value, name), *((part, f"{name}.{n}") for n, part in enumerate(_parts(value)))]:
+            if dataclasses.is_dataclass(inner):
+                _check_fields(inner, f"{within}.", origin)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type as the fields of a config have it; an int is also a float, a bool is no number."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(part, inner[0]) for part in value)
+    if inner:
+        return any(_fits(value, option) for option in inner)
+    if kind in (int, float):
+        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _build(cls: type, values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise ValueError(f"config key {where.rstrip('.')} is {type(values).__name__}; give a mapping of its keys")
     fields = {f.name: f for f in dataclasses.fields(cls)}
     made = {}
     for key, value in values.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, 1)
-            raise ValueError(f"config key {where}{key} is unknown; {f'did you mean {where}{near[0]}?' if near else ''}")
+            hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(fields)}"
+            raise ValueError(f"config key {where}{key} is unknown; {hint}")
         default = fields[key].default_factory
         if isinstance(default, type) and dataclasses.is_dataclass(default):
             value = _build(default, value, f"{where}{key}.")
         if key == "stages" and issubclass(cls, Config):
-            value = [_build(StageConfig, stage, f"{where}{key}.{n}.") for n, stage in enumerate(value)]
+            value = [_build(StageConfig, stage, f"{where}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
         made[key] = tuple(value) if isinstance(value, list) else value
     return cls(**made)
+
+
+def _listed(value: Any, key: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"config key {key} is {type(value).__name__}; give a list")
+    return value
 
 
 def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, for_pretraining
-from bertjax.model.bert import Params
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.network import Params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (

@@ -16,10 +16,10 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
-from bertjax.model.bert import Params, abstract_bert, bind
 from bertjax.model.families.huggingface import Class
 from bertjax.model.families.registry import family_of
 from bertjax.model.heads import HEADS
+from bertjax.model.network import Params, abstract_network, bind
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
@@ -153,7 +153,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     Of a fine-tuned model hidden states and the logits of its task.
     """
     config = model.config.model
-    graphdef = abstract_bert(config)[0]
+    graphdef = abstract_network(config)[0]
     heads = [head for head in class_of(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
 

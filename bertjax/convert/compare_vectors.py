@@ -16,7 +16,7 @@ from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outpu
 from bertjax.convert.onnx.card import HIDDEN, VECTOR
 from bertjax.convert.onnx.exporter import MODEL_FILE, gives_logits
 from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
-from bertjax.model.bert import Params, abstract_bert, bind, head_of
+from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
 from bertjax.training.run_directory import TrainedModel
 
@@ -89,7 +89,7 @@ def compare_with_sentence_transformers(
 def _our_vectors(
     model: TrainedModel, batch: dict[str, np.ndarray], pooling: Pooling, normalize: bool
 ) -> dict[str, np.ndarray]:
-    graphdef = abstract_bert(model.config.model)[0]
+    graphdef = abstract_network(model.config.model)[0]
     ids, types, mask = (jnp.asarray(batch[name], jnp.int32) for name in INPUTS)
 
     @jax.jit

@@ -12,7 +12,7 @@ from typing import IO
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.storage.files import sync
-from bertjax.storage.locks import is_ours
+from bertjax.storage.locks import try_acquire
 from bertjax.storage.remote import Place, RemotePath, place_of
 
 
@@ -54,7 +54,7 @@ def _alone_at(target: Path) -> Iterator[None]:
     path = target.with_name(f".{target.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
-        if not (is_ours(lock) and _is_there(path, lock)):
+        if not (try_acquire(lock) and _is_there(path, lock)):
             raise ValueError(f"{target}: another process is writing it; wait for it, or name another folder")
         try:
             yield

@@ -18,8 +18,8 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import Bert, Params, abstract_bert, head_of, init_params
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params, PretrainingNetwork, abstract_network, head_of, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _MLM_HEAD = "mlm_head"
@@ -48,7 +48,7 @@ class ForeignModel:
     @property
     def num_parameters(self) -> int:
         """Parameters of the network, without the rows that pad the vocabulary."""
-        shapes = abstract_bert(replace(self.config, vocab_pad_multiple=1))[1]
+        shapes = abstract_network(replace(self.config, vocab_pad_multiple=1))[1]
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
     @property
@@ -110,7 +110,7 @@ def for_pretraining(model: ForeignModel) -> ForeignModel:
     """The model without the head of a task; the modules of pretraining that it then lacks are drawn from seed 0."""
     if not head_of(model.config).of_task:
         return model
-    config = replace(model.config, head=Bert.name, num_labels=0, features=(), lstm_size=0)
+    config = replace(model.config, head=PretrainingNetwork.name, num_labels=0, features=(), lstm_size=0)
     lacking = [name for name in family_of(config.family).heads if name not in model.params]
     fresh = jax.device_get(jax.jit(lambda: _fresh(config, lacking))())
     params = {name: model.params.get(name, part) for name, part in fresh.items()}

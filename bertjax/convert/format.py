@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bertjax.convert.compare import Difference
 from bertjax.convert.foreign import ForeignModel
-from bertjax.model.bert import head_of
+from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
 from bertjax.storage.remote import Place
 from bertjax.training.run_directory import TrainedModel

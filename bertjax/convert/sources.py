@@ -13,8 +13,8 @@ from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.format import Format
 from bertjax.convert.formats import format_of, source_kinds
-from bertjax.model.bert import abstract_bert
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import abstract_network
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
@@ -109,7 +109,7 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
         )
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.devices()[0])
-    return TrainedModel(directory, 0, config, model.tokenizer, abstract_bert(model.config)[0], params)
+    return TrainedModel(directory, 0, config, model.tokenizer, abstract_network(model.config)[0], params)
 
 
 def _task(model: ForeignModel, length: int) -> TaskConfig:
@@ -130,8 +130,8 @@ def write_run(model: TrainedModel) -> Place:
         data_fingerprint=f"imported from {model.config.init_from.partition(':')[0]}",
         mesh=make_mesh(model.config.mesh, jax.devices()[:1]),
     )
-    with own_directory(model.directory) as desk:
-        describe_run(model.config, model.tokenizer, desk)
-        with Checkpoints(model.directory / DIRECTORY, keep_last=1, desk=desk) as saved:
+    with own_directory(model.directory) as staging:
+        describe_run(model.config, model.tokenizer, staging)
+        with Checkpoints(model.directory / DIRECTORY, keep_last=1, staging=staging) as saved:
             saved.save(0, {"params": model.params}, metadata)
     return model.directory

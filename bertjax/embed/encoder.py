@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ExecutionConfig, MeshConfig
-from bertjax.embed.parts import LengthCounts, Long, joined_rows, rows_of
-from bertjax.model.bert import Params, abstract_bert, bind
+from bertjax.embed.parts import Long, TextCounts, joined_rows, rows_of
+from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
 from bertjax.parallel.sharding import batch_sharding, power_of_two_below, tokens_at_once
@@ -25,23 +25,23 @@ from bertjax.training.run_directory import TrainedModel
 SHORTEST_PART = 8  # tokens, special ones included
 _BUCKETS = (16, 32, 64, 128, 192, 256, 384)  # lengths that rows are padded to, and the longest
 _TOKENIZED_AT_ONCE = 256  # texts
-_WINDOW_TOKENS = 1 << 17  # on a device that are sorted by length together; more waste less padding, and hold more
+_WINDOW_TOKENS = 1 << 17  # per device, sorted by length together; more means less padding and more memory
 _WINDOW_BATCHES = 16  # at least
-_WINDOW_BYTES = 256 << 20  # of results that wait for their turn
-_TINY = 1e-12  # the shortest vector that is scaled to length 1, as torch's normalize has it
+_WINDOW_BYTES = 256 << 20  # of results that wait for earlier ones
+_TINY = 1e-12  # the least norm to divide by, as in torch.nn.functional.normalize
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a text becomes: one vector, or with pooling none one for each of its tokens."""
+    """How a text is encoded: as one vector, or with pooling none as one vector per token."""
 
     pooling: Pooling = "mean"
     layer: Layer = "last"
     normalize: bool = False  # scale every vector to length 1
-    long: Long = "truncate"  # of a text longer than a row: its beginning, or all of it in parts
-    max_length: int | None = None  # tokens of a row, special ones included; None: as long as it was trained on
+    long: Long = "truncate"  # texts longer than a row: keep the beginning, or encode all of it in parts
+    max_length: int | None = None  # tokens per row, special ones included; None: as in training
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; bfloat16 is faster on accelerators
-    batch_tokens: int | None = None  # on a device at once, padding included; None: what suits the device
+    batch_tokens: int | None = None  # per device and batch, padding included; None: by the kind of device
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -57,22 +57,22 @@ class EncodingOptions(TypedDict, total=False):
 
 
 class Embedding(NamedTuple):
-    """A text in numbers."""
+    """The encoding of one text."""
 
     vectors: np.ndarray  # float32 [D], or a row per token [n, D]
     ids: np.ndarray  # int32 [n]: the tokens, [CLS] and [SEP] around those of the text
 
 
 class TextEncoder:
-    """A model with what texts are to become; `counts` tells of all texts that went through."""
+    """A model with an encoding; `counts` describes all texts encoded so far."""
 
     def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[jax.Device] | None = None) -> None:
-        """Put the weights on every device. Raises ValueError for an encoding that the model does not have."""
-        self.encoding, self.counts, self._tokenizer = encoding, LengthCounts(), model.tokenizer
+        """Put the weights on every device. Raises ValueError for an encoding that the model does not support."""
+        self.encoding, self.counts, self._tokenizer = encoding, TextCounts(), model.tokenizer
         self.max_length = _checked_length(model, encoding)
-        self._graphdef = abstract_bert(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
+        self._graphdef = abstract_network(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
-        # A row alone may be longer than what suits the device.
+        # A single row may exceed the default of the device.
         self._batch_tokens = encoding.batch_tokens or max(tokens_at_once(self._mesh), self.max_length)
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
         self.width = vector_width(model.config.model, encoding.layer)
@@ -80,11 +80,11 @@ class TextEncoder:
     def encode(self, texts: Iterable[str], done: Callable[[int], object] = lambda more: None) -> Iterator[Embedding]:
         """The embedding of each text, in order, as soon as a window of texts is through.
 
-        `done` is told after each batch how many more texts were computed. Memory is bounded by the window and the
+        `done` receives the number of texts computed by each batch. Memory is bounded by the window and the
         longest text. Raises ValueError for a text with a lone surrogate, or one whose vector is not finite, naming its
         number from 1.
         """
-        first = self.counts.texts + 1
+        first = self.counts.examples + 1
         for window in self._windows(texts):
             rows = [row for parts in window for row in parts]
             begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the rows that are a text's first
@@ -98,7 +98,7 @@ class TextEncoder:
             first += len(window)
 
     def _windows(self, texts: Iterable[str]) -> Iterator[list[list[np.ndarray]]]:
-        """The rows of each text, as many texts at a time as are sorted by length together."""
+        """The rows of each text, one window at a time: the texts that are sorted by length together."""
         budget = max(_WINDOW_TOKENS, _WINDOW_BATCHES * self._batch_tokens) * batch_shards(self._mesh)
         if self.encoding.pooling == "none":
             budget = min(budget, _WINDOW_BYTES // (4 * self.width))
@@ -117,7 +117,7 @@ class TextEncoder:
             yield window
 
     def _vectors(self, rows: Sequence[np.ndarray], done: Callable[[list[int]], object]) -> list[np.ndarray]:
-        """What each row becomes; while a batch is fetched the next one is computed. `done` is told of its rows."""
+        """The vectors of each row; a batch is computed while the one before is fetched. `done` receives its rows."""
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
 
         def fetch(numbers: list[int], out: jax.Array) -> None:
@@ -139,7 +139,7 @@ class TextEncoder:
         return found
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
-        """(numbers of rows of like lengths, length, rows with fillers), of few different shapes: each is compiled."""
+        """(row numbers, padded length, rows with fillers) of similar lengths, in few shapes, since each is compiled."""
         order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
         shards, start = batch_shards(self._mesh), 0
         while start < len(order):
@@ -157,7 +157,7 @@ class TextEncoder:
         for place, row in enumerate(rows):
             ids[place, : len(row)], real[place, : len(row)] = row, 1
         batch = jax.device_put((ids, real), batch_sharding(self._mesh))
-        # Accelerators multiply float32 in fewer bits unless told otherwise.
+        # The default precision of accelerators multiplies float32 in fewer bits.
         precision = "highest" if self.encoding.dtype == "float32" else "default"
         with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
             return _embed(
@@ -186,7 +186,7 @@ def _embed(
     pooling: Pooling,
     layer: Layer,
 ) -> jax.Array:
-    """Vectors of rows that lie split over the devices, [B, D] or [B, L, D]; no device waits for another."""
+    """Vectors of rows that are sharded over the devices, [B, D] or [B, L, D], without communication."""
 
     def local(params: Params, input_ids: jax.Array, real: jax.Array) -> jax.Array:
         bert = bind(graphdef, params)
@@ -204,9 +204,9 @@ def _embed(
 
 
 def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
-    """One text's vector from those of its parts, as if it had been one row as far as that can be.
+    """The vector of a text from the vectors of its parts, as close to that of one row as possible.
 
-    Mean and maximum are over all tokens of all parts; of [CLS] and pooler it is the mean over the parts.
+    Mean and maximum are over all tokens of all parts; cls and pooler are averaged over the parts.
     """
     if pooling == "none":
         return joined_rows(vectors)
@@ -219,13 +219,13 @@ def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling:
 
 
 def require_trained(encoding: Encoding, untrained: Collection[str], where: str) -> None:
-    """Raise ValueError if an encoding uses a module that was never trained."""
+    """Raise ValueError if an encoding uses an untrained module."""
     if encoding.pooling in untrained:
         raise ValueError(f"{where}: pooling=pooler: it has no pooler; choose mean, cls or max")
 
 
 def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
-    """Tokens of the longest row. Raises ValueError for whatever of the encoding the model does not have."""
+    """Tokens of the longest row. Raises ValueError for an option of the encoding that the model does not support."""
     check_vectors(model.config.model, encoding.pooling, encoding.layer)
     if encoding.long not in ("truncate", "split"):
         raise ValueError(f"long={encoding.long!r}: choose truncate or split")

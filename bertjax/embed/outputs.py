@@ -1,4 +1,4 @@
-"""Files of vectors: .npy, .jsonl or .parquet, written as the vectors come, and there whole or not at all."""
+"""Files of vectors: .npy, .jsonl or .parquet, written as a stream and published atomically."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Add = Callable[[Embedding], None]
 
 
 def require_output(name: str) -> Path:
-    """The path of this name. Raises ValueError or ModuleNotFoundError at once if vectors cannot be written there."""
+    """The path to write vectors to. Raises ValueError or ModuleNotFoundError early if that is impossible."""
     path = output_path(name, _WRITERS, "vectors")
     if path.suffix == ".parquet":
         _pyarrow()
@@ -35,7 +35,7 @@ def require_output(name: str) -> Path:
 
 
 def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
-    """The path of this name. Raises ValueError if it has none of the suffixes, or its folder is not on this machine."""
+    """The path to write to. Raises ValueError for another suffix, or a folder that is not on this machine."""
     if is_remote(name):
         raise ValueError(f"--output {name}: {things} are written to a file of this machine; name one, and upload that")
     path = Path(name)
@@ -47,7 +47,7 @@ def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
 
 
 def open_output(path: Path, width: int, matrices: bool, tokens: list[str]) -> AbstractContextManager[Add]:
-    """A function that writes embeddings of `width` numbers, one after the other; what was there is replaced at the end.
+    """A function that writes embeddings of `width` dims, one by one; an existing file is replaced at the end.
 
     .npy: float32 [texts, width]; of matrices [all tokens, width] with `<name>.offsets.npy`, int64 [texts + 1], beside
     it: text i has the rows from offset i up to offset i + 1. .jsonl: a line per text, `{"vector": [...]}` or
@@ -65,7 +65,7 @@ def _npy(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[
         if not matrices:
             yield lambda embedding: rows.append(embedding.vectors[None])
             return
-        # Entered last, so that it is in place first: where there are rows there are the offsets of these rows.
+        # Entered last, so that it is published first: rows never exist without their offsets.
         offsets = stack.enter_context(_GrowingArray.at(beside, _OFFSETS, ()))
         offsets.append(np.zeros(1, np.int64))
 
@@ -78,7 +78,7 @@ def _npy(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[
 
 
 class _GrowingArray:
-    """An .npy file that gets longer; its header is written again at the end."""
+    """An .npy file that grows; its header is rewritten at the end."""
 
     def __init__(self, file: BinaryIO, dtype: str, inner: tuple[int, ...]) -> None:
         self._file, self._dtype, self._inner, self.length = file, dtype, inner, 0
@@ -88,16 +88,16 @@ class _GrowingArray:
     @classmethod
     @contextlib.contextmanager
     def at(cls, path: Path, dtype: str, inner: tuple[int, ...]) -> Iterator[_GrowingArray]:
-        """One that takes the place of `path` at the end."""
+        """A file that replaces `path` at the end."""
         with replacing(path) as file:
             array = cls(file, dtype, inner)
             yield array
             file.seek(0)
             array._header()
-            assert file.tell() == array._begin, "NumPy keeps room in a header for the first dim to grow"
+            assert file.tell() == array._begin, "NumPy pads the header so that the first dim can grow"
 
     def append(self, part: np.ndarray) -> None:
-        """Add along the first dim."""
+        """Append along the first dim."""
         self._file.write(np.ascontiguousarray(part, self._dtype).data)
         self.length += len(part)
 

@@ -1,52 +1,28 @@
-"""Texts as rows of token ids, and what is done with those that are longer than a row, counted."""
+"""Texts as rows of token ids; texts longer than a row are truncated or split, and counted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
 Long = Literal["truncate", "split"]
 
 
-@dataclass
-class LengthCounts:
-    """How many texts and tokens there were, and what became of the long ones. Special tokens are not counted."""
+class TextCounts(LengthCounts):
+    """Numbers of texts, in the words of the encoder: a long text is split into parts."""
 
-    texts: int = 0
-    tokens: int = 0
-    empty: int = 0  # texts without any token
-    truncated: int = 0  # texts cut off
-    tokens_cut: int = 0  # tokens that were lost so
-    split: int = 0  # texts taken in several parts
-    parts: int = 0  # in how many, together
-
-    def told(self, max_length: int) -> list[str]:
-        """What is to be said of them, a line each; nothing if every text fitted."""
-        lines = []
-        if self.truncated:
-            lines.append(
-                f"{self.truncated:,} of {self.texts:,} texts were longer than {max_length} tokens and were truncated: "
-                f"{self.tokens_cut:,} of {self.tokens:,} tokens were left out; split keeps them"
-            )
-        if self.split:
-            lines.append(
-                f"{self.split:,} of {self.texts:,} texts were longer than {max_length} tokens and were taken in "
-                f"{self.parts:,} parts"
-            )
-        if self.empty:
-            lines.append(
-                f"{self.empty:,} of {self.texts:,} texts have no token; their vectors are of [CLS] [SEP] alone"
-            )
-        return lines
+    unit, window = "texts", "parts"
+    remedy = "; split keeps them"
+    when_empty = "have no token; their vectors are of [CLS] [SEP] alone"
 
 
 def rows_of(
-    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, long: Long, counts: LengthCounts
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, long: Long, counts: TextCounts
 ) -> list[list[np.ndarray]]:
     """The rows of each text, int32 [CLS] ... [SEP] of at most `max_length` tokens: one, or with `split` its parts.
 
@@ -74,19 +50,19 @@ def _pieces(ids: np.ndarray, room: int, long: Long, is_continuation: np.ndarray)
     return [*pieces, ids[start:]]
 
 
-def _count(counts: LengthCounts, tokens: int, pieces: Sequence[np.ndarray]) -> None:
-    counts.texts += 1
+def _count(counts: TextCounts, tokens: int, pieces: Sequence[np.ndarray]) -> None:
+    counts.examples += 1
     counts.tokens += tokens
     counts.empty += not tokens
     lost = tokens - sum(len(piece) for piece in pieces)
     counts.truncated += lost > 0
     counts.tokens_cut += lost
     if len(pieces) > 1:
-        counts.split += 1
-        counts.parts += len(pieces)
+        counts.windowed += 1
+        counts.windows += len(pieces)
 
 
 def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """What belongs to each token of [CLS] text [SEP], once: the first dim of parts, without the inner [SEP] [CLS]."""
+    """Values per token of [CLS] text [SEP] from those of its parts, without the inner [SEP] [CLS]."""
     last = len(parts) - 1
     return np.concatenate([part[int(number > 0) : len(part) - int(number < last)] for number, part in enumerate(parts)])

@@ -1,4 +1,4 @@
-"""Reading the texts that are to become vectors: from files or standard input, one after the other."""
+"""Texts to encode, read from files or standard input as a stream."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bertjax.storage.lines import COMPRESSED, read_lines
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
-from bertjax.text.sources.formats import DEFAULT_FIELD, RECORD_CAP, json_texts
+from bertjax.text.sources.jsonl import json_texts
+from bertjax.text.sources.source import DEFAULT_FIELD
 
 STANDARD_INPUT = "-"
 
@@ -20,7 +21,7 @@ Reader = Callable[[ReadCounts], Iterator[str]]
 
 
 def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[str]:
-    """The texts of files, in order: `field` of a .jsonl's lines or of a Parquet's rows, else every line of a file.
+    """The texts of files, in order: `field` of each line of a .jsonl or row of a .parquet, or else every line.
 
     Files may be compressed (.gz .bz2 .xz .zst); `-` is standard input, in JSON Lines if `field` is given. A blank line
     is an empty text, so that text n is line n. Raises ValueError naming file and line for what cannot be read, and for
@@ -31,9 +32,9 @@ def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> I
 
 
 def count_texts(paths: Sequence[str], field: str | None) -> int | None:
-    """How many texts the files have, read once for it; None if one of them can be read only once (a pipe).
+    """The number of texts, by reading the files once; None if one of them can be read only once (a pipe).
 
-    Raises ValueError as `read_texts` does, before anything is made of the texts before the one that is wrong.
+    Raises ValueError as `read_texts` does, so that bad input is refused before the work begins.
     """
     if not all(is_remote(path) or Path(path).is_file() for path in paths):
         return None
@@ -41,12 +42,12 @@ def count_texts(paths: Sequence[str], field: str | None) -> int | None:
 
 
 def has_json(path: str, field: str | None) -> bool:
-    """Whether a file has a JSON object a line: its name tells, of standard input that a field of it is wanted."""
+    """Whether a file is JSON Lines: by its suffix, or for standard input by whether a field is given."""
     return _bare(path).endswith(_JSON) or (path == STANDARD_INPUT and bool(field))
 
 
 def place_of_texts(path: str) -> str:
-    """The file to open for this name. Raises ValueError if it is not there."""
+    """The file to open. Raises ValueError if it does not exist."""
     if path == STANDARD_INPUT:
         return "/dev/stdin"
     if not is_remote(path) and not Path(path).exists():
@@ -55,7 +56,7 @@ def place_of_texts(path: str) -> str:
 
 
 def _reader(path: str, field: str | None) -> Reader:
-    """What reads a file, told by its name. Raises ValueError if it is not there or `field` is not for it."""
+    """The reader of a file, by its suffix. Raises ValueError if it does not exist or takes no `field`."""
     place = place_of_texts(path)
     if _bare(path).endswith(_TABLES):
         return lambda counts: parquet.texts(place, counts, field or DEFAULT_FIELD)
@@ -67,7 +68,7 @@ def _reader(path: str, field: str | None) -> Reader:
 
 
 def _bare(path: str) -> str:
-    """A file's name without what compressed it."""
+    """A file's name without the suffix of its compression."""
     for suffix in COMPRESSED:
         path = path.removesuffix(suffix)
     return path

@@ -19,8 +19,8 @@ from bertjax.config import FinetuneConfig, ModelConfig, to_dict
 from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.finetune.predict import Predictor
-from bertjax.model.bert import Params
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer

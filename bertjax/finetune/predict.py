@@ -14,14 +14,15 @@ from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.batches import padded, padded_length
-from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import kind_of
 from bertjax.finetune.kinds.choice import Choice
 from bertjax.finetune.kinds.kind import Inference
 from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
-from bertjax.model.bert import Params
+from bertjax.input.lengths import LengthCounts
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, power_of_two_below, to_global, tokens_at_once
 from bertjax.training.objectives import Objective
@@ -106,7 +107,7 @@ class TaskModel:
         self._step = make_predict_step(blueprint, (self._objective,), self.kind.outputs)
 
     @property
-    def counts(self) -> RowCounts:
+    def counts(self) -> LengthCounts:
         """What became of the inputs of the last `predict`."""
         return self._model.counts
 

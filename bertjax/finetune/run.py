@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
-from bertjax.model.bert import Params, init_params
+from bertjax.model.network import Params, init_params
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place, place_of

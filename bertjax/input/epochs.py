@@ -1,4 +1,4 @@
-"""What an epoch holds: the documents that it reads, the pairs that are made of them, and which pairs share a row."""
+"""An epoch: the documents that it reads, the pairs that are made of them, and which pairs share a row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
+from bertjax.input.layout import BERT, Split, Template
 from bertjax.input.mixture import Reading, every_document, mixed, token_shares
 from bertjax.input.packing import Packing, pack
-from bertjax.input.pair_rows import SPECIAL_TOKENS, Split
 from bertjax.input.plan import EpochPlan, PlanCache, PlanFiles, build_plan
 from bertjax.input.randomness import derive_key
 from bertjax.input.sentence_plan import SentencePlan, build_sentence_plan
@@ -32,13 +32,13 @@ _MAKES_A_PLAN = (
 
 @dataclass(frozen=True)
 class Epoch:
-    """The pairs of an epoch, or its stretches of running text, and which of them share a row."""
+    """The pairs of an epoch, or its runs of sentences, and which of them share a row."""
 
     plan: EpochPlan | SentencePlan
     packing: Packing | None  # None: each pair has a row of its own
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.plan if self.packing is None else self.packing)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -67,13 +67,23 @@ class Epoch:
 class Epochs:
     """The epochs of a run over one split, each built when it is first asked for. Safe to use from many threads.
 
-    With `folder`, plans that take long to build are kept there, for the next start and for other hosts.
+    `random_b` is `build_plan`'s; `template` says how many special tokens a row has. With `folder`, plans that take long
+    to build are kept there, for the next start and for other hosts.
 
     Raises ValueError if the split has fewer than two documents, the sequence length holds no pair, or the sources
     cannot be mixed as asked.
     """
 
-    def __init__(self, split: Split, data: DataConfig, seed: int, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        split: Split,
+        data: DataConfig,
+        seed: int,
+        folder: Path | None = None,
+        *,
+        random_b: bool = True,
+        template: Template = BERT,
+    ) -> None:
         documents = len(split.document_offsets) - 1
         if documents < LEAST_DOCUMENTS:
             raise ValueError(
@@ -85,6 +95,7 @@ class Epochs:
                 f"data.sequence_length={data.sequence_length} holds no sentence pair; use {SHORTEST_ROW} or more"
             )
         self._split, self._data, self._seed = split, data, seed
+        self._random_b, self._template = random_b, template
         self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
         if data.is_mixture:
             edges = split.sentence_offsets[split.document_offsets[split.source_edges]]
@@ -105,7 +116,12 @@ class Epochs:
     def _build(self, number: int) -> Epoch:
         if self._files is None:
             return self._make(number)
-        made_of = {key: getattr(self._data, key) for key in _MAKES_A_PLAN} | {"seed": self._seed, "epoch": number}
+        made_of = {key: getattr(self._data, key) for key in _MAKES_A_PLAN} | {
+            "seed": self._seed,
+            "epoch": number,
+            "random_b": self._random_b,
+            "separators": self._template.separators,
+        }
         if self._data.is_mixture:
             made_of["source_edges"] = self._split.source_edges.tolist()
         arrays = self._files.load_or_make(made_of, lambda: self._make(number).arrays())
@@ -123,10 +139,11 @@ class Epochs:
         return build_plan(
             self._split.document_offsets,
             self._split.sentence_offsets,
-            max_tokens=self._data.sequence_length - SPECIAL_TOKENS,
+            max_tokens=self._data.sequence_length - self._template.of_pair,
             short_sequence_probability=self._data.short_sequence_probability,
             seed=self._seed,
             epoch=number,
+            random_b=self._random_b,
             reading=None if self.shares is None else self._mixture(number),
         )
 
@@ -136,21 +153,21 @@ class Epochs:
             documents,
             self._split.sentence_offsets,
             every_document(len(documents) - 1) if self.shares is None else self._mixture(number),
-            room=self._data.sequence_length - 2,
+            room=self._data.sequence_length - self._template.of_text,
             crossing=self._data.rows == "full_sentences",
             seed=self._seed,
             epoch=number,
         )
 
     def _lengths(self, plan: EpochPlan | SentencePlan) -> np.ndarray:
-        """Tokens of each row of one pair or stretch, special ones included: int64 [N]."""
+        """Tokens of each pair or run of sentences, special ones included: int64 [N]."""
         sentences, length = self._split.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
-            return np.minimum(sum(plan.tokens(sentences)) + SPECIAL_TOKENS, length)
+            return np.minimum(sum(plan.tokens(sentences)) + self._template.of_pair, length)
         begin, end = plan.start, plan.start + plan.count.astype(plan.start.dtype)
         documents = self._split.document_offsets
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")
-        return np.minimum(sentences[end] - sentences[begin] + crossed + 2, length)
+        return np.minimum(sentences[end] - sentences[begin] + crossed + self._template.of_text, length)
 
     def _mixture(self, epoch: int) -> Reading:
         split = self._split

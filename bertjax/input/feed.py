@@ -1,4 +1,4 @@
-"""Batches made ahead of the training step, in order: by tf.data, or by a thread pool that gives the same bytes."""
+"""Batches made in advance of the training step, in order: by tf.data, or by a thread pool that gives the same bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 Batch = dict[str, np.ndarray]
 Rows = slice | np.ndarray | None
 
-AHEAD = 2  # finished batches that wait for the step
+AHEAD = 2  # finished batches waiting for the step
 ENDLESS = 2**62
 
 
 class Batches(Protocol):
-    """What can be fed, such as `bertjax.input.batches.PairBatches`."""
+    """A source of batches, such as `bertjax.input.batches.PairBatches`."""
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
         """Those rows of the global batch of a step."""
@@ -35,7 +35,7 @@ class Batches(Protocol):
 
 
 class Feed:
-    """An iterator over batches which says what makes them; close it, or use it in a `with`, to stop its threads."""
+    """An iterator over batches that knows its engine; close it, or use it in a `with`, to stop its threads."""
 
     def __init__(self, batches: Generator[Batch, None, None], engine: str) -> None:
         self.engine = engine  # "tf.data" or "threads"
@@ -70,10 +70,10 @@ def open_feed(
     stop_step: int = ENDLESS,
     engine: Literal["tf.data", "threads"] | None = None,
 ) -> Feed:
-    """Feed the rows that this process makes of each batch from `start_step` on, up to but without `stop_step`.
+    """An iterator over the rows that this process makes of each batch from `start_step` up to `stop_step`, excluded.
 
-    By default through tf.data wherever TensorFlow is installed, through a thread pool elsewhere; the bytes are the
-    same. Whatever `batches` raises is raised by the feed as it is.
+    By default through tf.data where TensorFlow is installed, through a thread pool elsewhere; the bytes are the same.
+    Errors of `batches` are raised by the feed unchanged.
     """
     engine = engine or ("tf.data" if import_tensorflow() else "threads")
     make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
@@ -102,7 +102,7 @@ def make_dataset(
 ) -> tf.data.Dataset:
     """The batches as a `tf.data.Dataset` of dicts, with a static element_spec, made `threads` at a time, in order.
 
-    To resume at step k is to start there. An error of `batches` is told to `on_error` before TensorFlow wraps it.
+    To resume at step k, start there. An error of `batches` is passed to `on_error` before TensorFlow wraps it.
     Raises ModuleNotFoundError where TensorFlow is missing.
     """
     tf = import_tensorflow(required=True)
@@ -134,7 +134,7 @@ def make_dataset(
 def dataset_batches(
     batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
-    """What `make_dataset` gives, as NumPy arrays, and with the errors of `batches` as they were raised."""
+    """The elements of `make_dataset` as NumPy arrays, and the errors of `batches` unchanged."""
     errors: list[Exception] = []
     dataset = make_dataset(
         batches,
@@ -154,7 +154,7 @@ def dataset_batches(
 def thread_pool_batches(
     batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
-    """The same batches from a pool of `threads` threads, for where TensorFlow is missing."""
+    """The same batches from a pool of `threads` threads, for machines without TensorFlow."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
     under_way: deque[Future[Batch]] = deque()
     try:

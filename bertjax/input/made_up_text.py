@@ -1,13 +1,15 @@
-"""Text of random tokens in sentences and documents as long as Wikipedia's, for measuring speed where there is none."""
+"""Text of random tokens, with sentences and documents about as long as Wikipedia's, to measure speed without text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
+from bertjax.input.targets import registry
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
 _FIRST_TOKEN = 104  # behind the special ones
@@ -16,7 +18,7 @@ _SENTENCE_TOKENS, _DOCUMENT_SENTENCES = 24, 25  # means
 
 @dataclass
 class MadeUpVocabulary:
-    """Special tokens where BERT's vocabulary has them; a fifth of all tokens go on with a word."""
+    """Special tokens with the ids of BERT's vocabulary; a fifth of all tokens continue a word."""
 
     vocab_size: int = 30_522
     pad_id: int = 0
@@ -25,15 +27,20 @@ class MadeUpVocabulary:
     mask_id: int = 103
 
     @property
+    def special(self) -> dict[str, int]:
+        """The ids by role; [UNK] stands between [PAD] and [CLS]."""
+        return {"pad": self.pad_id, "unk": 100, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
+
+    @property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]."""
         return np.arange(self.vocab_size) % 5 == 0
 
 
 class MadeUpSplit:
-    """So many sentences of log-normal lengths, in documents of geometric numbers of them; always the same ones.
+    """Sentences of log-normal lengths, in documents with geometric numbers of them; the same in every run.
 
-    `giant` of them are one document in the middle.
+    `giant` of the `sentences` are one document in the middle.
     """
 
     tells_words = False
@@ -56,17 +63,19 @@ class MadeUpSplit:
         return np.array([0, len(self.document_offsets) - 1])
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The ids of all these stretches, end to end."""
+        """The ids of ranges [start, start + length), concatenated in order."""
         shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return self._flat.take(shift + np.arange(len(shift)))
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Never asked for: words are told by the vocabulary."""
+        """Never called: the vocabulary tells the words."""
         raise NotImplementedError
 
 
-def made_up_batches(data: DataConfig, seed: int, tokens: int) -> PairBatches:
-    """Rows of `data` made of about so many tokens of made-up text, whatever its sources are."""
+def made_up_batches(
+    data: DataConfig, seed: int, tokens: int, objectives: Sequence[str] = registry.OF_BERT
+) -> PairBatches:
+    """Rows of `data` made of about `tokens` tokens of made-up text, whatever its sources are."""
     data = replace(data, weights=(), temperature=1.0)
     split = MadeUpSplit(max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size)
-    return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed)
+    return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed, objectives=objectives)

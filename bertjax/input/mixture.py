@@ -1,4 +1,4 @@
-"""Which documents an epoch reads, and how often: each source with the share of the tokens that it was given."""
+"""Mixtures: which documents an epoch reads, and how often, so that each source has its share of the tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def every_document(documents: int) -> Reading:
 
 
 def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
-    """The share of an epoch that each source gets, float64 [sources], by how many tokens it has.
+    """Each source's share of the tokens of an epoch, float64 [sources], from the tokens that it has.
 
     In proportion to `weights`, one for each source; without any, to tokens ** temperature (multilingual BERT smooths
     with 0.7). Raises ValueError for a weight of a source without documents.
@@ -44,11 +44,12 @@ def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: f
 
 
 def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
-    """The documents of one epoch, whose sources have these shares of its tokens to within a document each.
+    """The documents of one epoch, in which each source has its share of the tokens to within one document.
 
-    `edges` int64 [sources + 1] says which documents are a source's, `tokens_of` int64 [documents] how long each is. An
-    epoch has as many tokens as the corpus. A source is read in passes over all its documents, each in a random order,
-    and an epoch goes on where the one before it stopped: so no document is read twice more often than another.
+    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `tokens_of` int64 [documents] are their
+    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
+    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
+    by at most one.
     """
     total = int(tokens_of.sum())
     parts = [
@@ -60,7 +61,7 @@ def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: in
 
 
 def _stretch(first: int, tokens: np.ndarray, wanted: float, source: int, seed: int, epoch: int) -> Reading:
-    """The documents of a source that begin in the epoch's stretch of the endless succession of passes over it."""
+    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
     held = int(tokens.sum())
     begin, end = round(epoch * wanted), round((epoch + 1) * wanted)
     documents, copies = [], []

@@ -1,8 +1,11 @@
-"""Which pairs share a row, and rows made of them: less padding, and each pair as it would be in a row of its own."""
+"""Packing: which sequences share a row, and the arrays of such rows. A sequence is a pair or running text."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -11,12 +14,26 @@ from bertjax.text.ragged import before_in_row
 
 _MIXED = np.uint64(2**40 - 1)
 
+Per = Literal["token", "prediction", "sequence"]
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """An array of a batch, `dtype` [rows, width], and how it is packed."""
+
+    per: Per  # what each entry of a row is about
+    width: int  # entries of a row: its tokens, or the predictions or sequences that it has room for
+    dtype: type[np.generic]
+    used: str = ""  # of predictions: the key whose values are above 0 in the slots that are used
+    is_position: bool = False  # it holds positions in the row, which move with their sequence
+    filler: int = 0  # in padding and unused slots
+
 
 @dataclass(frozen=True)
 class Packing:
-    """The rows of an epoch: row n holds the pairs `order[offsets[n] : offsets[n + 1]]`, longest first."""
+    """The rows of an epoch: row n holds the sequences `order[offsets[n] : offsets[n + 1]]`, longest first."""
 
-    order: np.ndarray  # int32 [pairs], int64 where there are 2**31 pairs or more
+    order: np.ndarray  # int32 [sequences], int64 where there are 2**31 or more
     offsets: np.ndarray  # int64 [rows + 1]
 
     def __len__(self) -> int:
@@ -24,21 +41,20 @@ class Packing:
 
 
 def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
-    """Put pairs of these lengths, uint16[N], in rows of `capacity` tokens, at most `most` to a row; each in one row.
+    """Put sequences of these lengths, uint16 [N], in rows of `capacity` tokens, at most `most` in a row.
 
-    Rows are made by kind, not one by one: the longest length that is left, then again and again the longest that still
-    fits, for as many rows as there are pairs to fill (best fit, decreasing). Which pair of a length goes where is drawn
-    under `key`.
+    Best fit, decreasing: a row takes the longest length that is left, then repeatedly the longest that still fits. All
+    rows of the same lengths are made at once. Which of the sequences of a length goes where is drawn under `key`.
     """
     assert len(lengths) == 0 or lengths.max() <= capacity
     by_length = _shuffled_by_length(lengths, key)
     left = np.bincount(lengths, minlength=capacity + 1)
-    next_of = np.cumsum(left) - left  # per length, the first pair of `by_length` that has no row yet
+    next_of = np.cumsum(left) - left  # per length, the first sequence of `by_length` that has no row yet
     parts, sizes = [], []
     for kind, times in _kinds_of_rows(left, capacity, most):
         columns = np.empty((times, len(kind)), by_length.dtype)
-        for place, length in enumerate(kind):
-            columns[:, place] = by_length[next_of[length] : next_of[length] + times]
+        for column, length in enumerate(kind):
+            columns[:, column] = by_length[next_of[length] : next_of[length] + times]
             next_of[length] += times
         parts.append(columns.ravel())
         sizes.append(np.full(times, len(kind), np.int64))
@@ -47,14 +63,14 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
 
 
 def _shuffled_by_length(lengths: np.ndarray, key: int) -> np.ndarray:
-    """The numbers of the pairs in order of their lengths, in random order where those are equal."""
+    """The numbers of the sequences by ascending length, in random order where lengths are equal."""
     draws = hash64(key, np.arange(len(lengths))) & _MIXED
     draws |= lengths.astype(np.uint64) << 40
     return np.argsort(draws).astype(np.int32 if len(lengths) < 2**31 else np.int64)
 
 
 def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[list[int], int]]:
-    """(lengths in a row, how many such rows) until no pair is left; `counts[n]` pairs have length n."""
+    """(lengths in a row, number of such rows) until no sequence is left; `counts[n]` of them have length n."""
     left = counts.tolist()
     left[0] = 0
     kinds = []
@@ -81,45 +97,37 @@ def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[l
 
 
 def pack_rows(
-    single: dict[str, np.ndarray], row: np.ndarray, rows: int, predictions: int, pairs: int, pad_id: int
+    single: Mapping[str, np.ndarray], keys: Mapping[str, BatchKey], row: np.ndarray, rows: int
 ) -> dict[str, np.ndarray]:
-    """Rows of several pairs out of rows of one; `row` int64[N], ascending, says in which row each goes.
+    """Rows of several sequences out of rows of one; `row` int64 [N], ascending, says in which row each goes.
 
-    Keys, dtypes and meaning as in the single rows, for `rows` rows of `predictions` predictions and `pairs` pairs.
-    Nothing of a pair changes but where it lies.
+    `keys` describes the arrays of the packed batch, of `rows` rows. Nothing of a sequence changes but where it stands
+    and its number in `sequence_ids`.
     """
-    length = single["input_ids"].shape[1]
-    is_inside, is_used = single["sequence_ids"] > 0, single["mlm_weights"] > 0
-    sizes, used = is_inside.sum(axis=1), is_used.sum(axis=1)
+    is_inside = single["sequence_ids"] > 0
     slot = before_in_row(row, np.ones_like(row))
-    first, first_prediction = before_in_row(row, sizes), before_in_row(row, used)
+    first = before_in_row(row, is_inside.sum(axis=1))
+    single = {**single, "sequence_ids": np.broadcast_to((slot + 1).astype(np.int32)[:, None], is_inside.shape)}
+    shift = first.astype(np.int32)[:, None]
 
-    def scatter(values: np.ndarray, shape: tuple[int, int], cells: np.ndarray, filler: int = 0) -> np.ndarray:
-        table = np.full(shape, filler, values.dtype)
-        table.ravel()[cells] = values
-        return table
+    @cache
+    def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
+        """The cells of the single rows that are kept, bool [N, n], and where they go in the flattened packed table."""
+        if per == "token":
+            kept, begin = is_inside, row * width + first
+            return kept, (begin[:, None] + np.arange(kept.shape[1]))[kept]
+        if per == "prediction":
+            kept = single[used] > 0
+            begin = row * width + before_in_row(row, kept.sum(axis=1))
+            assert np.bincount(row, kept.sum(axis=1)).max() <= width, f"a row has more than {width} predictions"
+            return kept, (begin[:, None] + np.cumsum(kept, axis=1) - 1)[kept]
+        return np.ones((len(row), 1), bool), row * width + slot
 
-    tokens = (row * length + first)[:, None] + np.arange(length)
-    predicted = (row * predictions + first_prediction)[:, None] + np.cumsum(is_used, axis=1) - 1
-    place = row * pairs + slot
-    numbered = np.broadcast_to((slot + 1).astype(np.int32)[:, None], is_inside.shape)
-    positions = single["mlm_positions"] + first.astype(np.int32)[:, None]
-    of_tokens = {
-        "input_ids": (single["input_ids"], pad_id),
-        "token_type_ids": (single["token_type_ids"], 0),
-        "sequence_ids": (numbered, 0),
-    }
-    of_predictions = {
-        "mlm_positions": positions,
-        "mlm_labels": single["mlm_labels"],
-        "mlm_weights": single["mlm_weights"],
-    }
-    of_pairs = {"cls_positions": first.astype(np.int32)} | {
-        key: single[key][:, 0] for key in ("pair_labels", "pair_weights")
-    }
-    cells, predicted_cells = tokens[is_inside], predicted[is_used]
-    return (
-        {key: scatter(x[is_inside], (rows, length), cells, filler) for key, (x, filler) in of_tokens.items()}
-        | {key: scatter(x[is_used], (rows, predictions), predicted_cells) for key, x in of_predictions.items()}
-        | {key: scatter(x, (rows, pairs), place) for key, x in of_pairs.items()}
-    )
+    packed = {}
+    for name, key in keys.items():
+        kept, target = cells(key.per, key.width, key.used)
+        values = single[name] + shift if key.is_position else single[name]
+        table = np.full((rows, key.width), key.filler, key.dtype)
+        table.ravel()[target] = values[kept]
+        packed[name] = table
+    return packed

@@ -1,4 +1,4 @@
-"""Which text goes in which row: an epoch's sentence pairs, made as google-research/bert makes them."""
+"""An epoch's plan: which sentences form which pairs, as google-research/bert makes them; and plans kept on disk."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class EpochPlan:
 
 @dataclass
 class _Walk:
-    """Where each (piece of a) document stands; int64 [n] all."""
+    """The state of each document, or piece of one; all int64 [n]."""
 
-    entry: np.ndarray  # its place in the epoch's reading
+    entry: np.ndarray  # its index in the epoch's reading
     shift: np.ndarray  # added to a sentence's number where it counts draws: those of a second copy are its own
     position: np.ndarray  # first sentence that no pair has used yet
     end: np.ndarray  # one past its last sentence
@@ -83,6 +83,7 @@ def build_plan(
     short_sequence_probability: float,
     seed: int,
     epoch: int,
+    random_b: bool = True,
     reading: Reading | None = None,
 ) -> EpochPlan:
     """Draw the sentence pairs of one epoch, all documents advancing one chunk at a time.
@@ -91,8 +92,9 @@ def build_plan(
     is drawn from the whole split and is always another one.
 
     `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
-    document is empty, D >= 2. `max_tokens` is what A and B may hold together. `reading` says which documents the epoch
-    has, at least two of them different; None is each once. Depends on nothing but the arguments.
+    document is empty, D >= 2. `max_tokens` is what A and B may hold together. Without `random_b` only a chunk of one
+    sentence gets a random B (google-research/albert, create_pretraining_data.py). `reading` says which documents the
+    epoch has, at least two of them different; None is each once. Depends on nothing but the arguments.
     """
     documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
     assert len(documents) > 2 and 2 <= max_tokens < 2**16
@@ -103,7 +105,7 @@ def build_plan(
     walk = _begin(documents, reading, max_tokens, short_sequence_probability, seed, epoch)
     columns: list[list[np.ndarray]] = [[] for _ in types]
     while len(walk.position):
-        made = _advance(walk, reading.document, documents, sentences, keys)
+        made = _advance(walk, reading.document, documents, sentences, keys, random_b)
         for column, values, kind in zip(columns, made, types, strict=True):
             column.append(values.astype(kind))
         walk = walk.unfinished()
@@ -114,7 +116,7 @@ def build_plan(
 def _begin(
     documents: np.ndarray, reading: Reading, max_tokens: int, short_probability: float, seed: int, epoch: int
 ) -> _Walk:
-    """Every document at its start, the long ones cut in even pieces, with the target length of this pass over it."""
+    """Every document at its start, the long ones cut into even pieces, with its target length in this epoch."""
     number = reading.document + reading.copy * (len(documents) - 1)
     is_short = uniform(hash64(derive_key(seed, "short", epoch), number)) < short_probability
     short_target = 2 + below(hash64(derive_key(seed, "target", epoch), number), max_tokens - 1)
@@ -125,7 +127,7 @@ def _begin(
 
 
 def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ranges [first, last) cut in even pieces of at most `longest`: whose each is, begin and end; int64 [n] each."""
+    """Ranges [first, last) cut into even pieces of at most `longest`: owner, begin and end of each; int64 [n] each."""
     sizes = last - first
     pieces = -(-sizes // longest)
     owner = np.repeat(np.arange(len(first)), pieces)
@@ -135,7 +137,12 @@ def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.n
 
 
 def _advance(
-    walk: _Walk, read: np.ndarray, documents: np.ndarray, sentences: np.ndarray, keys: dict[str, int]
+    walk: _Walk,
+    read: np.ndarray,
+    documents: np.ndarray,
+    sentences: np.ndarray,
+    keys: dict[str, int],
+    random_b: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Move every document of the walk by one chunk; return the fields of the pairs made, in EpochPlan's order.
 
@@ -147,7 +154,9 @@ def _advance(
     in_chunk = chunk_end - start
     a_count = 1 + below(hash64(keys["split"], number), np.maximum(in_chunk - 1, 1))
     a_end = start + a_count
-    is_random = (in_chunk == 1) | (hash64(keys["coin"], number) >> 63 == 1)
+    is_random = in_chunk == 1
+    if random_b:
+        is_random |= hash64(keys["coin"], number) >> 63 == 1
 
     drawn = np.flatnonzero(is_random)
     other = _other_documents(hash64(keys["document"], number[drawn]), walk.entry[drawn], read)
@@ -193,14 +202,14 @@ class PlanCache(Generic[Plan]):
         self.capacity = 2  # plans kept: the current one and the next
 
     def get(self, epoch: int) -> Plan:
-        """The plan of an epoch, once it is there; whatever building it raised is raised here."""
+        """The plan of an epoch; waits for it, and raises what building it raised."""
         plan, is_new = self._claim(epoch)
         if is_new:
             self._fill(plan, epoch)
         return plan.result()
 
     def prepare(self, epoch: int) -> None:
-        """Have the plan of an epoch built in the background, unless it is kept or under way."""
+        """Build the plan of an epoch in the background, unless it is built or being built."""
         plan, is_new = self._claim(epoch)
         if is_new:
             threading.Thread(target=self._fill, args=(plan, epoch), name=f"plan-{epoch}", daemon=True).start()
@@ -221,7 +230,7 @@ class PlanCache(Generic[Plan]):
             plan.set_exception(error)
 
 
-PLAN_VERSION = 1  # of making pairs and packing them; a change makes other plans
+PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
 LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
 MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
 
@@ -237,46 +246,48 @@ class PlanFiles:
     def load_or_make(self, made_of: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
         """The arrays of the plan that is made of these JSON values: memory-mapped from disk, or made and kept."""
         inputs = json.dumps({"version": PLAN_VERSION, **made_of}, sort_keys=True)
-        place = self._folder / f"plan-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
-        if (arrays := self._load(place, inputs)) is not None:
+        folder = self._folder / f"plan-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
+        if (arrays := self._load(folder, inputs)) is not None:
             return arrays
         arrays = make()
         if sum(array.nbytes for array in arrays.values()) >= LEAST_KEPT_BYTES:
-            self._keep(place, inputs, arrays)
+            self._keep(folder, inputs, arrays)
         return arrays
 
-    def _load(self, place: Path, inputs: str) -> Arrays | None:
-        if not place.is_dir():
+    def _load(self, folder: Path, inputs: str) -> Arrays | None:
+        if not folder.is_dir():
             return None
         try:
-            about = json.loads((place / "plan.json").read_text())
+            about = json.loads((folder / "plan.json").read_text())
             if about["inputs"] != inputs:
                 raise ValueError("it is of other inputs")
             for name, digest in about["sha256"].items():
-                if _digest(place / f"{name}.npy") != digest:
+                if _digest(folder / f"{name}.npy") != digest:
                     raise ValueError(f"{name}.npy is damaged")
-            os.utime(place)
-            return {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in about["sha256"]}
+            os.utime(folder)
+            return {
+                name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in about["sha256"]
+            }
         except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"plan {place}: {error}; it is built again", stacklevel=2)
-            shutil.rmtree(place, ignore_errors=True)
+            warnings.warn(f"plan {folder}: {error}; it is built again", stacklevel=2)
+            shutil.rmtree(folder, ignore_errors=True)
             return None
 
-    def _keep(self, place: Path, inputs: str, arrays: Arrays) -> None:
+    def _keep(self, folder: Path, inputs: str, arrays: Arrays) -> None:
         """Write a plan, and remove the ones that were not used for longest; a full disk only costs the next start."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=self._folder))
+        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=self._folder))
         try:
             for name, array in arrays.items():
                 np.save(partial / f"{name}.npy", array, allow_pickle=False)
             digests = {name: _digest(partial / f"{name}.npy") for name in arrays}
             (partial / "plan.json").write_text(json.dumps({"inputs": inputs, "sha256": digests}))
             os.chmod(partial, 0o755)
-            os.rename(partial, place)
+            os.rename(partial, folder)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if not place.is_dir():  # another host may have been quicker
-                warnings.warn(f"plan {place} could not be kept ({error}); it is built again when needed", stacklevel=2)
+            if not folder.is_dir():  # another host may have been quicker
+                warnings.warn(f"plan {folder} could not be kept ({error}); it is built again when needed", stacklevel=2)
             return
         kept = sorted(self._folder.glob("plan-????????????????"), key=lambda path: path.stat().st_mtime)
         for old in kept[:-MOST_KEPT]:

@@ -1,6 +1,6 @@
-"""Rows of running text, without pairs: as many whole sentences in succession as a row holds (RoBERTa, section 4.2).
+"""Rows of running text, without pairs: as many whole sentences as a row holds (RoBERTa, section 4.2).
 
-`doc_sentences` rows end with their document. `full_sentences` rows go on with the next one, behind a [SEP].
+`doc_sentences` rows end with their document. `full_sentences` rows continue with the next one after a [SEP].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SentencePlan:
         return len(self.start)
 
     def spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As a plan of pairs has them, with one stretch in place of A and B: int64 [n, 1] twice, and bool [n]."""
+        """As `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
         first, count = self.start[rows, None].astype(np.int64), self.count[rows, None].astype(np.int64)
         return first, count, np.zeros(len(rows), bool)
 
@@ -33,11 +33,11 @@ class SentencePlan:
 def build_sentence_plan(
     documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, crossing: bool, seed: int, epoch: int
 ) -> SentencePlan:
-    """Cut the text of an epoch in rows; `room` is what a row holds beside its [CLS] and its last [SEP].
+    """Cut the text of an epoch into rows of `room` tokens, [CLS] and the last [SEP] not counted.
 
-    A sentence longer than that has a row of its own, and is cut there. With `crossing` a row may go on behind the end
-    of a document, which takes a token for a [SEP]; `reading` must then be every document once. Where such rows begin
-    changes from epoch to epoch.
+    A longer sentence has a row of its own, and is truncated there. With `crossing` a row may continue after the end of
+    a document, which takes a token for a [SEP]; `reading` must then be every document once. The sentences with which
+    such rows begin change from epoch to epoch.
     """
     begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
     starts, counts = [], []
@@ -52,7 +52,7 @@ def build_sentence_plan(
 
 
 def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """First sentence and one past the last of what is walked through side by side."""
+    """The ranges of sentences [begin, end) that are cut into rows in parallel."""
     if not crossing:
         _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
         return begin, end

@@ -1,4 +1,4 @@
-"""What a run trains on and is measured on: text in a token store, or records that are rows already."""
+"""The data of a run, for training and evaluation: text in a token store, or records that are rows already."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import PairBatches, batch_keys
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
+from bertjax.input.layout import BERT, Template
+from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.storage.progress import Progress
 from bertjax.text.store.format import SPLITS, Split, TokenStore, size_of
@@ -46,9 +48,9 @@ class Sentences(Protocol):
 
 
 class TrainingData(Protocol):
-    """All that a run asks of its data."""
+    """What a run needs of its data."""
 
-    name: str  # for people
+    name: str  # shown to the user
     fingerprint: str  # of what is trained on
     tokenizer: Tokenizer
 
@@ -61,19 +63,22 @@ class TrainingData(Protocol):
         ...
 
     def held_out_text(self) -> Sentences:
-        """What is held out, as text; of much of it, a part."""
+        """The held-out text, or a part of it where there is much."""
         ...
 
     def size(self, split: Split) -> str:
-        """How much there is, for people."""
+        """The size of a split in words, to be shown."""
         ...
 
 
 class StoredText:
-    """Text in a token store."""
+    """Text in a token store, whose rows get what `objectives` ask of them."""
 
-    def __init__(self, store: TokenStore) -> None:
+    def __init__(
+        self, store: TokenStore, objectives: Sequence[str] = registry.OF_BERT, template: Template = BERT
+    ) -> None:
         self._store = store
+        self._kind = {"objectives": tuple(objectives), "template": template}
         self.name = f"token store {store.path}"
         self.fingerprint = store.fingerprint
 
@@ -85,16 +90,16 @@ class StoredText:
     def train(self, data: DataConfig, seed: int) -> PairBatches:
         """New pairs and masks in every epoch; plans that take long to build are kept beside the store."""
         plans = self._store.path.with_name(f"plans-{self.fingerprint[:12]}")
-        return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans)
+        return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans, **self._kind)
 
     def held_out(self, data: DataConfig, seed: int) -> dict[str, PairBatches]:
-        """Documents are read once each, whatever the mixture; a source with fewer than two is not measured alone."""
+        """Every document once, whatever the mixture; a source with fewer than two documents is not measured alone."""
         data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
         parts = {"eval": split}
         if len(data.sources) > 1 and split.tells_sources:
             views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
-        return {name: PairBatches(view, self.tokenizer, data, seed) for name, view in parts.items()}
+        return {name: PairBatches(view, self.tokenizer, data, seed, **self._kind) for name, view in parts.items()}
 
     def held_out_text(self) -> Sentences:
         """All of the split."""
@@ -105,17 +110,25 @@ class StoredText:
         return size_of(self._store.manifest, split)
 
 
-def open_training_data(stages: Sequence[DataConfig], progress: Progress) -> TrainingData:
-    """What the sources of a run are, with the token store of text made if it is missing, and copied if it is remote.
+def open_training_data(
+    stages: Sequence[DataConfig],
+    progress: Progress,
+    objectives: Sequence[str] = registry.OF_BERT,
+    template: Template = BERT,
+) -> TrainingData:
+    """Open the sources of a run; a token store of text is made if it is missing, and copied if it is remote.
 
-    `stages` are the data of the run's stages in order. Raises ValueError as `open_store` and
-    `Records.open` do, OSError if the disk is full.
+    `stages` are the data of the run's stages in order; their rows get what `objectives` ask of them, and their special
+    tokens where `template` says. Raises ValueError as `batch_keys`, `open_store` and `Records.open` do, OSError if the
+    disk is full.
     """
+    for stage in stages:
+        batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
     if are_records(stages[0]):
-        return Records.open(stages, progress)
-    return StoredText(open_store(stages[0], progress))
+        return Records.open(stages, progress, objectives)
+    return StoredText(open_store(stages[0], progress), objectives, template)
 
 
 def sizes(data: TrainingData) -> str:
-    """How much there is, in a line per split."""
+    """The sizes of the splits, one line each."""
     return "\n".join(f"{split}: {data.size(split)}" for split in SPLITS)

@@ -1,4 +1,4 @@
-"""What a token store holds, in figures: how much, how long its parts are, how its words meet the vocabulary."""
+"""Statistics of a token store: amounts, lengths, and how well the vocabulary covers its words."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bertjax.text.store.format import SPLITS, Split, SplitView, TokenStore
 from bertjax.tokenization.tokenizer import Tokenizer
 
 OFFSETS_AT_ONCE = 1 << 22
-RARE = 10  # a token that occurs less often is hardly learned
+RARE = 10  # a token that occurs less often than this is hardly learned
 _NEVER_IN_TEXT = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
-Count = Callable[[int], None]  # told how many more tokens have been read
+Count = Callable[[int], None]  # called with the number of tokens read since the last call
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of something a split, or one source's part of it, has."""
+    """Amounts of a split, or of one source's share of it."""
 
     split: Split
     source: str  # empty: the whole split
@@ -45,7 +45,7 @@ class Lengths:
         return float(self.counts @ np.arange(len(self.counts)) / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> int:
-        """The least length that at least this share of all do not exceed."""
+        """The smallest length that at least this share of all do not exceed."""
         reached = np.cumsum(self.counts) >= share * self.counts.sum()
         return int(np.argmax(reached)) if len(reached) else 0
 
@@ -70,14 +70,14 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Words:
-    """How the words of the training text meet the vocabulary; a punctuation mark counts as a word."""
+    """How well the vocabulary covers the training text; a punctuation mark counts as a word."""
 
     vocab_size: int
     tokens: int
     words: int
     unknown: int  # words, or characters, that are [UNK]
     unknown_are: Literal["words", "characters"]
-    added: int | None  # words that an extension of the vocabulary brought; None: it was not extended
+    added: int | None  # occurrences of words that the vocabulary was extended by; None: it was not extended
     split: int  # words of more than one piece
     continuations: int  # pieces that continue a word
     never: int  # vocabulary entries that never occur, [PAD], [CLS], [SEP] and [MASK] left out
@@ -100,7 +100,7 @@ def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCo
 def count_store(
     store: TokenStore, tokenizer: Tokenizer, count: Count
 ) -> tuple[tuple[Amount, ...], dict[Split, TokenCounts]]:
-    """The amounts of each split, followed by those of its sources where it tells them, and the tokens of each split."""
+    """The amounts of each split, followed by those of its sources where they are known, and its token counts."""
     spelled = np.array([len(surface) for surface in tokenizer.surfaces])
     amounts, totals = [], {}
     for split in SPLITS:
@@ -132,7 +132,7 @@ def lengths_of(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
 
 
 def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] | None, most_frequent: int) -> Words:
-    """The words of a split in figures, with its `most_frequent` most frequent tokens; `added` are an extension's."""
+    """Word statistics of a split, with its `most_frequent` tokens; `added` are the words of an extension."""
     by_id = counts.by_id
     continuations = int(by_id[tokenizer.is_continuation].sum())
     in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
@@ -153,7 +153,7 @@ def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] |
 
 
 def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, SplitView]]:
-    """The view's sources with their names, or itself where it does not tell them."""
+    """The view's sources with their names, or the view itself where sources are unknown."""
     if not view.tells_sources:
         return [("", view)]
     described = provenance.get("sources", [])

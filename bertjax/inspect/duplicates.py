@@ -1,4 +1,4 @@
-"""Documents that stand in a split more than once, token for token."""
+"""Exact duplicates: documents of a split that are equal token for token."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from bertjax.inspect.corpus_figures import Count
 from bertjax.inspect.stretches import stretches, token_ranges
 from bertjax.text.store.format import SplitView
 
-MOST_DOCUMENTS = 1 << 25  # remembered by 24 bytes each; of a larger split a share is
+MOST_DOCUMENTS = 1 << 25  # kept in memory by 24 bytes each; a larger split is sampled
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Documents of a split that are equal to another."""
+    """Documents of a split that equal another one."""
 
     share: float  # of the documents compared; chosen by content, so that all copies of a document are in or out
     documents: int  # compared
     groups: int  # sets of two or more equal documents
     copies: np.ndarray  # int64, ascending: the numbers of all but the first of each group
     copied_tokens: int  # in `copies`
-    largest: tuple[tuple[int, int], ...]  # of the largest groups, the first document and how many there are
+    largest: tuple[tuple[int, int], ...]  # of the largest groups: the first document and the size
 
 
 def find_duplicates(split: SplitView, count: Count, examples: int, most_documents: int = MOST_DOCUMENTS) -> Duplicates:

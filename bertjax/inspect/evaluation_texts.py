@@ -13,8 +13,7 @@ import numpy as np
 
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.stretches import stretches
-from bertjax.storage.lines import COMPRESSED, LINE_CAP, read_lines
-from bertjax.text.sources.formats import RECORD_CAP
+from bertjax.storage.lines import COMPRESSED, LINE_CAP, RECORD_CAP, read_lines
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -28,7 +27,7 @@ class EvaluationTexts:
     """Texts as token ids. A text is one segment or several, such as the two sentences of a pair."""
 
     name: str
-    share: float  # of the texts that are here, drawn at random where there are too many
+    share: float  # of the texts that are kept, drawn at random where there are too many
     texts: int
     ids: np.ndarray  # uint32 [tokens]
     segment_lengths: np.ndarray  # int64 [segments], in tokens
@@ -51,7 +50,7 @@ def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) 
 
 
 def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
-    """Each line of a file as a text; empty lines are none.
+    """Each line of a file as a text, except empty lines.
 
     Segments are the fields of a .tsv, the strings of a .jsonl or .json record, or the whole line of any other file; any
     of them may be compressed. Of a file with too many tokens half of the texts are kept, or a quarter, and so on.
@@ -84,7 +83,7 @@ def _joined(first: _Parts, second: _Parts) -> _Parts:
 
 
 def _sampled(parts: _Parts, share: float) -> _Parts:
-    """The segments of the texts that a share of all consists of; a smaller share is part of a larger one."""
+    """The segments of a random share of the texts; a smaller share is a subset of a larger one."""
     ids, lengths, text_of = parts
     is_kept = _draw(text_of) < share
     return ids[np.repeat(is_kept, lengths)], lengths[is_kept], text_of[is_kept]
@@ -132,7 +131,7 @@ def _record(where: str, line: str) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, the names of fields left out."""
+    """Every string in a JSON value, except the names of fields."""
     if isinstance(value, str):
         yield _SURROGATE.sub("\ufffd", value)
     elif isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""Everything that `bertjax inspect` finds out about a token store, before it is shown."""
+"""The measurements of `bertjax inspect`, before they are rendered."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _EXCERPT_TOKENS = 36
 
 @dataclass(frozen=True)
 class Inspection:
-    """A token store in figures and examples. Lengths, words, duplicates and rows are of the training split."""
+    """Statistics and examples of a token store. Lengths, words, duplicates and rows are of the training split."""
 
     store: str
     fingerprint: str
-    text_bytes: int | None  # of both splits, as it was read; None: the store does not tell
+    text_bytes: int | None  # of both splits, as read; None: not recorded in the store
     amounts: tuple[Amount, ...]
     lengths: tuple[Lengths, ...]
     words: Words
     rows: tuple[RowFigures, ...]
     duplicates: Duplicates
-    duplicate_texts: tuple[tuple[int, str], ...]  # how many, and how they begin
+    duplicate_texts: tuple[tuple[int, str], ...]  # the number of copies, and how they begin
     near: NearDuplicates
     near_texts: tuple[tuple[int, float, str, str], ...]  # documents in the group; of two: similarity, how both begin
     overlaps: tuple[Overlap, ...]  # of the held-out documents, then of each file
@@ -49,9 +49,9 @@ class Inspection:
 def inspect_store(
     store: TokenStore, kinds: Sequence[RowKind], evaluations: Sequence[EvaluationTexts], progress: Progress
 ) -> Inspection:
-    """Read the store a few times from front to back, in bounded memory, and measure it.
+    """Measure a store: a few passes over it, in bounded memory.
 
-    The rows to read are those of the kind with the shortest. Raises ValueError for a damaged store, or one with too
+    The rows shown are of the kind with the shortest rows. Raises ValueError for a damaged store, or one with too
     little text for rows.
     """
     tokenizer, train = store.tokenizer(), store.split("train")
@@ -116,7 +116,7 @@ def _worst(overlap: Overlap, tokenizer: Tokenizer) -> Iterator[tuple[str, float,
 
 @contextmanager
 def _counting(what: str, total: int, progress: Progress) -> Iterator[Count]:
-    """A count of tokens that is told on as progress, and ends as done: some tokens may have been left out."""
+    """A counter of tokens that reports progress, and reports completion even if some tokens were skipped."""
     done = 0
 
     def count(more: int) -> None:

@@ -1,8 +1,8 @@
-"""Documents that are almost equal: MinHash over runs of five tokens, and banded buckets to find the pairs.
+"""Near duplicates: MinHash over runs of five tokens, with locality-sensitive hashing in bands to find the pairs.
 
 The share of 128 minima in which two documents agree estimates the Jaccard similarity of their sets of runs, with a
 standard error of 3.5 points at 0.8 (Broder 1997). Documents that agree in all four minima of one of 32 bands are
-compared: a pair of similarity 0.8 is missed once in ten million times, one of 0.3 is met in a quarter of all cases.
+compared: a pair of similarity 0.8 is missed once in ten million times, one of 0.3 is compared in one case of four.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SHINGLE = 5
 HASHES = 128
 BANDS = 32
 SIMILAR = 0.8
-MOST_DOCUMENTS = 1 << 20  # by half a kilobyte each
+MOST_DOCUMENTS = 1 << 20  # half a kilobyte of memory each
 MOST_TOKENS = 1 << 28
-NEIGHBOURS = 16  # of a full bucket each document is compared with so many, lest memory grow with its square
+NEIGHBOURS = 16  # comparisons per document in a large bucket, so that memory does not grow with the square of its size
 
 _FACTORS = (hash64(derive_key("minhash"), np.arange(HASHES)) >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 _STRETCH_TOKENS = 1 << 16
@@ -37,12 +37,12 @@ class NearPair:
     first: int
     second: int
     similarity: float  # estimated
-    group: int  # how many documents are linked with them, themselves counted
+    group: int  # documents in their group
 
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """Documents of a split that nearly repeat another one, exact copies left out."""
+    """Near duplicates of a split, exact copies left out."""
 
     share: float  # of the documents compared, drawn at random: a pair is seen only if both are
     documents: int  # compared
@@ -134,13 +134,13 @@ def similar_pairs(minima: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_in(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Which values stand in an ascending array; `np.isin` would sort both anew."""
+    """Which values occur in an ascending array; `np.isin` would sort both again."""
     place = np.searchsorted(ascending, values)
     return np.append(ascending, -1)[place] == values
 
 
 def _agreement(minima: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """In which share of their minima rows `first` and rows `second` agree, float64 [pairs]."""
+    """The share of equal minima in rows `first` and rows `second`, float64 [pairs]."""
     out = np.empty(len(first))
     for start in range(0, len(first), _PAIRS_AT_ONCE):
         here = slice(start, start + _PAIRS_AT_ONCE)
@@ -152,7 +152,7 @@ def _agreement(minima: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.
 
 
 def _groups(number: int, pairs: np.ndarray) -> np.ndarray:
-    """The least of the things that each of `number` things is linked to, itself included; int64 [number]."""
+    """Connected components: the least member of each node's component, int64 [number]."""
     least = np.arange(number)
     while True:
         before = least.copy()

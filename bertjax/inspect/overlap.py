@@ -1,4 +1,4 @@
-"""How much of an evaluation's text stands in the training text: the contamination measures of two well-known reports.
+"""Overlap of evaluation texts with the training text: the contamination measures of the GPT-3 and PaLM reports.
 
 Both count runs of tokens. GPT-3's (Brown et al. 2020, appendix C) calls a text contaminated if any run of 13 is in the
 training text, PaLM's (Chowdhery et al. 2022, section 8) if 70 % of its runs of 8 are. Their tokens are words, ours the
@@ -35,7 +35,7 @@ MEASURES = (Measure("GPT-3", 13, 0.0), Measure("PaLM", 8, 0.7))
 
 @dataclass(frozen=True)
 class Contaminated:
-    """One set of texts by one measure."""
+    """The result of one measure on one set of texts."""
 
     measure: Measure
     texts: int  # long enough to have a run
@@ -47,7 +47,7 @@ class Contaminated:
 
 @dataclass(frozen=True)
 class Overlap:
-    """One set of texts beside the training text."""
+    """The results of all measures on one set of texts."""
 
     texts: EvaluationTexts
     by_measure: tuple[Contaminated, ...]
@@ -56,7 +56,7 @@ class Overlap:
 def find_overlaps(
     training: SplitView, evaluations: Sequence[EvaluationTexts], vocab_size: int, count: Count, examples: int
 ) -> tuple[Overlap, ...]:
-    """Read the training text once for each measure, past the runs of all the evaluations, which are held in memory."""
+    """Measure all evaluations, whose runs are held in memory: one pass over the training text per measure."""
     found: list[list[Contaminated]] = [[] for _ in evaluations]
     for measure in MEASURES:
         runs = NGrams(measure.n, vocab_size)
@@ -72,26 +72,26 @@ def find_overlaps(
 
 
 class RunIndex:
-    """A set of 64-bit hashes that remembers which of them have been met: 9 bytes each, and a table of up to 128 MiB."""
+    """A set of 64-bit hashes that records which were seen: 9 bytes each, and a table of up to 128 MiB."""
 
     def __init__(self, hashes: np.ndarray) -> None:
         self._sorted = np.unique(hashes)
         self._met = np.zeros(len(self._sorted), bool)
         bits = min(max((16 * len(self._sorted)).bit_length(), _LEAST_BITS), _MOST_BITS)
         self._shift = np.uint64(64 - bits)
-        # One look here spares most of what streams past the search.
+        # A lookup here spares most hashes the binary search.
         self._maybe = np.zeros(1 << bits, bool)
         self._maybe[self._sorted >> self._shift] = True
 
     def mark(self, hashes: np.ndarray) -> None:
-        """Take note of hashes that are met; those that are not in the set do not matter."""
+        """Record hashes as seen; those outside the set are ignored."""
         near = hashes[self._maybe[hashes >> self._shift]]
         if len(near):
             place = np.minimum(np.searchsorted(self._sorted, near), len(self._sorted) - 1)
             self._met[place[self._sorted[place] == near]] = True
 
     def is_marked(self, hashes: np.ndarray) -> np.ndarray:
-        """Which of some hashes of the set have been met: bool, of their shape."""
+        """Which hashes of the set were seen: bool, in the shape of the argument."""
         return self._met[np.searchsorted(self._sorted, hashes)]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from bertjax.inspect.charts import Bars, lying_bars, standing_bars
 from bertjax.inspect.corpus_figures import Lengths
-from bertjax.inspect.findings import frequent_tokens, tables
 from bertjax.inspect.inspection import Inspection
+from bertjax.inspect.inspection_tables import frequent_tokens, tables
 from bertjax.inspect.readable_rows import Piece, ReadablePair, glues
 from bertjax.report.page import escaped, render_page
 from bertjax.report.table import table_html

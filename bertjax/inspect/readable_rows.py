@@ -1,4 +1,4 @@
-"""Rows as a person reads them: the words of both segments, and at a hidden place what is shown and what was there."""
+"""Rows as text: the words of both segments, and at a masked position the input token and the original."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_PAIR = "running text"
 
 @dataclass(frozen=True)
 class Piece:
-    """A token as it is shown; `original` is what is to be predicted there, if anything is."""
+    """A token of the input; `original` is the label at a masked position."""
 
     shown: str
     original: str | None = None
@@ -28,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class ReadablePair:
-    """A sentence pair of a row, without its [CLS] and [SEP]; of running text, all is A."""
+    """A sentence pair of a row, without [CLS] and [SEP]; running text is all A."""
 
     row: int  # its number in the run
     label: str
@@ -41,7 +41,7 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
     batches = PairBatches(split, tokenizer, kind.data, kind.seed)
     numbers = np.arange(min(number, batches.rows_per_epoch))
     rows = batches.rows(numbers)
-    # Where every token is to predict the next one, nothing is hidden.
+    # With next-token prediction nothing is masked.
     is_hidden = kind.data.predict == "masked"
     return tuple(
         pair
@@ -51,12 +51,12 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
 
 
 def joined(pieces: tuple[Piece, ...]) -> str:
-    """Pieces as text: what continues a word stands right behind it."""
+    """Pieces as text: a piece that continues a word follows without a space."""
     return "".join(glue + text for glue, text in zip(glues(pieces), map(_bare, pieces), strict=True))
 
 
 def glues(pieces: tuple[Piece, ...]) -> list[str]:
-    """What stands before each piece: nothing if it continues a word or is the first, else a space."""
+    """The separator before each piece: empty for the first and for one that continues a word, else a space."""
     return ["" if n == 0 or _continues(piece) else " " for n, piece in enumerate(pieces)]
 
 

@@ -1,4 +1,4 @@
-"""What rows of a run are made of: measured on rows that training would get, one sentence pair to a row and packed."""
+"""Statistics of training rows, with one sentence pair per row and packed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class RowKind:
-    """Rows to look at: how they are made, and with which draws."""
+    """A kind of rows to measure: the data config that makes them, and the seed."""
 
-    name: str  # where they come from, as in `stage 1`; empty: asked for by length
+    name: str  # such as `stage 1`; empty: chosen by length
     data: DataConfig
     seed: int
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows made one way, in figures."""
+    """Statistics of rows made one way."""
 
     per_epoch: int
     sampled: int
@@ -39,7 +39,7 @@ class Rows:
 
     @property
     def padding(self) -> float:
-        """The share of the cells that hold nothing."""
+        """The share of padding."""
         return 1 - self.tokens / self.cells
 
     @property
@@ -54,13 +54,13 @@ class Rows:
 
     @property
     def pairs_per_row(self) -> float:
-        """How many sentence pairs a row holds in the mean."""
+        """The mean number of sentence pairs per row."""
         return self.pairs / self.sampled
 
 
 @dataclass(frozen=True)
 class RowFigures:
-    """One kind of rows, each pair in a row of its own and packed; rows of running text are full as they are."""
+    """One kind of rows, unpacked and packed; rows of running text are full without packing."""
 
     kind: RowKind
     single: Rows

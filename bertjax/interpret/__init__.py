@@ -1,1 +1,1 @@
-"""What goes on inside a trained model: attention, word vectors, masked words."""
+"""Inside a trained model: attention, word vectors, predictions of masked words."""

@@ -1,4 +1,4 @@
-"""The inside of a model: the attention of every head, the vectors of every layer, the gradients of a loss."""
+"""Internals of a forward pass: attention of every head, hidden states of every layer, gradients of a loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.bert import Bert, Network, Params, abstract_bert, bind
+from bertjax.model.network import Network, Params, PretrainingNetwork, abstract_network, bind
 from bertjax.model.stack import Layer
 from bertjax.training.run_directory import TrainedModel
 
@@ -27,16 +27,16 @@ _ROWS_AT_ONCE = 16
 
 
 class Inside(NamedTuple):
-    """The values of one row of n tokens."""
+    """The internals for one row of n tokens."""
 
-    attention: np.ndarray  # float32 [layers, H, n (query), n (key)]; each query's row sums to 1
-    hidden: np.ndarray  # float32 [layers + 1, n, D]: the input of the first layer and the output of each
-    seen: np.ndarray  # bool [n (query), n (key)]: which token sees which, in the layer that sees most
+    attention: np.ndarray  # float32 [layers, H, n, n], query x key; each row sums to 1
+    hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and the output of each layer
+    seen: np.ndarray  # bool [n, n]: which query may attend to which key, in the layer that sees most
 
 
 @dataclass(frozen=True)
 class LabelAtCls:
-    """The prediction of a model at [CLS], and how much its loss depends on each vector."""
+    """A prediction at [CLS], and its gradients."""
 
     label: str
     probability: float
@@ -45,13 +45,13 @@ class LabelAtCls:
 
 
 def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
-    """The model with the default execution: float32 and reference attention, whatever it was trained with."""
+    """The model in float32 with the reference attention, whatever its execution options."""
     return _graphdef(model.config.model)
 
 
 @functools.cache
 def _graphdef(config: ModelConfig) -> nnx.GraphDef:
-    return abstract_bert(config)[0]
+    return abstract_network(config)[0]
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def _biases(params: Params) -> list[jax.Array]:
 
 
 def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Inside]:
-    """The attention and the vectors of each row, without dropout."""
+    """Attention and hidden states of each row, without dropout."""
     graphdef, causal = exact_graphdef(model), model.config.model.causal
     windows = layer_windows(model.config.model)
     widest = 0 if 0 in windows else max(windows)
@@ -88,22 +88,21 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
 
 
 def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> LabelAtCls:
-    """The next-sentence prediction for a pair: that B follows A, or with `follows=False` that it does not."""
+    """The prediction of the NSP head for a pair."""
     return _label_at_cls(model, row, ("B follows A", "B does not follow A"), 0 if follows else 1)
 
 
 def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
-    """Of a model that was fine-tuned for classification."""
-    assert kind_of(model.kind).classifies_texts, "another head has no labels at [CLS]"
+    """The prediction of a classifier."""
+    assert kind_of(model.kind).classifies_texts, "no other head has labels at [CLS]"
     labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
     return _label_at_cls(model, row, labels, None)
 
 
 def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wanted: int | None) -> LabelAtCls:
-    """The label with the number `wanted`, or the likeliest.
+    """The prediction for one label by number, or for the likeliest.
 
-    Gradients are with respect to the vectors after the embeddings and after each layer: how much the loss changes if a
-    token's vector there changes a little.
+    Gradients are with respect to the hidden states after the embeddings and after each layer.
     """
     ids, types, sequence_ids = padded([row])
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
@@ -143,7 +142,7 @@ def nudged_loss(
     sequence_ids: jax.Array,
     label: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """(the loss of a label at [CLS], the label) with `nudges` added to the tokens' vectors; no label: the likeliest.
+    """(loss of a label at [CLS], the label) with `nudges` added to the hidden states; no label: the likeliest.
 
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """
@@ -155,7 +154,7 @@ def nudged_loss(
         return layer(x, sequence_ids, None, True, "xla", window) + nudge, None
 
     x, _ = encoder.through_layers(step, x, nudges[1:])
-    read = network.nsp_logits if isinstance(network, Bert) else network.sequence_logits
+    read = network.nsp_logits if isinstance(network, PretrainingNetwork) else network.sequence_logits
     logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
     label = logits.argmax() if label is None else label
     return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)

@@ -1,4 +1,4 @@
-"""A view of attention as one self-contained HTML page: lines between tokens, all heads, six patterns, a gradient."""
+"""The attention of a model as a self-contained HTML page: lines between tokens, all heads, six patterns, a gradient."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _pattern(view: AttentionView, number: int) -> str:
 
 
 def _clearest(view: AttentionView, number: int, best: tuple[int, int]) -> str:
-    """The head that shows a pattern most, in words."""
+    """A sentence about the head that shows a pattern most."""
     share, strength = view.patterns.shares[number][best], view.patterns.strengths[number][best]
     tokens, chance = view.patterns.tokens[number], view.patterns.chances[number]
     figures = f"{share:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were even"
@@ -109,7 +109,7 @@ def _cell(view: AttentionView, number: int, layer: int, head: int, is_best: bool
 
 
 def _all_figures(view: AttentionView) -> str:
-    """Every head's share for every pattern, to be opened."""
+    """The shares of all heads for all patterns, as a table to unfold."""
     layers, heads = view.attention.shape[:2]
     names = "".join(f'<th class="number">{escaped(pattern.name)}</th>' for pattern in PATTERNS)
     measured = view.patterns.tokens > 0
@@ -133,13 +133,13 @@ def _all_figures(view: AttentionView) -> str:
 
 
 def _gradient(view: AttentionView) -> Iterator[str]:
-    """What the loss at [CLS] depends on, if the model has one."""
+    """The gradient of the loss at [CLS], if the model has one."""
     found = view.at_cls
     if found is None:
         return
     norms = found.gradient_norms
     others = norms[:, 1:].max(axis=1, keepdims=True)
-    largest = np.where(others > 0, others, norms[:, :1])  # that of [CLS] itself would outshine the others
+    largest = np.where(others > 0, others, norms[:, :1])  # the norm at [CLS] itself would dwarf the others
     label = escaped(found.label)
     yield f"<h2>What “{label}” depends on</h2>"
     yield (
@@ -181,7 +181,7 @@ def _tokens(view: AttentionView) -> list[str]:
 
 
 def _data(view: AttentionView) -> str:
-    """What the script draws from, as JSON that is safe inside a script tag."""
+    """The data of the script, as JSON that is safe inside a script tag."""
     layers, heads = view.attention.shape[:2]
     weights = np.round(view.attention * 65535).astype("<u2")
     found, measured = view.patterns, view.patterns.tokens > 0
@@ -212,7 +212,7 @@ def _data(view: AttentionView) -> str:
 
 
 def _first_shown(view: AttentionView) -> tuple[int, int]:
-    """The head that shows a pattern most clearly, other than to look at separators, which many do."""
+    """The clearest head over all patterns except that of separators, which many heads show."""
     strengths = np.nan_to_num(view.patterns.strengths, nan=-1.0)
     strengths[SEPARATORS] = -1.0
     _, layer, head = np.unravel_index(int(strengths.argmax()), strengths.shape)

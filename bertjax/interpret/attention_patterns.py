@@ -1,8 +1,8 @@
-"""How strongly each head shows each of six known patterns of attention (Vig 2019, "Deconstructing BERT").
+"""The strength of six known attention patterns in each head (Vig 2019, "Deconstructing BERT").
 
-A pattern says which tokens a token looks at: its targets. How strong it is in a head is the share of attention that
-tokens with targets give to them, beyond what even attention would give: (share - chance) / (1 - chance), which is 1 if
-they look at nothing else and 0 for a head that looks everywhere alike.
+A pattern gives each token its targets. Its strength in a head is the share of attention that tokens with targets give
+to them, beyond uniform attention: (share - chance) / (1 - chance), which is 1 if they attend to nothing else and 0 for
+uniform attention.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bertjax.storage.progress import Progress
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
-SHOWN_FROM = 0.05  # strength below which no head is said to show a pattern
+SHOWN_FROM = 0.05  # least strength at which a head is said to show a pattern
 RELATED = 10  # words of the vocabulary nearest to a word, by the model's own static vectors, are related to it
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One of the six, and what is counted as it, in words."""
+    """One of the six patterns, with a description of its targets."""
 
     name: str
     looks_at: str
@@ -47,7 +47,7 @@ NEXT, PREVIOUS, SAME, SAME_ACROSS, PREDICTIVE, SEPARATORS = range(len(PATTERNS))
 
 
 class WordTable:
-    """The model's own static vectors, for telling which words are related."""
+    """The model's word embeddings, which decide which words are related."""
 
     def __init__(self, model: TrainedModel) -> None:
         table = np.asarray(model.params["encoder"]["embeddings"]["word"])[: model.tokenizer.vocab_size]
@@ -56,7 +56,7 @@ class WordTable:
         self.vectors = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
 
     def nearest(self, vectors: np.ndarray, count: int) -> np.ndarray:
-        """The ids of the words nearest to each vector, by the cosine of what is left of both without the mean word."""
+        """The ids of the words nearest to each vector, by cosine after subtracting the mean vector of all words."""
         cosines = vectors @ self.vectors[self.words].T
         count = min(count, len(self.words))
         first = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
@@ -77,14 +77,14 @@ class WordTable:
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of tokens that are words by themselves: letters, and no piece of another word."""
+    """The ids of tokens that are whole words of letters."""
     shown = tokenizer.shown
     words = [i for i in range(tokenizer.vocab_size) if len(shown[i]) > 1 and shown[i].isalpha()]
     return np.array([i for i in words if not tokenizer.is_continuation[i]] or words or [0])
 
 
 def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None]) -> np.ndarray:
-    """bool [6, n, n], looking x looked at: what each token would look at under each pattern.
+    """bool [6, n, n], query x key: the targets of each token under each pattern.
 
     `predictors` has the place of the predicting word, or None, for the tokens that were asked. Only tokens of sentences
     look; what [CLS] and [SEP] look at is of no pattern.
@@ -106,15 +106,15 @@ def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None
 
 
 class PatternSums:
-    """Attention on the patterns' targets, summed over the tokens that have some."""
+    """Attention on the targets of the patterns, summed over the tokens with targets."""
 
     def __init__(self, layers: int, heads: int) -> None:
-        self.tokens = np.zeros(len(PATTERNS), np.int64)  # that had targets
+        self.tokens = np.zeros(len(PATTERNS), np.int64)  # with targets
         self._chance = np.zeros(len(PATTERNS))
         self._attended = np.zeros((len(PATTERNS), layers, heads))
 
     def add(self, attention: np.ndarray, wanted: np.ndarray, seen: np.ndarray) -> None:
-        """Count a row: attention [layers, H, n, n], targets bool [6, n, n], and who may look at whom, bool [n, n]."""
+        """Count a row: attention [layers, H, n, n], targets bool [6, n, n], and the attention mask, bool [n, n]."""
         wanted = wanted & seen
         self.tokens += wanted.any(axis=-1).sum(axis=-1)
         self._chance += (wanted.sum(axis=-1) / seen.sum(axis=-1)).sum(axis=-1)
@@ -122,12 +122,12 @@ class PatternSums:
 
     @property
     def shares(self) -> np.ndarray:
-        """float64 [6, layers, H]: of a token's attention, what goes to its targets, on average."""
+        """float64 [6, layers, H]: the mean share of a token's attention on its targets."""
         return self._attended / np.maximum(self.tokens, 1)[:, None, None]
 
     @property
     def chances(self) -> np.ndarray:
-        """float64 [6]: the same for even attention."""
+        """float64 [6]: the same for uniform attention."""
         return self._chance / np.maximum(self.tokens, 1)
 
     @property
@@ -140,7 +140,7 @@ class PatternSums:
 def measure_patterns(
     model: TrainedModel, rows: Sequence[TokenRow], table: WordTable, knows_masks: bool, progress: Progress
 ) -> PatternSums:
-    """Go through rows of sentences; of each row one word is asked for what predicts it, if the model knows masks."""
+    """Measure rows of sentences; for one word of each row the predicting word is found, if the model fills masks."""
     asked = [(row, place) for number, row in enumerate(rows) if (place := _drawn_word(row, number)) is not None]
     found = predictive_words(model, asked, progress) if knows_masks else []
     predictors = {id(row): {place: answer} for (row, place), answer in zip(asked, found, strict=False)}

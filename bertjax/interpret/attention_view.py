@@ -1,4 +1,4 @@
-"""All that a page about a model's attention shows: a sentence or a pair seen by every head, and what heads do."""
+"""The content of the attention page: a sentence or a pair through every head, and the patterns of the heads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_TOKENS = 128  # on a page
 
 @dataclass(frozen=True)
 class AttentionView:
-    """What was found; `missing` says what could not be shown, and why."""
+    """The content of the page; `missing` has a sentence for each part that could not be measured."""
 
     model: str
     sentences: tuple[str, ...]
@@ -44,7 +44,7 @@ class AttentionView:
 def view_attention(
     model: TrainedModel, name: str, sentences: Sequence[str], sample: SampleText, count: int, progress: Progress
 ) -> AttentionView:
-    """Look at one or two sentences, and at `count` sentences of a sample, in pairs, for what the heads do.
+    """Compute the attention of one or two sentences, and measure patterns on `count` sentences of a sample, in pairs.
 
     Raises ValueError for sentences that are too long, or a sample without pairs that are short enough.
     """
@@ -71,7 +71,7 @@ def view_attention(
 
 
 def _missing(patterns: PatternSums, no_masks: str, no_label: str) -> Iterator[str]:
-    """What could not be measured, and why, in sentences."""
+    """A sentence for each part that could not be measured."""
     for number, pattern in enumerate(PATTERNS):
         if not patterns.tokens[number]:
             none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
@@ -81,14 +81,14 @@ def _missing(patterns: PatternSums, no_masks: str, no_label: str) -> Iterator[st
 
 
 def _no_masks(model: TrainedModel) -> str:
-    """Why the model cannot say what a hidden word is, if so."""
+    """Why the model cannot fill masks; empty if it can."""
     if model.config.model.causal:
         return "the model predicts the next token and knows no masks"
     return "the model has no trained MLM head" if "MLM head" in untrained_heads(model) else ""
 
 
 def _no_label(model: TrainedModel, is_pair: bool) -> str:
-    """Why the model says nothing at [CLS], if so."""
+    """Why the model has no prediction at [CLS]; empty if it has."""
     if model.config.model.causal:
         return "the [CLS] of a causal model sees nothing but itself"
     if model.kind and kind_of(model.kind).classifies_texts:

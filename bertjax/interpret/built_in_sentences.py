@@ -1,4 +1,4 @@
-"""A few English sentences to measure on where there is no other text; some words in them mean different things."""
+"""English sentences to measure on where there is no other text, with some ambiguous words."""
 
 from __future__ import annotations
 

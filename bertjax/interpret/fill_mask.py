@@ -1,4 +1,4 @@
-"""Filling [MASK]: in texts that someone gives, and in held-out sentences for a report."""
+"""Filling [MASK]: in given texts, and in held-out sentences for a report."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from flax import nnx
 
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
-from bertjax.model.bert import Params, bind
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params, bind
 from bertjax.report.run_summary import Completion
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 MASK = "[MASK]"
 
-_SAMPLE = 4096  # held-out sentences looked at; what is shown must not cost a pass over the split
-_SENTENCE_TOKENS = range(8, 31)  # long enough to say something, short enough for a line of a report
-# A hidden word's share of the sample: rarer ones are a lottery, and more frequent ones are "the" and "of".
+_SAMPLE = 4096  # held-out sentences considered, so that the report costs no pass over the split
+_SENTENCE_TOKENS = range(8, 31)  # enough context for a prediction, and short enough for a line of the report
+# The hidden word's share of the sample: rarer words are hardly learned, and more frequent ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 5e-3, 3
 _SHOWN = 60  # characters of a text in a message
 
 
 class Guess(NamedTuple):
-    """A vocabulary entry for a [MASK]; one that begins with ## continues the word before it."""
+    """A vocabulary entry for a [MASK]; ## at its beginning continues the word before it."""
 
     token: str
     probability: float
@@ -52,7 +52,7 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
 
     [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
     text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, or
-    a causal model, which has never seen a mask.
+    a causal model, which is trained without masks.
     """
     if model.kind:
         raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}), and has no MLM head")
@@ -66,11 +66,11 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
 def held_out_completions(
     model: TrainedModel, split: Sentences, count: int, seed: int, top: int = 5
 ) -> tuple[Completion, ...]:
-    """Hide a word in each of `count` sentences of a split and let the model guess; the same choice for the same seed.
+    """Mask a word in each of `count` sentences of a split and predict it; the same choice for the same seed.
 
     Sentences have 8 to 30 tokens and no [UNK], those of whole words before those with pieces; the words are whole,
     alphabetic, neither rare nor among the commonest, and each a different one. Fewer come back if the split has no more
-    such sentences, and none of a causal model, which has never seen a mask.
+    such sentences, and none for a causal model, which is trained without masks.
     """
     if model.config.model.causal:
         return ()
@@ -113,7 +113,7 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
 def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text, [MASK] in it being the mask token."""
     *before, last = text.split(MASK)
-    parts = [*(part.rstrip() for part in before), last]  # the space before a mask is of the hidden word
+    parts = [*(part.rstrip() for part in before), last]  # the space before a mask belongs to the masked word
     first, *others = (ids.tolist() for ids in tokenizer.encode_sentences(parts))
     return first + [token for ids in others for token in (tokenizer.mask_id, *ids)]
 
@@ -155,7 +155,7 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
 
 
 def _places_to_hide(tokenizer: Tokenizer, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Where a sentence has a token that is one of `words` (bool [vocab_size]) and no piece follows it."""
+    """Positions of a sentence whose token is one of `words` (bool [vocab_size]) and is not continued."""
     goes_on = np.append(tokenizer.is_continuation[ids[1:]], False)
     return np.flatnonzero(words[ids] & ~goes_on)
 
@@ -199,7 +199,7 @@ def _predict(
     *,
     top: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """The `top` largest probabilities at each position of a row, and whose they are: float32, int32 [P, top]."""
+    """The `top` largest probabilities at each position of a row, and their ids: float32, int32 [P, top]."""
     bert = bind(graphdef, params)
     hidden_BLD = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
     return jax.lax.top_k(jax.nn.softmax(bert.mlm_logits(hidden_BLD, positions)[0].astype(jnp.float32)), top)

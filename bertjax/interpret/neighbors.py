@@ -1,4 +1,4 @@
-"""What is near a word: in the table of word vectors, which knows one vector for it, and in each of its contexts."""
+"""The nearest words of a word: in the embedding table, with one vector per word, and in each of its contexts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 _LONGEST = 64  # tokens of a sentence that is shown
-_FOUND_FOR_ONE = 16  # sentences found for each that is shown, so that those shown are spread over the text
+_FOUND_FOR_ONE = 16  # sentences found for each one shown, so that those shown are spread over the text
 
 
 class Near(NamedTuple):
-    """A word near another, and the sentence that it is in, by number from 0; None if that is the table."""
+    """A nearest word, and the number of its sentence from 0; None for one of the table."""
 
     word: str
     cosine: float
@@ -34,12 +34,12 @@ class Context:
     before: str
     word: str
     after: str
-    words: tuple[Near, ...]  # the nearest other words of all sentences, as they are in theirs
+    words: tuple[Near, ...]  # the nearest other words of all sentences, by their contextual vectors
 
 
 @dataclass(frozen=True)
 class Neighbors:
-    """What is near a word. Cosines are about the mean vector of what is compared."""
+    """The nearest words. Cosines are taken after subtracting the mean of the vectors that are compared."""
 
     pieces: tuple[str, ...]
     table: tuple[Near, ...]  # nearest words of the vocabulary

@@ -15,7 +15,7 @@ from flax import nnx
 
 from bertjax.interpret.attention_maps import exact_graphdef
 from bertjax.interpret.token_rows import TokenRow, padded
-from bertjax.model.bert import Params, bind
+from bertjax.model.network import Params, bind
 from bertjax.storage.progress import Progress
 from bertjax.training.run_directory import TrainedModel
 

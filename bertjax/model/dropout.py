@@ -1,9 +1,9 @@
 """Dropout whose mask is a pure function of (seed, step, row, layer, site, element).
 
-A mask bit is a hash of the element's place in its row under a key of the row, so it does not depend on how the batch
-is split over devices or microbatches, needs no stored generator, and costs a few integer operations that fuse with
-the multiplication they guard, in the backward pass once more (a threefry mask costs several times as much and has to be
-kept for it).
+A mask bit is a hash of the element's place in its row, under a key of the row. It does not depend on how the batch is
+split over devices or microbatches, and needs no stored generator. It costs a few integer operations, which fuse with
+the multiplication and are repeated in the backward pass. (A threefry mask costs several times as much, and has to be
+kept for the backward pass.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from bertjax.model.layers import recomputed
 
-# Sites within a layer, or around the layers. Values are part of a run's identity: changing one changes every mask.
+# Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
 EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)
 
 
@@ -30,7 +30,7 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _high_bits(x: jax.Array) -> jax.Array:
-    """The part of `_mix` that a comparison sees: its high bits depend on every bit of x. Runs once per element."""
+    """As `_mix`, without what changes low bits only: each high bit depends on every bit of x. Runs once per element."""
     x = x * jnp.uint32(0x21F0AAAD)
     x = x ^ (x >> 15)
     return x * jnp.uint32(0x735A2D97)
@@ -49,7 +49,7 @@ def fold(keys: jax.Array, number: jax.Array | int) -> jax.Array:
 
 
 def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
-    """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); keys None = evaluation, x unchanged."""
+    """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); without keys (evaluation) return x."""
     if keys is None or rate == 0.0:
         return x
     assert math.prod(x.shape[1:]) < 2**32, "an element's place in its row must fit 32 bits"

@@ -11,8 +11,8 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import fold
-from bertjax.model.embeddings import Embeddings, padded_vocab_size, positions_in_sequence, sinusoids  # noqa: F401
-from bertjax.model.stack import REMAT_POLICIES, Layer, Step, run_layers, stacked_layers  # noqa: F401
+from bertjax.model.embeddings import Embeddings
+from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
 
 
 class Encoder(nnx.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -19,7 +21,13 @@ def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x_BLD, positions_BP[:, :, None], axis=1, mode="clip")
 
 
-class Pooler(nnx.Module):
+class Head(nnx.Module):
+    """A module on the encoder in pretraining; constructed as `Head(config, rngs=rngs)`."""
+
+    needs_pooler: ClassVar[bool] = False
+
+
+class Pooler(Head):
     """Dense and tanh on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -30,7 +38,7 @@ class Pooler(nnx.Module):
         return jnp.tanh(self.dense(cls_BSD))
 
 
-class MlmHead(nnx.Module):
+class MlmHead(Head):
     """Dense D -> E, activation, LayerNorm, then the word table as the output matrix (run_pretraining.py).
 
     E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`).
@@ -77,7 +85,7 @@ class MlmHead(nnx.Module):
         return jnp.where(real, logits, jnp.finfo(jnp.float32).min)
 
 
-class NspHead(nnx.Module):
+class NspHead(Head):
     """Next sentence: two classes of the pooled vector, float32 [B, S, 2]; 0 = B follows A, 1 = B is random."""
 
     needs_pooler = True
@@ -89,10 +97,10 @@ class NspHead(nnx.Module):
         return self.dense(pooled_BSD).astype(jnp.float32)
 
 
-class SopHead(nnx.Module):
+class SopHead(Head):
     """Sentence order: dropout, then two classes of the pooled vector, float32 [B, S, 2]; 1 = the segments are swapped.
 
-    (transformers' `AlbertSOPHead`.)
+    Source: transformers' `AlbertSOPHead`.
     """
 
     needs_pooler = True
@@ -105,7 +113,7 @@ class SopHead(nnx.Module):
         return self.dense(dropout(pooled_BSD, keys, HEAD, self.dropout_rate)).astype(jnp.float32)
 
 
-HEADS: dict[str, type[nnx.Module]] = {
+HEADS: dict[str, type[Head]] = {
     "pooler": Pooler,
     "mlm_head": MlmHead,
     "nsp_head": NspHead,
@@ -113,14 +121,14 @@ HEADS: dict[str, type[nnx.Module]] = {
 }
 
 
-def pretraining_heads(config: ModelConfig, names: tuple[str, ...]) -> dict[str, type[nnx.Module]]:
+def pretraining_heads(config: ModelConfig, names: tuple[str, ...]) -> dict[str, type[Head]]:
     """The classes of a family's heads by name, in its order; without the pooler where `model.pooler` is none.
 
     Raises ValueError for a head that needs the pooler where there is none.
     """
     if config.pooler != "none":
         return {name: HEADS[name] for name in names}
-    needing = [name for name in names if getattr(HEADS[name], "needs_pooler", False)]
+    needing = [name for name in names if HEADS[name].needs_pooler]
     if needing:
         raise ValueError(
             f"model.pooler='none' with model.family={config.family!r}: its {needing[0]} reads the pooled vector; "

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.bert import Bert, head_of
+from bertjax.model.network import PretrainingNetwork, head_of
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -30,7 +30,7 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
     if pooling == "pooler" and not head_of(config).pooled:
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
-    if pooling == "pooler" and config.head == "pretraining" and config.pooler == "none":
+    if pooling == "pooler" and not head_of(config).of_task and config.pooler == "none":
         raise ValueError("pooling=pooler: the model has none (model.pooler='none'); choose mean, cls or max")
     if pooling == "pooler" and not is_last(config, layer):
         raise ValueError(f"pooling=pooler layer={layer}: the pooler was trained on the last layer; leave layer out")
@@ -47,9 +47,9 @@ def vector_width(config: ModelConfig, layer: Layer) -> int:
 
 
 def token_vectors(
-    bert: Bert, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
+    bert: PretrainingNetwork, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
 ) -> jax.Array:
-    """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], a sequence to a row."""
+    """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], one sequence in each row."""
     if is_last(bert.encoder.embeddings.config, layer):
         hidden = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
         return hidden.astype(jnp.float32)
@@ -61,11 +61,11 @@ def token_vectors(
     return states[layer]
 
 
-def pool(bert: Bert, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
-    """One vector per row, [B, D]: of the [CLS] token, the pooler's, or mean or maximum over the real tokens.
+def pool(bert: PretrainingNetwork, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
+    """One vector per row, [B, D]: [CLS]'s, the pooler's, or the mean or maximum over the real tokens.
 
-    The real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without any gives 0,
-    or minus infinity for the maximum. With pooling none the vectors come back as they are.
+    Real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without real tokens gives
+    0, or minus infinity for the maximum. Pooling none returns the vectors of the tokens.
     """
     if pooling == "none":
         return vectors_BLD

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -72,10 +71,9 @@ def run_layers(
         return _scan(step, execution, windows, x, (layers, numbers, extras))
     collected = []
     for group in range(groups):
-        first, end = group * depth // groups, (group + 1) * depth // groups
-        shared = _one(layers, group)
-        members = _part((numbers, extras), slice(first, end))
-        x, of_group = _scan(step, execution, windows[first:end], x, (None, *members), shared)
+        members = slice(-(-group * depth // groups), -(-(group + 1) * depth // groups))
+        items = (None, *_part((numbers, extras), members))
+        x, of_group = _scan(step, execution, windows[members], x, items, shared=_one(layers, group))
         collected.append(of_group)
     return x, _joined(collected)
 
@@ -83,20 +81,19 @@ def run_layers(
 def _scan(
     step: Step, execution: ExecutionConfig, windows: tuple[int, ...], x: jax.Array, items: Any, shared: Any = None
 ) -> tuple[jax.Array, Any]:
-    """Layers one after another: (layer or None, number, extra) of each stacked in `items`.
+    """Run consecutive layers; `items` stacks (layer, number, extra) of each, or with `shared` (None, number, extra).
 
-    The scan runs over periods, within which the window of each layer is known when the step is traced, as a fused
-    kernel needs it. Layers that do not fill a period follow the scan.
+    The scan runs over periods: within one the window of each layer is known at trace time, as a fused kernel needs it.
+    Layers that do not fill a period follow the scan.
     """
     period = _period(windows)
     periods = len(windows) // period
 
-    def one(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:
-        layer, number, extra = item
-        return step(layer if shared is None else shared, number, window, x, extra)
-
     def run(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:
-        body = partial(one, window=window)
+        def body(x: jax.Array, item: Any) -> tuple[jax.Array, Any]:
+            layer, number, extra = item
+            return step(layer if shared is None else shared, number, window, x, extra)
+
         if execution.remat != "none":
             body = jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat])
         return body(x, item)

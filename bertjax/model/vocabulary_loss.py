@@ -1,8 +1,8 @@
-"""Cross-entropy over the vocabulary, with its gradient made in the same pass.
+"""Cross-entropy over the vocabulary, with its gradient computed in the same pass.
 
-The logits of the masked tokens are the largest array of a small BERT's step. Differentiated plainly they are written
-and read several times over; here each chunk of tokens makes its logits, its share of the loss and its share of every
-gradient before the next chunk begins, so that only one chunk of logits ever exists.
+The logits of the masked tokens are the largest array of a small BERT's step. JAX's own derivative writes and reads them
+several times. Here each chunk of tokens computes its logits, its part of the loss and its part of every gradient before
+the next chunk begins, so that only one chunk of logits exists at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bertjax.parallel.sharding import constrain
 
 
 class Sums(NamedTuple):
-    """Over the weighted tokens, float32 scalars: negative log-likelihood, and weight of those predicted right."""
+    """Sums over the weighted tokens, float32 scalars: negative log-likelihood, and weight of the right predictions."""
 
     loss: jax.Array
     hits: jax.Array
@@ -34,8 +34,9 @@ def vocabulary_cross_entropy(
 ) -> Sums:
     """Sum of weighted -log softmax(hidden table^T + bias)[label] over N tokens, differentiable in the first three.
 
-    table [V padded, D] and bias [V padded] are float32, hidden [N, D] is of the compute dtype, labels int32, weights
-    float32. Entries from vocab_size on are padding and take no probability. `chunk` tokens are done at a time.
+    table [V padded, D] and bias [V padded] are float32, hidden [N, D] has the compute dtype, labels are int32, weights
+    float32. D is the width of the table. Entries from vocab_size on are padding and get no probability. The logits of
+    `chunk` tokens exist at a time.
     """
     rows = hidden_ND.shape[0]
     pieces = -(-rows // min(chunk, rows))
@@ -45,7 +46,7 @@ def vocabulary_cross_entropy(
     def split(x: jax.Array) -> jax.Array:
         return jnp.pad(x, ((0, short), *[(0, 0)] * (x.ndim - 1))).reshape(pieces, size, *x.shape[1:])
 
-    # Padding entries get the lowest bias, which costs nothing in the loop over chunks.
+    # Padding entries get the lowest bias once, outside the loop over chunks.
     real = jnp.arange(bias_V.shape[0]) < vocab_size
     bias = jnp.where(real, bias_V, jnp.finfo(jnp.float32).min)
     table = table_VD.astype(hidden_ND.dtype)
@@ -65,7 +66,7 @@ def _cross_entropy(hidden: jax.Array, table: jax.Array, bias: jax.Array, labels:
 def _chunk(
     table: jax.Array, bias: jax.Array, hidden: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[Sums, jax.Array]:
-    """A chunk's sums and the gradient of its loss by its logits, [n, V]."""
+    """A chunk's sums, and the gradient of its loss with respect to its logits, [n, V]."""
     logits = jnp.einsum("nD,VD->nV", hidden, table, preferred_element_type=jnp.float32) + bias
     logits = constrain(logits, "act_batch", "act_vocab")
     highest = jnp.max(logits, axis=-1, keepdims=True)
@@ -87,7 +88,7 @@ def _forward(
         by_logits = by_logits.astype(hidden.dtype)
         by_hidden = by_logits @ table
         by_table = jnp.einsum("nV,nD->VD", by_logits, part[0], preferred_element_type=jnp.float32)
-        # A product with ones: the plain sum over rows is several times slower on CPU.
+        # A product with ones: the sum over rows is several times slower on a CPU.
         by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_logits[:, 0]), by_logits, preferred_element_type=jnp.float32)
         return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_hidden
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from bertjax.config import Config
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.input.targets.mlm import expected_predictions
+from bertjax.model.embeddings import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import Replicated, replicated
 from bertjax.parallel.sharding import check_divisible, most_microbatches
@@ -165,7 +166,7 @@ def plan_stage(
     """Compile a stage and work out what it takes."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
-    flops = tokens * train_flops_per_token(config.model, stage.data.sequence_length, stage.data.expected_predictions)
+    flops = tokens * train_flops_per_token(config.model, stage.data.sequence_length, expected_predictions(stage.data))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound = None, (), None
     devices = list(mesh.devices.flat)

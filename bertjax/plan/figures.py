@@ -1,4 +1,4 @@
-"""A plan in tables of text: what the terminal and the page both show."""
+"""The tables of a plan, which the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import Plan, StagePlan
 from bertjax.report.table import Table, text_lines
 
-SMALL = 1 << 20  # collectives that move less are shown in one row together
+SMALL = 1 << 20  # smaller collectives share one row
 _NOT_KNOWN = "–"
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
-    """All that is known, in the order in which one asks: does it fit, how fast, what does it cost, why."""
+    """All tables: memory, speed, cost, communication."""
     return (
         memory_table(plan),
         speed_table(plan),
@@ -102,7 +102,7 @@ def _cost_row(name: str, steps: int, hours: tuple[float, float] | None, plan: Pl
 
 
 def collectives_table(stage: StagePlan) -> Table:
-    """What devices send each other in a step: large ones grouped by kind and axes, the rest together."""
+    """The collectives of a step: large ones grouped by kind and axes, the rest together."""
     groups: dict[tuple, list[Collective]] = {}
     for one in stage.collectives:
         key = (one.kind, one.axes, one.slices > 1, one.times) if one.payload >= SMALL else ()
@@ -127,7 +127,7 @@ def collectives_table(stage: StagePlan) -> Table:
 
 
 def headline(plan: Plan) -> str:
-    """The answer in one sentence."""
+    """The result in one sentence."""
     name = plan.config.name if plan.is_whole else f"{label(plan.stages[0])} of {plan.config.name}"
     if not plan.fits:
         first = next(stage for stage in plan.stages if not stage.fits)
@@ -159,7 +159,7 @@ def label(stage: StagePlan) -> str:
 
 
 def described(stage: StagePlan) -> str:
-    """A stage's rows, and how they are shared out."""
+    """The rows of a stage, and how they are divided."""
     training = stage.stage.training
     times = f", in {training.grad_accum_steps} microbatches" if training.grad_accum_steps > 1 else ""
     return (

@@ -1,4 +1,4 @@
-"""A compiled program as text (HLO), read as far as a plan needs it: what runs, how often, and on which shapes."""
+"""A parser for compiled programs as HLO text: which instructions run, how often, and on which shapes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Module:
 
     @cached_property
     def fused(self) -> frozenset[str]:
-        """Computations that are the inside of a fusion: their values never reach memory."""
+        """Computations inside a fusion, whose values never reach memory."""
         inside: set[str] = set()
 
         def enter(name: str) -> None:
@@ -115,7 +115,7 @@ class Module:
         return []
 
     def _trips(self, where: str, loop: Instruction) -> int:
-        """Of a loop: what the compiler noted, or the bound that a counter from 0 is compared with."""
+        """The trip count of a loop: as the compiler annotates it, or the bound of a counter from 0."""
         noted = _TRIPS.search(loop.attributes)
         if noted:
             return int(noted.group(1))

@@ -1,4 +1,4 @@
-"""A plan as one self-contained HTML page that forbids itself the network and runs no script."""
+"""A plan as a self-contained HTML page, without network access and scripts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _time_bar(stage: StagePlan) -> str:
 
 
 def _bar(title: str, parts: dict[str, tuple[float, str]]) -> str:
-    """Shares of a whole lying beside each other, with a key."""
+    """A stacked bar of shares, with a legend."""
     shown = [
         (name, share, told, colour) for (name, (share, told)), colour in zip(parts.items(), _COLOURS, strict=False)
     ]

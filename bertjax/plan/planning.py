@@ -1,4 +1,4 @@
-"""What `bertjax plan` answers: the plan, and where it does not fit or a better one is asked for, other plans."""
+"""The answer of `bertjax plan`: the plan, advice where it does not fit, and a better plan if asked for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bertjax.text.trained_vocabulary import vocabulary_size
 
 @dataclass(frozen=True)
 class Answer:
-    """A plan with what was found beside it."""
+    """A plan with advice and suggestion."""
 
     plan: Plan
     advice: Advice | None  # where it does not fit
     suggestion: Suggestion | None  # where one was asked for
-    vocabulary: str  # how large it is, and how that is known
+    vocabulary: str  # its size, and where that comes from
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""How fast a step can be at best: the time of each thing it must do, if the chip did nothing else at its full rate.
+"""The roofline of a step: the least time of each of its parts, each alone at the full rate of the chip.
 
 Assumed: matmuls run at the data sheet's bf16 peak, main memory and links at theirs; latency costs nothing. A ring along
 a dim of a TPU's torus uses its links in both directions where the dim closes and the group has all of it, in one where
@@ -31,12 +31,12 @@ class Bound:
 
     @property
     def overlapped(self) -> float:
-        """If everything goes on at the same time: the slowest part decides."""
+        """The time if all parts overlap: that of the slowest."""
         return max(self.compute, self.memory, self.interconnect, self.network)
 
     @property
     def serial(self) -> float:
-        """If devices wait for what they send each other, and compute and memory overlap."""
+        """The time if communication overlaps with nothing, and compute overlaps with memory."""
         return max(self.compute, self.memory) + self.interconnect + self.network
 
     @property
@@ -60,7 +60,7 @@ def bound_of(
 ) -> Bound:
     """The bound of a step: FLOPs and bytes are those of one device, `devices` in the order of the mesh."""
     chip = topology.chip
-    assert chip is not None, "there is no bound for a device of unknown speed"
+    assert chip is not None, "a device of unknown speed has no bound"
     interconnect = network = 0.0
     for collective in collectives:
         members = [devices[place] for place in collective.group]

@@ -15,12 +15,12 @@ from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, milliseconds
 
 _MOST_COMPILATIONS = 8  # per stage
-_NEAR = 0.97  # of a device's memory may be planned for: estimates from one compilation are this good
+_NEAR = 0.97  # usable share of a device's memory, given the error of estimates from one compilation
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for one stage, out of how many that were compiled."""
+    """The choice for one stage, and how many plans were compiled for it."""
 
     before: StagePlan
     planned: StagePlan | None
@@ -64,7 +64,7 @@ class Suggestion:
 
 
 def suggest(plan: Plan, say: Say) -> Suggestion:
-    """Search for every stage by itself, on one mesh and rematerialisation for all: those that the first chooses."""
+    """Search each stage; the mesh and rematerialisation chosen for the first stage hold for all."""
     choices: list[Choice] = []
     shared: Change | None = None
     for stage in plan.stages:
@@ -77,12 +77,12 @@ def suggest(plan: Plan, say: Say) -> Suggestion:
 
 
 def pick_microbatches(plan: Plan, say: Say) -> Suggestion:
-    """For every stage the fewest microbatches that fit this machine, all else as the recipe has it."""
+    """The fewest microbatches of each stage that fit this machine, with the recipe otherwise unchanged."""
     return Suggestion(tuple(_best(plan, stage, [as_it_is(stage.config, stage.stage)], say)[0] for stage in plan.stages))
 
 
 def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple[Choice, Change | None]:
-    """Compile from each start on, as long as the memory of one points to a better one."""
+    """Compile from each start on, while the memory of a plan points to a better one."""
     tried: dict[Change, StagePlan] = {as_it_is(stage.config, stage.stage): stage}
     for start in starts:
         change: Change | None = start
@@ -146,7 +146,7 @@ def _compiled(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
 
 
 def _next(plan: Plan, planned: StagePlan, change: Change) -> Change | None:
-    """The same with the number of microbatches that the memory of a compiled one speaks for."""
+    """The same plan with the number of microbatches that fits by the memory of the compiled one."""
     if planned.needed is None or planned.capacity is None:
         return None
     possible = list(microbatches(planned.stage, shards_of(planned.config.mesh, len(plan.topology.devices))))

@@ -1,4 +1,4 @@
-"""Machines by name, `v5p:8x8x8` or `h100:8`, and the devices of one that need not be here."""
+"""Machines by name, `v5p:8x8x8` or `h100:8`, and their devices for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from bertjax.plan.chips import CHIPS, Chip, chip_of
 
 LOCAL = "local"
-# Usual shapes, for the message about a name that is not understood; the compiler takes others too.
+# Usual shapes, for the message about an unknown name; the compiler takes others too.
 SHAPES = {
     "v4": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"),
     "v5e": ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
@@ -51,10 +51,40 @@ _QUIET = {
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
 }
 
+# Descriptions of GPUs for XLA's compiler where none is here (`GpuTargetConfigProto` as text). Figures: NVIDIA's data
+# sheets and the CUDA C++ Programming Guide's table of compute capabilities.
+_TARGET = """
+gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  fpus_per_core: 128 core_count: {cores} clock_rate_ghz: {clock} l2_cache_size: {l2}
+  memory_bandwidth: {bandwidth} device_memory_size: {memory}
+  cuda_compute_capability {{ major: {major} }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 8 }}
+device_description_str: "{name}"
+"""
+
+
+def _target(name: str, major: int, cores: int, clock: float, l2_mib: int, bandwidth: int, memory: int) -> str:
+    return _TARGET.format(
+        name=name, major=major, cores=cores, clock=clock, l2=l2_mib << 20, bandwidth=bandwidth, memory=memory
+    )
+
+
+_GPU_TARGETS = {
+    "h100": _target("NVIDIA H100 80GB HBM3", 9, 132, 1.98, 50, 3_352_000_000_000, 84_978_434_048),
+    "h200": _target("NVIDIA H200", 9, 132, 1.98, 50, 4_800_000_000_000, 150_000_000_000),
+    "b200": _target("NVIDIA B200", 10, 148, 1.965, 126, 7_700_000_000_000, 191_000_000_000),
+}
+
 
 @dataclass(frozen=True)
 class Name:
-    """What is asked for: chips of a kind in a shape, and how many such slices."""
+    """A parsed name: kind of chip, shape, and number of slices."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -80,7 +110,7 @@ class Topology:
     devices: tuple[Any, ...]
     chip: Chip | None
     wraps: tuple[bool, ...]
-    capacity: float | None  # bytes that a program may use on each device, where there is such a limit
+    capacity: float | None  # bytes that a program may use on each device; None: no limit
     slices: tuple[int, ...] = ()  # of each device: the TPU slice, or the host of GPUs, that it is in
 
     @property
@@ -90,7 +120,7 @@ class Topology:
 
     @property
     def chips(self) -> float:
-        """How many chips one pays for: a chip may be several jax devices."""
+        """The number of chips, each of which may be several jax devices."""
         return len(self.devices) / (self.chip.cores_of_a_chip if self.chip else 1)
 
 
@@ -105,7 +135,7 @@ def prepare_process(name: str, environment: Mapping[str, str]) -> dict[str, str]
 
 
 def parse_name(name: str, slices: int = 1) -> Name:
-    """Read a name. Raises ValueError with the nearest names if it is not one."""
+    """Parse a name. Raises ValueError with the nearest names for an unknown one."""
     kind, _, shape = name.partition(":")
     chip = CHIPS.get(kind)
     if chip is None or not re.fullmatch(r"\d+(x\d+)*", shape) or "0" in shape.split("x"):
@@ -206,14 +236,12 @@ def _gpu_devices(name: Name) -> tuple[Any, ...]:
         )
     from jax.experimental import topologies
 
-    from bertjax.plan.gpu_targets import TARGETS
-
     hosts, gpus = name.shape if len(name.shape) == 2 else (1, name.shape[0])
     described = topologies.get_topology_desc(
         platform="cuda",
         topology_name=name.chip.name,
         topology=f"{hosts}x1x{gpus}",
-        target_config=TARGETS[name.chip.name],
+        target_config=_GPU_TARGETS[name.chip.name],
     )
     assert len(described.devices) == math.prod(name.shape)
     return tuple(described.devices)

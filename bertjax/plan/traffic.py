@@ -26,7 +26,7 @@ _MOVES_NOTHING = {
 }
 _BOOKKEEPING = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollective", "BarrierStart", "BarrierDone")
 _PICKS = ("dynamic-slice", "slice", "gather")
-_PASSES = ("bitcast", "copy", "convert")  # inside a fusion: no more of it is made than is asked for
+_PASSES = ("bitcast", "copy", "convert")  # inside a fusion only the elements that are needed are computed
 
 
 def memory_traffic(module: Module) -> int:
@@ -44,7 +44,7 @@ def _moved(instruction: Instruction, computation: Computation, module: Module) -
     if opcode in _MOVES_NOTHING or opcode.endswith("-start"):
         return 0
     if opcode == "call-done":
-        return 0  # what was called counts itself
+        return 0  # the called computation counts itself
     if opcode.endswith("-done"):  # of a copy between memories: what arrives
         return sum(shape.bytes for shape in instruction.shapes)
     if opcode == "custom-call" and any(word in instruction.attributes for word in _BOOKKEEPING):
@@ -65,7 +65,7 @@ def _moved(instruction: Instruction, computation: Computation, module: Module) -
 
 
 def _size(instruction: Instruction) -> int:
-    """Bytes of a result that lie in main memory."""
+    """Bytes of a result in main memory."""
     return sum(shape.bytes for shape in instruction.shapes if shape.space == 0)
 
 

@@ -1,1 +1,1 @@
-"""What people look at: charts, pages and tables of every verb."""
+"""Charts, pages and tables of every verb."""

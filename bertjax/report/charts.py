@@ -1,4 +1,4 @@
-"""Line charts and stacked shares as inline SVG, each with the numbers that a hover read-out needs."""
+"""Line charts and stacked shares as inline SVG, each with the data of its hover read-out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Frame:
 
     def py(self, value: float) -> float:
         low, high = self.y
-        at = math.log10(max(value, 1e-30)) if self.log else value
+        at = math.log10(value) if self.log else value
         # A value far outside the plot is cut by the clip path; a huge coordinate would upset a renderer.
         share = min(max((at - low) / (high - low), -1.0), 2.0)
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
@@ -62,15 +62,18 @@ class _Frame:
 def line_chart(
     title: str, lines: Sequence[Line], levels: Sequence[Level] = (), *, log: bool = False, form: str = "number"
 ) -> str:
-    """A figure of lines over the steps; empty if no line has a value.
+    """A figure of lines over the steps; empty if no line has a value to draw (finite, and above 0 if `log`).
 
     `form` is how values read: `number`, `percent` (of shares), or `count` (12.3k). Text is escaped here.
     """
-    lines = [line for line in lines if any(map(math.isfinite, line.values))]
+    lines = [line for line in lines if any(_is_drawn(value, log) for value in line.values)]
     if not lines:
         return ""
     frame = _Frame(_step_range(lines), _value_range(lines, levels, log), form, log)
-    marks = [*(_level(frame, level) for level in levels), *(_draw(frame, line) for line in lines)]
+    marks = [
+        *(_level(frame, level) for level in levels if _is_drawn(level.value, log)),
+        *(_draw(frame, line) for line in lines),
+    ]
     legend = [_key(line.label, line.colour) for line in lines if len(lines) + len(levels) > 1]
     legend += [_key(f"{level.label} {write(level.value, form)}", "level") for level in levels]
     return _figure(title, frame, marks, legend, lines)
@@ -111,6 +114,10 @@ def write(value: float, form: str) -> str:
     return f"{value:.4g}"
 
 
+def _is_drawn(value: float, log: bool) -> bool:
+    return math.isfinite(value) and (value > 0 or not log)
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
@@ -122,10 +129,10 @@ def _step_range(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def _value_range(lines: Sequence[Line], levels: Sequence[Level], log: bool) -> tuple[float, float]:
-    """From the lowest to the highest value with a margin, rare spikes of noisy lines left out."""
-    shown = [level.value for level in levels]
+    """From the lowest to the highest value with a margin, without rare spikes of noisy lines."""
+    shown = [level.value for level in levels if _is_drawn(level.value, log)]
     for line in lines:
-        values = sorted(v for v in line.values if math.isfinite(v) and (v > 0 or not log))
+        values = sorted(value for value in line.values if _is_drawn(value, log))
         cut = len(values) // 100 if line.smooth else 0
         shown += values[cut : len(values) - cut]
     shown = [math.log10(value) for value in shown] if log else shown
@@ -181,16 +188,16 @@ def _draw(frame: _Frame, line: Line) -> str:
     if noisy:
         drawn += f'<path class="{line.colour}" d="{_path(frame, _running_mean(points))}"/>'
     if line.dots and len(points) <= 100:
-        at = ((frame.px(x), frame.py(y)) for x, y in points if math.isfinite(y))
+        at = ((frame.px(x), frame.py(y)) for x, y in points if _is_drawn(y, frame.log))
         drawn += "".join(f'<circle class="{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in at)
     return drawn
 
 
 def _path(frame: _Frame, points: Points) -> str:
-    """SVG path data; the line is interrupted where a value is not finite."""
+    """SVG path data; the line is interrupted where a value cannot be drawn."""
     drawn, pen = [], "M"
     for step, value in points:
-        if not math.isfinite(value):
+        if not _is_drawn(value, frame.log):
             pen = "M"
             continue
         drawn.append(f"{pen}{frame.px(step):.1f} {frame.py(value):.1f}")
@@ -213,7 +220,7 @@ def _thin(points: Points) -> Points:
 
 
 def _running_mean(points: Points) -> Points:
-    """Around each place the mean of about a thirtieth of the finite points, its extreme fifths left out for spikes."""
+    """The trimmed mean around each point: of about a thirtieth of the finite points, without the extreme fifths."""
     points = [point for point in points if math.isfinite(point[1])]
     reach = max(2, len(points) // 60)
     smooth: Points = []
@@ -243,7 +250,7 @@ def _figure(title: str, frame: _Frame, marks: Sequence[str], legend: Sequence[st
 
 
 def _read_out(frame: _Frame, lines: Sequence[Line]) -> str:
-    """What the page's script needs to say the values under the pointer, as JSON that is safe inside a script tag."""
+    """The data of the hover read-out, as JSON that is safe inside a script tag."""
     series = [
         {
             "label": line.label,

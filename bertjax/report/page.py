@@ -1,4 +1,4 @@
-"""A page by itself: its look (CSS, light and dark), and a script that reads out a chart's values under the pointer."""
+"""The frame of every page: its CSS (light and dark), and a script that shows a chart's values under the pointer."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ for (const chart of document.querySelectorAll('.chart')) {
 def render_page(
     title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False, script: str = ""
 ) -> str:
-    """A whole page of HTML parts, empty ones left out, which forbids itself the network.
+    """A page of HTML parts, without the empty ones; its policy forbids the network.
 
     `style` and `script` are CSS and JavaScript of its own.
     """
@@ -137,5 +137,5 @@ def render_page(
 
 
 def escaped(value: object) -> str:
-    """Anything as text that HTML cannot take for its own."""
+    """A value as escaped HTML text."""
     return html.escape(str(value))

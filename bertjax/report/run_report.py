@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained page about a finished run, with its figures beside the baselines and its curves."""
+"""`report.html`: a self-contained page about a finished run, with its figures, the baselines and its curves."""
 
 from __future__ import annotations
 

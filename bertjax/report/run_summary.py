@@ -15,7 +15,7 @@ from bertjax.training.trainer import Outcome
 
 @dataclass(frozen=True)
 class Completion:
-    """What the model puts for one [MASK] of a held-out sentence."""
+    """The model's predictions for one [MASK] of a held-out sentence."""
 
     text: str  # the sentence, with [MASK] where `answer` stood
     answer: str

@@ -1,4 +1,4 @@
-"""A table of figures, said once and shown by a terminal and a page alike."""
+"""A table of figures, which the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertjax.report.page import escaped
 
 @dataclass(frozen=True)
 class Table:
-    """A title, what is to be known about the figures, and rows under column names; the first column is text."""
+    """A title, a note about the figures, and rows under column names; the first column is text."""
 
     title: str
     note: str
@@ -19,7 +19,7 @@ class Table:
 
 
 def text_lines(table: Table, left: Collection[int] = (0,)) -> list[str]:
-    """Column names and rows for a terminal; these columns stand at their left, figures at their right."""
+    """Column names and rows for a terminal; the columns `left` are aligned left, the others right."""
     rows = (table.columns, *table.rows)
     widths = [max(len(row[place]) for row in rows) for place in range(len(table.columns))]
     return [

@@ -19,7 +19,7 @@ _METADATA_SECONDS = 5
 
 
 @dataclass(frozen=True)
-class Seat:
+class ProcessInfo:
     """One process of a job."""
 
     cluster: str  # who said so
@@ -29,12 +29,12 @@ class Seat:
     local_devices: tuple[int, ...] | None = None  # of this machine's GPUs, where its processes share them
 
 
-ALONE = Seat("one", "", 1, 0)
+ALONE = ProcessInfo("one", "", 1, 0)
 
 Environment = Mapping[str, str]
 
 
-def find_place(hosts: HostsConfig, environment: Environment | None = None) -> Seat:
+def find_process(hosts: HostsConfig, environment: Environment | None = None) -> ProcessInfo:
     """Where this process stands, as `hosts` and its environment say.
 
     Raises ValueError naming the key or variable that is missing or contradicts another.
@@ -42,39 +42,39 @@ def find_place(hosts: HostsConfig, environment: Environment | None = None) -> Se
     environment = os.environ if environment is None else environment
     named = _CLUSTERS.get(hosts.cluster)
     if hosts.cluster == "one":
-        place = ALONE
+        info = ALONE
     elif named:
-        place = named(hosts, environment)
-        if place is None:
+        info = named(hosts, environment)
+        if info is None:
             raise ValueError(f"hosts.cluster={hosts.cluster!r}: nothing of it is here; {_SIGNS[hosts.cluster]}")
     else:
         found = (read(hosts, environment) for read in _CLUSTERS.values())
-        place = next((place for place in found if place is not None), ALONE)
-        if hosts.coordinator and place.cluster == "one":
+        info = next((info for info in found if info is not None), ALONE)
+        if hosts.coordinator and info.cluster == "one":
             raise ValueError(
                 f"hosts.coordinator={hosts.coordinator!r}, and no cluster says which process this is; "
                 f"{_SIGNS['address']}"
             )
-    return _checked(place, hosts)
+    return _checked(info, hosts)
 
 
-def _checked(place: Seat, hosts: HostsConfig) -> Seat:
-    said = f"(hosts.cluster={hosts.cluster!r}, found: {place.cluster!r})"
-    if hosts.processes and place.processes != hosts.processes:
+def _checked(info: ProcessInfo, hosts: HostsConfig) -> ProcessInfo:
+    said = f"(hosts.cluster={hosts.cluster!r}, found: {info.cluster!r})"
+    if hosts.processes and info.processes != hosts.processes:
         raise ValueError(
-            f"hosts.processes={hosts.processes}, but there are {place.processes} processes {said}; "
+            f"hosts.processes={hosts.processes}, but there are {info.processes} processes {said}; "
             "start as many, or leave the key out"
         )
-    if not 0 <= place.process < place.processes:
+    if not 0 <= info.process < info.processes:
         raise ValueError(
-            f"this is process {place.process} of {place.processes} {said}; processes are numbered from 0: "
+            f"this is process {info.process} of {info.processes} {said}; processes are numbered from 0: "
             "set hosts.process and hosts.processes"
         )
-    if hosts.process not in (-1, place.process):
-        raise ValueError(f"hosts.process={hosts.process}, but this is process {place.process} {said}; leave it out")
-    if place.processes > 1:
-        split_address(place.coordinator)
-    return place
+    if hosts.process not in (-1, info.process):
+        raise ValueError(f"hosts.process={hosts.process}, but this is process {info.process} {said}; leave it out")
+    if info.processes > 1:
+        split_address(info.coordinator)
+    return info
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -85,7 +85,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _address(hosts: HostsConfig, environment: Environment) -> Seat | None:
+def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
     """What hosts.coordinator, hosts.processes and hosts.process say, or the variables that JAX has for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
@@ -97,10 +97,10 @@ def _address(hosts: HostsConfig, environment: Environment) -> Seat | None:
             f"hosts.coordinator={coordinator!r} with hosts.processes={hosts.processes} and hosts.process="
             f"{hosts.process}: say how many processes there are, and which this one is, from 0 on"
         )
-    return Seat("address", coordinator, processes, process)
+    return ProcessInfo("address", coordinator, processes, process)
 
 
-def _slurm(hosts: HostsConfig, environment: Environment) -> Seat | None:
+def _slurm(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
     """A task of a job step, as srun starts it."""
     if not {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"} <= environment.keys():
         return None
@@ -109,7 +109,9 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> Seat | None:
     port = environment.get("JAX_COORDINATOR_PORT") or str(61_440 + int(environment["SLURM_JOB_ID"]) % 4096)
     tasks_here = environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(",")[0].partition("(")[0]
     devices = _share_of_gpus(int(tasks_here), environment)
-    return Seat("slurm", hosts.coordinator or f"{node}:{port}", processes, int(environment["SLURM_PROCID"]), devices)
+    return ProcessInfo(
+        "slurm", hosts.coordinator or f"{node}:{port}", processes, int(environment["SLURM_PROCID"]), devices
+    )
 
 
 def _share_of_gpus(tasks: int, environment: Environment) -> tuple[int, ...] | None:
@@ -136,7 +138,7 @@ def _first_node(nodes: str) -> str:
     return prefix + number.partition(",")[0].partition("-")[0] + tail.partition(",")[0]
 
 
-def _tpu(hosts: HostsConfig, environment: Environment) -> Seat | None:
+def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
     """A worker of a TPU slice, or of several slices: GKE and queued resources tell variables, a TPU VM its metadata."""
     if not _has_tpu(environment):
         return None
@@ -154,7 +156,7 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> Seat | None:
     told = {**described, **environment}
     slices, number = int(told.get("MEGASCALE_NUM_SLICES") or 1), int(told.get("MEGASCALE_SLICE_ID") or 0)
     host = (told.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
-    return Seat(
+    return ProcessInfo(
         "tpu",
         hosts.coordinator or f"{host}:{environment.get('JAX_COORDINATOR_PORT', PORT)}",
         len(names) * slices,
@@ -190,7 +192,7 @@ def _described(environment: Environment) -> dict[str, str]:
     return {key.strip(): value.strip().strip("'") for key, colon, value in lines if colon}
 
 
-def _kubernetes(hosts: HostsConfig, environment: Environment) -> Seat | None:
+def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
     """A pod of an indexed Job, by itself or of a JobSet; its host's name is `<job>-<index>.<subdomain>...`."""
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys():
         return None
@@ -210,10 +212,10 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> Seat | None:
                 "give the job a headless service as its subdomain, or set hosts.coordinator"
             )
         coordinator = f"{stem}-0.{domain}:{environment.get('JAX_COORDINATOR_PORT', PORT)}"
-    return Seat("kubernetes", coordinator, processes, process)
+    return ProcessInfo("kubernetes", coordinator, processes, process)
 
 
-_CLUSTERS: dict[str, Callable[[HostsConfig, Environment], Seat | None]] = {
+_CLUSTERS: dict[str, Callable[[HostsConfig, Environment], ProcessInfo | None]] = {
     "address": _address,
     "slurm": _slurm,
     "tpu": _tpu,

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 
 from bertjax.runtime.agreement import Agreement, Standing
-from bertjax.runtime.rendezvous import Message, Roll
+from bertjax.runtime.rendezvous import Meeting, Message
 
 # 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -32,7 +32,7 @@ _FAREWELL_SECONDS = 2.0  # for what was said last to be heard
 _PATIENCE_AT_REST = 3  # times the heartbeat: what prepares and compiles can keep a thread from speaking
 
 
-class Peers:
+class Heartbeat:
     """The listening thread of a process, and what the working one asks of it.
 
     The thread calls `end` to end the process, with words for people and the exit code, and before that, where the
@@ -42,14 +42,14 @@ class Peers:
     def __init__(
         self,
         number: int,
-        roll: Roll,
+        meeting: Meeting,
         heartbeat: float,
         agreement: Agreement,
         end: Callable[[str, int], None],
         unwind: Callable[[], None],
     ) -> None:
-        self.number, self.names, self.count = number, roll.names, len(roll.names)
-        self.agreement, self._lines, self._heartbeat = agreement, roll.lines, heartbeat
+        self.number, self.names, self.count = number, meeting.names, len(meeting.names)
+        self.agreement, self._lines, self._heartbeat = agreement, meeting.lines, heartbeat
         self._end, self._unwind = end, unwind
         self.asked: signal.Signals | None = None  # by whomever
         self.at_rest = "stopped by a signal before the first step; nothing is lost"
@@ -232,7 +232,7 @@ class Peers:
             self._ask_all(signal.Signals(message["signal"]))
 
     def _hear_stopped(self, number: int, message: Message) -> None:
-        """It had a signal in the roll call, and does not know yet that all had come."""
+        """It had a signal in the meeting call, and does not know yet that all had come."""
         self._gone.add(number)
         self._hear_request(number, message)
 

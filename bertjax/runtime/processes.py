@@ -17,10 +17,10 @@ import jax
 
 from bertjax.config import HostsConfig
 from bertjax.runtime.agreement import Agreement
-from bertjax.runtime.clusters import Seat, find_place, split_address
-from bertjax.runtime.heartbeat import EXIT_CODES, FAILED, Peers
+from bertjax.runtime.clusters import ProcessInfo, find_process, split_address
+from bertjax.runtime.heartbeat import EXIT_CODES, FAILED, Heartbeat
 from bertjax.runtime.host_memory import keep_freed_memory
-from bertjax.runtime.rendezvous import Roll, StoppedElsewhere, call_roll
+from bertjax.runtime.rendezvous import Meeting, StoppedElsewhere, rendezvous
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
 _UNHEARD = (OSError, ValueError)  # of a stream that is closed, at either end
@@ -49,11 +49,11 @@ class Processes:
     `Stopped`, and else where `go_on` says so. An error in one of several ends all.
     """
 
-    def __init__(self, place: Seat, hosts: HostsConfig) -> None:
-        self.number, self.count = place.process, place.processes
-        self._place, self._hosts = place, hosts
+    def __init__(self, info: ProcessInfo, hosts: HostsConfig) -> None:
+        self.number, self.count = info.process, info.processes
+        self._info, self._hosts = info, hosts
         self._agreement = Agreement()
-        self._peers: Peers | None = None
+        self._heartbeat: Heartbeat | None = None
         self._handlers: dict[signal.Signals, object] = {}
         self._previous_wakeup = -1
 
@@ -69,18 +69,18 @@ class Processes:
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
         try:
             name = socket.gethostname()
-            roll = self._meet(name) if self.count > 1 else Roll([name])
+            meeting = self._meet(name) if self.count > 1 else Meeting([name])
         except BaseException:
             self._restore_signals()
             raise
-        heartbeat = float(self._hosts.heartbeat_seconds)
-        peers = Peers(self.number, roll, heartbeat, self._agreement, self._end, self._wake_main_thread)
+        seconds = float(self._hosts.heartbeat_seconds)
+        heartbeat = Heartbeat(self.number, meeting, seconds, self._agreement, self._end, self._wake_main_thread)
         if self._handlers:
             # The listening thread sees a signal at once, also while the main thread is in a compiler.
-            peers.wake.setblocking(False)
-            self._previous_wakeup = signal.set_wakeup_fd(peers.wake.fileno(), warn_on_full_buffer=False)
-        self._peers = peers
-        self._peers.start()
+            heartbeat.wake.setblocking(False)
+            self._previous_wakeup = signal.set_wakeup_fd(heartbeat.wake.fileno(), warn_on_full_buffer=False)
+        self._heartbeat = heartbeat
+        self._heartbeat.start()
         try:
             if self.count > 1:
                 self._start_jax()
@@ -93,27 +93,27 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._peers is not None
+        assert self._heartbeat is not None
         if self.count > 1 and error is not None:
             self._leave_with(error)
         if self.count > 1:
             self.gather("the end")
             jax.distributed.shutdown()
         self._restore_signals()
-        self._peers.close()
+        self._heartbeat.close()
 
     def gather(self, what: str, value: str = "") -> list[str]:
         """What every process says, by number; waits for all of them, as long as they live."""
-        assert self._peers is not None
-        return self._peers.gather(what, value)
+        assert self._heartbeat is not None
+        return self._heartbeat.gather(what, value)
 
     def begin(self, words: str) -> None:
         """Nothing is under way that would be lost; `words` say where the run stands, should it be stopped now.
 
         Raises Stopped if that has been asked for.
         """
-        assert self._peers is not None
-        self._peers.at_rest = words
+        assert self._heartbeat is not None
+        self._heartbeat.at_rest = words
         self._agreement.rest()
         self._raise_if_unwinding()
 
@@ -141,13 +141,13 @@ class Processes:
     @property
     def exit_code(self) -> int:
         """What to end with: 0 unless `go_on` has said no."""
-        assert self._peers is not None
-        return self._peers.exit_code if self.stopped else 0
+        assert self._heartbeat is not None
+        return self._heartbeat.exit_code if self.stopped else 0
 
     def finished(self, words: str) -> None:
         """All has been done that processes do together. Raises Stopped in all if one was asked to stop meanwhile."""
         self.begin(words)
-        asked = self._peers.asked if self._peers is not None else None
+        asked = self._heartbeat.asked if self._heartbeat is not None else None
         stop = [number for number in self.gather("finished", str(int(asked or 0))) if number != "0"]
         if stop:
             raise Stopped(int(stop[0]), words)
@@ -161,16 +161,16 @@ class Processes:
 
     def called(self, numbers: list[int]) -> str:
         """Some processes, for people."""
-        names = self._peers.names if self._peers is not None else []
+        names = self._heartbeat.names if self._heartbeat is not None else []
         shown = ", ".join(f"{number} ({names[number]})" for number in numbers[:5])
         more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
         return f"process{'es' if len(numbers) > 1 else ''} {shown}{more}"
 
-    def _meet(self, name: str) -> Roll:
+    def _meet(self, name: str) -> Meeting:
         if self.first:
-            print(f"waiting for {self.count - 1} other processes at {self._place.coordinator}", flush=True)
+            print(f"waiting for {self.count - 1} other processes at {self._info.coordinator}", flush=True)
         try:
-            return call_roll(self._place, name, self._hosts.join_seconds)
+            return rendezvous(self._info, name, self._hosts.join_seconds)
         except StoppedElsewhere as stopped:
             raise Stopped(stopped.args[0]) from None
 
@@ -178,12 +178,12 @@ class Processes:
         # JAX would take SIGTERM for itself.
         jax.config.update("jax_enable_preemption_service", False)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        host, port = split_address(self._place.coordinator)
+        host, port = split_address(self._info.coordinator)
         jax.distributed.initialize(
-            self._place.coordinator,
+            self._info.coordinator,
             self.count,
             self.number,
-            local_device_ids=self._place.local_devices,
+            local_device_ids=self._info.local_devices,
             cluster_detection_method="deactivate",
             initialization_timeout=self._hosts.join_seconds,
             heartbeat_timeout_seconds=max(100, _JAX_HEARTBEATS * self._hosts.heartbeat_seconds),
@@ -206,7 +206,7 @@ class Processes:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         """In the main thread, some time after a signal; the listening thread has had it at once."""
-        if self._peers is None:
+        if self._heartbeat is None:
             raise Stopped(number)
         self._raise_if_unwinding()
 
@@ -216,14 +216,14 @@ class Processes:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
     def _raise_if_unwinding(self) -> None:
-        assert self._peers is not None
-        if self._peers.unwinding and self._peers.asked is not None:
-            self._peers.unwinding = False
-            raise Stopped(self._peers.asked, self._peers.at_rest)
+        assert self._heartbeat is not None
+        if self._heartbeat.unwinding and self._heartbeat.asked is not None:
+            self._heartbeat.unwinding = False
+            raise Stopped(self._heartbeat.asked, self._heartbeat.at_rest)
 
     def _leave_with(self, error: BaseException) -> None:
         """End this process, one of several, with an error: what JAX does at exit would wait for the others."""
-        assert self._peers is not None
+        assert self._heartbeat is not None
         if isinstance(error, Stopped):
             self._end(str(error), error.exit_code)
         if isinstance(error, _EXPECTED) and not os.environ.get("BERTJAX_TRACEBACK"):
@@ -238,7 +238,7 @@ class Processes:
                 # It may be what became of a collective whose other end is gone; the listening thread will say so then.
                 of_jax = isinstance(error, jax.errors.JaxRuntimeError)
                 time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
-            self._peers.fail(words, code)
+            self._heartbeat.fail(words, code)
             self._say(words)
         finally:
             os._exit(code)
@@ -246,8 +246,8 @@ class Processes:
     def _end(self, words: str, code: int) -> None:
         """End this process, from any thread, whatever goes wrong meanwhile."""
         try:
-            if self._peers is not None and self.count > 1:
-                self._peers.say_goodbye()
+            if self._heartbeat is not None and self.count > 1:
+                self._heartbeat.say_goodbye()
             self._say(words)
         finally:
             os._exit(code)
@@ -266,7 +266,7 @@ class Processes:
     def _restore_signals(self) -> None:
         if not self._handlers:
             return
-        if self._peers is not None:
+        if self._heartbeat is not None:
             signal.set_wakeup_fd(self._previous_wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -279,9 +279,9 @@ def join(hosts: HostsConfig) -> Processes:
     Entering raises TimeoutError naming the coordinator that cannot be reached or the processes that do not come, and
     ValueError for a job that is not as `hosts` says.
     """
-    return Processes(find_place(hosts), hosts)
+    return Processes(find_process(hosts), hosts)
 
 
 def alone() -> Processes:
     """This process without others."""
-    return Processes(find_place(HostsConfig(cluster="one")), HostsConfig())
+    return Processes(find_process(HostsConfig(cluster="one")), HostsConfig())

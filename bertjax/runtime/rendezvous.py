@@ -1,4 +1,4 @@
-"""The roll call: before JAX is told anything, process 0 hears who is there, and everybody learns who is missing.
+"""The meeting call: before JAX is told anything, process 0 hears who is there, and everybody learns who is missing.
 
 Process 0 listens at the coordinator's own port, answers when all have come, and stops listening, so that JAX's service
 can have the port. The connections stay, and are how processes of a run talk (`bertjax.runtime.heartbeat`).
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bertjax
-from bertjax.runtime.clusters import Seat, split_address
+from bertjax.runtime.clusters import ProcessInfo, split_address
 
 Message = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Line:
 
 
 @dataclass
-class Roll:
+class Meeting:
     """Who is there: names of the hosts by number of the process, and the lines to them (0 has all, the others one)."""
 
     names: list[str]
@@ -84,40 +84,40 @@ class StoppedElsewhere(Exception):
     """A signal has asked another process to stop before all had come; the argument is its number."""
 
 
-def call_roll(place: Seat, name: str, seconds: float) -> Roll:
+def rendezvous(info: ProcessInfo, name: str, seconds: float) -> Meeting:
     """Meet the other processes; `name` is this one's host.
 
     Raises TimeoutError naming the coordinator's address if nobody answers there, or the processes that have not come;
     ValueError if the processes were not started as one job; StoppedElsewhere.
     """
-    return _receive(place, name, seconds) if place.process == 0 else _report(place, name, seconds)
+    return _receive(info, name, seconds) if info.process == 0 else _report(info, name, seconds)
 
 
-def _report(place: Seat, name: str, seconds: float) -> Roll:
+def _report(info: ProcessInfo, name: str, seconds: float) -> Meeting:
     """What every process but 0 does."""
     deadline = time.monotonic() + seconds
     while True:
-        line = _reach(place, seconds, deadline)
-        line.send(_greeting(place, name))
+        line = _reach(info, seconds, deadline)
+        line.send(_greeting(info, name))
         try:
-            roll = _wait_for_all(line, place, seconds, deadline)
+            meeting = _wait_for_all(line, info, seconds, deadline)
         except BaseException as error:
             _tell_if_stopped([line], error)
             line.close()
             raise
-        if roll is not None:
-            return roll
+        if meeting is not None:
+            return meeting
         line.close()
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"process {place.process} of {place.processes}: what answers at {place.coordinator} is not process 0 "
+                f"process {info.process} of {info.processes}: what answers at {info.coordinator} is not process 0 "
                 f"of this job, after {seconds:.0f} s; end what is left of an earlier job there, or choose another port "
                 "(hosts.coordinator)"
             )
         time.sleep(_RETRY_SECONDS)
 
 
-def _wait_for_all(line: Line, place: Seat, seconds: float, deadline: float) -> Roll | None:
+def _wait_for_all(line: Line, info: ProcessInfo, seconds: float, deadline: float) -> Meeting | None:
     """What process 0 says when all have come; None if it is not process 0 that answers.
 
     It may be what is left of an earlier job: JAX's service has the port as long as that job's process 0 lives.
@@ -131,7 +131,7 @@ def _wait_for_all(line: Line, place: Seat, seconds: float, deadline: float) -> R
             return None
         if messages is None:
             raise TimeoutError(
-                f"process 0 at {place.coordinator} took this one, {place.process} of {place.processes}, into its "
+                f"process 0 at {info.coordinator} took this one, {info.process} of {info.processes}, into its "
                 f"list and was gone before all had come, within {seconds:.0f} s; see what it printed"
             )
         for message in messages:
@@ -144,22 +144,22 @@ def _wait_for_all(line: Line, place: Seat, seconds: float, deadline: float) -> R
                 raise StoppedElsewhere(message["signal"])
             if kind == "complete":
                 line.socket.settimeout(None)
-                return Roll(message["names"], {0: line})
+                return Meeting(message["names"], {0: line})
 
 
-def _greeting(place: Seat, name: str) -> Message:
-    me = {"process": place.process, "of": place.processes, "name": name}
+def _greeting(info: ProcessInfo, name: str) -> Message:
+    me = {"process": info.process, "of": info.processes, "name": name}
     return {"is": _GREETING, "version": bertjax.__version__} | me
 
 
-def _reach(place: Seat, seconds: float, deadline: float) -> Line:
+def _reach(info: ProcessInfo, seconds: float, deadline: float) -> Line:
     while True:
         try:
-            return Line(socket.create_connection(split_address(place.coordinator), timeout=_patience(deadline)))
+            return Line(socket.create_connection(split_address(info.coordinator), timeout=_patience(deadline)))
         except OSError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"process {place.process} of {place.processes}: nobody answers at {place.coordinator}, where "
+                    f"process {info.process} of {info.processes}: nobody answers at {info.coordinator}, where "
                     f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, let the network pass "
                     "the port, or correct hosts.coordinator (hosts.join_seconds is how long to wait)"
                 ) from error
@@ -170,24 +170,24 @@ def _patience(deadline: float) -> float:
     return min(max(deadline - time.monotonic(), 0.1), 10.0)
 
 
-def _receive(place: Seat, name: str, seconds: float) -> Roll:
+def _receive(info: ProcessInfo, name: str, seconds: float) -> Meeting:
     """What process 0 does."""
-    roll, callers = Roll([name, *[""] * (place.processes - 1)]), []
+    meeting, callers = Meeting([name, *[""] * (info.processes - 1)]), []
     deadline = time.monotonic() + seconds
-    with _listen(place) as listener, selectors.DefaultSelector() as selector:
+    with _listen(info) as listener, selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         try:
-            while len(roll.lines) < place.processes - 1:
+            while len(meeting.lines) < info.processes - 1:
                 for key, _ in selector.select(_RETRY_SECONDS):
                     if key.data is None:
                         line = Line(listener.accept()[0])
                         selector.register(line.socket, selectors.EVENT_READ, line)
                         callers.append(line)
-                    elif not _hear(roll, key.data, place):
+                    elif not _hear(meeting, key.data, info):
                         selector.unregister(key.data.socket)
                         key.data.close()
-                if time.monotonic() > deadline and len(roll.lines) < place.processes - 1:
-                    raise TimeoutError(_who_is_missing(roll, place, seconds))
+                if time.monotonic() > deadline and len(meeting.lines) < info.processes - 1:
+                    raise TimeoutError(_who_is_missing(meeting, info, seconds))
         except BaseException as error:
             _tell_if_stopped(callers, error)
             for line in callers:
@@ -195,13 +195,13 @@ def _receive(place: Seat, name: str, seconds: float) -> Roll:
                     line.send({"is": "refused", "error": type(error).__name__, "why": str(error)})
                 line.close()
             raise
-    for line in roll.lines.values():
-        line.send({"is": "complete", "names": roll.names})
-    return roll
+    for line in meeting.lines.values():
+        line.send({"is": "complete", "names": meeting.names})
+    return meeting
 
 
-def _listen(place: Seat) -> socket.socket:
-    host, port = split_address(place.coordinator)
+def _listen(info: ProcessInfo) -> socket.socket:
+    host, port = split_address(info.coordinator)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Elsewhere a machine may be reached under a name that is no address of its own.
     own = host if host in _LOOPBACK else ""
@@ -210,19 +210,19 @@ def _listen(place: Seat) -> socket.socket:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"process 0 cannot listen at {place.coordinator} ({error.strerror}); another job may: "
+            f"process 0 cannot listen at {info.coordinator} ({error.strerror}); another job may: "
             "choose another port (hosts.coordinator)",
         ) from error
 
 
-def _hear(roll: Roll, line: Line, place: Seat) -> bool:
+def _hear(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
     """Take what has come from somebody; False if that is over."""
-    number = next((number for number, known in roll.lines.items() if known is line), None)
+    number = next((number for number, known in meeting.lines.items() if known is line), None)
     messages = line.receive()
     if messages is None:
         if number is not None:  # it may be started again, and come again
-            del roll.lines[number]
-            roll.names[number] = ""
+            del meeting.lines[number]
+            meeting.names[number] = ""
         return False
     for message in messages:
         if message.get("is") == "stopped":
@@ -231,25 +231,27 @@ def _hear(roll: Roll, line: Line, place: Seat) -> bool:
             return False  # some other program
         number, of, name = message["process"], message["of"], message["name"]
         if (version := message.get("version", "of an older kind")) != bertjax.__version__:
-            why = f"process {number} on {name} is bertjax {version}, process 0 on {roll.names[0]} {bertjax.__version__}"
-            raise ValueError(f"{why}; install the same on all hosts")
-        if of != place.processes or not 0 < number < of:
-            why = f"process {number} of {of} on {name} has come to a job of {place.processes} processes"
+            raise ValueError(
+                f"process {number} on {name} is bertjax {version}, process 0 on {meeting.names[0]} "
+                f"{bertjax.__version__}; install the same on all hosts"
+            )
+        if of != info.processes or not 0 < number < of:
+            why = f"process {number} of {of} on {name} has come to a job of {info.processes} processes"
             raise ValueError(f"{why}; start all with the same hosts.processes, each with its own hosts.process")
-        if number in roll.lines and not roll.lines[number].ended:
-            why = f"process {number} has come twice, from {roll.names[number]} and from {name}"
+        if number in meeting.lines and not meeting.lines[number].ended:
+            why = f"process {number} has come twice, from {meeting.names[number]} and from {name}"
             raise ValueError(f"{why}; give each its own hosts.process")
-        roll.lines[number], roll.names[number] = line, name
+        meeting.lines[number], meeting.names[number] = line, name
         line.send({"is": "welcome"})
     return True
 
 
-def _who_is_missing(roll: Roll, place: Seat, seconds: float) -> str:
-    missing = [str(number) for number, name in enumerate(roll.names) if not name]
+def _who_is_missing(meeting: Meeting, info: ProcessInfo, seconds: float) -> str:
+    missing = [str(number) for number, name in enumerate(meeting.names) if not name]
     some = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
-    there = ", ".join(f"{number} ({name})" for number, name in enumerate(roll.names) if name)
+    there = ", ".join(f"{number} ({name})" for number, name in enumerate(meeting.names) if name)
     return (
-        f"of {place.processes} processes {some} did not come to {place.coordinator} within {seconds:.0f} s; "
+        f"of {info.processes} processes {some} did not come to {info.coordinator} within {seconds:.0f} s; "
         f"there are {there[:1000]}. See what the missing ones printed, and start all again "
         "(hosts.join_seconds is how long to wait)"
     )

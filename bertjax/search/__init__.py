@@ -1,1 +1,1 @@
-"""An index of vectors and words, and what is found with it."""
+"""Search: an index of vectors and words, retrieval, reranking and evaluation."""

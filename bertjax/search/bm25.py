@@ -1,4 +1,4 @@
-"""BM25: documents by the words they share with a query, in the variant that Lucene computes.
+"""BM25 ranking, in the variant of Lucene.
 
 score(q, d) = sum over terms t of q of idf(t) * tf / (tf + k1 * (1 - b + b * |d| / mean |d|)), where d has t tf times
 and idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)) for the df of the N documents that have t. Source: Kamphuis, de Vries,
@@ -21,7 +21,7 @@ from bertjax.search.rankings import Hits, best
 K1, B = 1.2, 0.75
 OFFSETS, DOCUMENTS, WEIGHTS = "bm25.offsets.npy", "bm25.documents.npy", "bm25.weights.npy"
 
-_HELD_TOKENS = 1 << 21  # of documents whose postings are sorted in memory
+_HELD_TOKENS = 1 << 21  # tokens of documents whose postings are sorted in memory together
 
 
 class Bm25:
@@ -53,7 +53,7 @@ class _Part(NamedTuple):
 
 
 class PostingsWriter:
-    """Takes the terms of documents, one after the other; memory grows by 4 bytes a document."""
+    """Writes postings from the terms of successive documents; memory grows by 4 bytes per document."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self._folder, self._vocab_size = folder, vocab_size
@@ -75,7 +75,7 @@ class PostingsWriter:
         sizes = sum((np.load(self._part(number, "sizes")) for number in range(self._parts)), np.zeros(1, np.int64))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         np.save(self._folder / OFFSETS, offsets)
-        count = max(int(offsets[-1]), 1)  # no file of nothing can be mapped
+        count = max(int(offsets[-1]), 1)  # an empty file cannot be mapped
         documents = np.lib.format.open_memmap(self._folder / DOCUMENTS, "w+", np.int32, (count,))
         weights = np.lib.format.open_memmap(self._folder / WEIGHTS, "w+", np.float32, (count,))
         for places, terms, part in self._placed(offsets):

@@ -1,6 +1,6 @@
-"""How good rankings are, against graded judgements: nDCG, recall and the reciprocal rank, as trec_eval has them.
+"""Quality of rankings against graded judgements: nDCG, recall and reciprocal rank, as trec_eval computes them.
 
-A document that nobody judged counts as not relevant, and so does a grade of 0 or less.
+A document without a judgement counts as not relevant, and so does a grade of 0 or less.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bertjax.search.records import Judgements
 Grades = Mapping[str, int]  # of the documents judged for one query
 
 RANKED = 10  # documents whose order is measured
-RECALLED = 100  # documents among which relevant ones are to be
+RECALLED = 100  # depth of recall
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Figures:
     ndcg: float  # of the first `RANKED`
     recall: float  # of the first `RECALLED`
     reciprocal_rank: float  # within the first `RANKED`
-    judged: float  # share of the first `RANKED` that somebody judged; where it is low, the others are too low
+    judged: float  # share of the first `RANKED` with a judgement; where it is low, the other figures are too low
     queries: int
     ranked: int  # documents whose order was measured: `RANKED`, or as many as were to be found
     recalled: int  # and among which relevant ones were to be

@@ -1,49 +1,59 @@
-"""The index of a set of documents: a folder with their texts, their vectors and their words, that one model made.
+"""The index of a set of documents: a folder with their texts, vectors and postings, built with one model.
 
-manifest.json        whose it is: the model's fingerprint, the encoding, counts, the bytes and SHA-256 of every file
+manifest.json        the origin: the model's fingerprint, the encoding, counts, the bytes and SHA-256 of every file
 vectors.npy          float32 [documents, width]       documents.jsonl, .offsets.npy    ids, titles and texts
 bm25.*.npy           postings, see bertjax.search.bm25
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from bertjax.convert.folder import written_whole
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.embed.outputs import open_output
+from bertjax.model.pooling import Pooling
 from bertjax.search import bm25
 from bertjax.search.bm25 import Bm25, PostingsWriter
 from bertjax.search.records import Record, sha256_of
 from bertjax.search.stored_documents import DocumentWriter, StoredDocuments
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.digest import digest_arrays
+from bertjax.training.run_directory import TrainedModel
 
 MANIFEST, VECTORS = "manifest.json", "vectors.npy"
 
 _FORMAT_VERSION = 1
 _TOKENIZED_AT_ONCE = 256  # documents
+# What decides the encoder's outputs beside its weights, and shows in none of them.
+_FORWARD = (
+    "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
+    "global_every", "causal",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What an index was made of and by whom."""
+    """The model, the encoding and the documents of an index."""
 
-    model: str  # as it was named
-    fingerprint: str  # the model's, see bertjax.search.fingerprint
-    encoding: Encoding  # with the length that rows really have
+    model: str  # as named on the command line
+    fingerprint: str  # the model's, see `model_fingerprint`
+    encoding: Encoding  # with the actual length of rows
     files: list[list[str]]  # of documents, in order: each one's name and SHA-256
-    field: str | None  # where in them the text is
+    field: str | None  # the field with the text
 
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """An index that was opened; what is large stays in its files."""
+    """An open index; vectors, postings and texts are memory-mapped."""
 
     folder: Path
     origin: Origin
@@ -60,9 +70,10 @@ def build_index(
     origin: Origin,
     done: Callable[[int], object] = lambda more: None,
 ) -> None:
-    """Make an index of documents as they come; the folder is there at the end, whole, or not at all.
+    """Build an index from a stream of documents; the folder is published atomically at the end.
 
-    `done` is told how many more documents were encoded. Raises ValueError if another process makes it, or has made it.
+    `done` receives the number of documents encoded since its last call. Raises ValueError if another process is
+    building it, or has built it.
     """
     with written_whole(folder, MANIFEST) as partial:
         if has_index(folder):
@@ -81,7 +92,7 @@ def build_index(
         }
         manifest = {
             "format_version": _FORMAT_VERSION,
-            "documents": encoder.counts.texts,
+            "documents": encoder.counts.examples,
             "tokens": encoder.counts.tokens,
             "width": encoder.width,
             "bm25": {"k1": bm25.K1, "b": bm25.B},
@@ -94,7 +105,7 @@ def build_index(
 def _kept(
     records: Iterable[Record], kept: DocumentWriter, words: PostingsWriter, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """The texts of documents, which are written on the way."""
+    """The texts of documents, each written to the index as it passes."""
     source = iter(records)
     while some := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
         texts = [record.whole for record in some]
@@ -105,12 +116,12 @@ def _kept(
 
 
 def terms_of(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The terms of texts: all their tokens but the unknown one, which stands for many words."""
+    """The terms of texts: all tokens except [UNK], which stands for many words."""
     return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts)]
 
 
 def has_index(folder: Path) -> bool:
-    """Whether there is an index. Raises ValueError if there is something else."""
+    """Whether the folder holds an index. Raises ValueError if it holds something else."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     if not (folder / MANIFEST).is_file():
@@ -119,7 +130,7 @@ def has_index(folder: Path) -> bool:
 
 
 def open_index(folder: Path) -> SearchIndex:
-    """Open an index, all its files checked against their SHA-256.
+    """Open an index and check all its files against their SHA-256.
 
     Raises ValueError naming the file that is missing or damaged, or an index of another version of the format.
     """
@@ -140,3 +151,15 @@ def open_index(folder: Path) -> SearchIndex:
     documents = StoredDocuments(folder)
     vectors = np.load(folder / VECTORS, mmap_mode="r")
     return SearchIndex(folder, origin, vectors, documents, Bm25(folder, len(documents)))
+
+
+def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
+    """SHA-256 (hex) of the encoder's weights, the pooler's if used, the vocabulary and the options of `_FORWARD`."""
+    used = {"encoder": model.params["encoder"]} | ({"pooler": model.params["pooler"]} if pooling == "pooler" else {})
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(used)}
+    content = {
+        "weights": {name: digest.hex for name, digest in digest_arrays(named).items()},
+        "tokenizer": model.tokenizer.fingerprint,
+        "network": {name: getattr(model.config.model, name) for name in _FORWARD},
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Rankings: the best documents of many, and the fusion of two rankings into one."""
+"""Rankings of documents: the best by score, and reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-_RANK_OFFSET = 60  # that first places count little more than second ones (Cormack, Clarke and Buettcher, SIGIR 2009)
+_RANK_OFFSET = 60  # the constant of reciprocal rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009)
 
 
 class Hits(NamedTuple):
-    """The best documents for a query, best first; of documents of one score the earlier one is first."""
+    """The best documents for a query, best first; ties in the order of the index."""
 
     documents: np.ndarray  # int64 [hits]: numbers in the index, from 0
     scores: np.ndarray  # floats [hits]
 
 
 def best(documents: np.ndarray, scores: np.ndarray, top: int) -> Hits:
-    """The `top` documents of the highest scores, of which there may be fewer; those of one score are given in order."""
+    """The `top` documents with the highest scores, or fewer; ties keep their order."""
     if len(scores) > top:
-        # Only those that can be among the best are sorted, with all that share the last place.
+        # Sort only the candidates for the best, with all ties of the last one.
         kept = np.flatnonzero(scores >= np.partition(scores, -top)[-top])
         documents, scores = documents[kept], scores[kept]
     order = np.argsort(-scores, kind="stable")[:top]

@@ -1,4 +1,4 @@
-"""Documents, queries and judgements from files: as BEIR's data sets lie on disk, or a text a line."""
+"""Documents, queries and judgements from files: in the layout of BEIR, or one text per line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from bertjax.embed.texts import has_json, place_of_texts, read_texts
 from bertjax.storage.lines import CHUNK, read_lines
 from bertjax.storage.remote import is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.sources.formats import DEFAULT_FIELD, json_records, text_in
+from bertjax.text.sources.jsonl import json_records, text_in
+from bertjax.text.sources.source import DEFAULT_FIELD
 
 Judgements = dict[str, dict[str, int]]  # grades by query and document; 0 and less: not relevant
 
@@ -38,14 +39,14 @@ def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) ->
     """The documents or queries of files, in order.
 
     A .jsonl's lines are objects with `_id` (or `id`), `field` (text) and maybe `title`, as in BEIR; other files have
-    texts alone, as `bertjax.embed.texts.read_texts` reads them. What has no id is known by its number, from 1 over all
+    texts alone, as `bertjax.embed.texts.read_texts` reads them. A record without id gets its number, from 1 over all
     files. Raises ValueError naming file and line for what cannot be read.
     """
     return (record for _, record in _placed(paths, field, counts))
 
 
 def _placed(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
-    """Records, each behind the file and line that it is from."""
+    """(file and line, record) of each record."""
     number = 0
     for path in paths:
         place = place_of_texts(path)
@@ -70,7 +71,7 @@ def _record(where: str, row: Mapping[str, Any], field: str | None, counts: ReadC
 
 
 def count_records(paths: Sequence[str], field: str | None) -> int:
-    """How many documents the files have, read once for it, so that nothing is made of files that are wrong at the end.
+    """The number of documents, by reading the files once, so that bad input is refused before the work begins.
 
     Raises ValueError as `read_records` does, if there is no document, and if two have one id.
     """
@@ -88,7 +89,7 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
 
 
 def _require_own_ids(paths: Sequence[str], field: str | None, suspects: set[int]) -> None:
-    """Raise ValueError for the first id that an earlier document has too, among those of suspect hashes."""
+    """Raise ValueError for the first id that an earlier document has too, among ids whose hashes collide."""
     places: dict[str, str] = {}
     for where, record in _placed(paths, field, ReadCounts()):
         if hash(record.id) not in suspects:

@@ -12,16 +12,16 @@ from bertjax.search.records import Record
 from bertjax.search.stored_documents import StoredDocuments
 from bertjax.storage.files import replacing
 
-_RUN_NAME = "bertjax"  # TREC's files say who made them
+_RUN_NAME = "bertjax"  # the last column of a TREC run
 
 
 def require_output(name: str) -> Path:
-    """The path of this name. Raises ValueError at once if results cannot be written there."""
+    """The path to write results to. Raises ValueError early if that is impossible."""
     return output_path(name, _LINES, "results")
 
 
 def write_results(path: Path, queries: Sequence[Record], found: Sequence[Hits], documents: StoredDocuments) -> None:
-    """Write what was found for each query, best first; whole, or nothing.
+    """Write the results of each query, best first, atomically.
 
     .jsonl: a line per query, `{"query": its id, "text": ..., "results": [{"id", "score", "title", "text"}, ...]}`.
     .trec: lines `query Q0 document rank score bertjax`. Raises ValueError for an id that such a line cannot hold.

@@ -1,4 +1,4 @@
-"""The documents of an index: records in one file in BEIR's layout, and where each of them begins in another."""
+"""The documents of an index: a file of records in the layout of BEIR, and a file of their offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDS, OFFSETS = "documents.jsonl", "documents.offsets.npy"
 
 
 class DocumentWriter:
-    """Writes documents one after the other; memory grows by 8 bytes a document."""
+    """Writes a stream of documents; memory grows by 8 bytes per document."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -26,14 +26,14 @@ class DocumentWriter:
     @classmethod
     @contextlib.contextmanager
     def at(cls, folder: Path) -> Iterator[DocumentWriter]:
-        """One that writes into a folder, whose files are whole at the end."""
+        """A writer into a folder, whose files are complete on exit."""
         with (folder / RECORDS).open("wb") as file:
             writer = cls(file)
             yield writer
         np.save(folder / OFFSETS, np.frombuffer(writer._offsets, np.int64))
 
     def add(self, record: Record) -> None:
-        """Write the next one."""
+        """Write the next document."""
         row = {"_id": record.id, "title": record.title, "text": record.text}
         written = self._file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self._offsets.append(self._offsets[-1] + written)
@@ -54,6 +54,6 @@ class StoredDocuments:
         return Record(row["_id"], row["text"], row["title"])
 
     def numbers(self, ids: Collection[str]) -> dict[str, int]:
-        """The numbers of documents by their ids; every document is looked at. An id that none has is left out."""
+        """Id -> number of the documents with these ids, by a scan of all; an unknown id is left out."""
         found = ((self[number].id, number) for number in range(len(self)))
         return {name: number for name, number in found if name in ids}

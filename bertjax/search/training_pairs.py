@@ -1,4 +1,4 @@
-"""Training data made of judgements: queries with passages that answer them, beside some that were found and do not.
+"""Training data from judgements: queries with relevant passages, and hard negatives from the results.
 
 The files are those that `bertjax finetune` reads: pairs/ trains vectors (a passage answers its own query, and no other
 of the batch that has not got it too), relevance/ trains a reranker, whose negatives are hard: they were found for the
@@ -35,7 +35,7 @@ class PairCounts:
     queries: int = 0
     positives: int = 0
     negatives: int = 0
-    missing: int = 0  # judged documents that the index does not have
+    missing: int = 0  # judged documents that are not in the index
 
 
 def write_training_pairs(
@@ -75,7 +75,7 @@ def write_training_pairs(
 
 
 def _one_in(queries: int) -> int:
-    """One in how many queries is for development. Raises ValueError if there are not enough."""
+    """The period of development queries: one in so many. Raises ValueError if there are not enough."""
     if not queries:
         raise ValueError("no query has an answer in the index; are the judgements those of its documents?")
     if queries == 1:

@@ -1,4 +1,4 @@
-"""What is kept below `data.root`: whole or not at all, under the fingerprint of what it is made from."""
+"""Directories below `data.root` that are complete or absent, named after a fingerprint of their inputs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.storage.locks import wait_for
+from bertjax.storage.locks import acquire
 from bertjax.storage.remote import Place, RemotePath, is_remote
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def require_inputs(found: Any, inputs: str, where: Place) -> None:
-    """Raise ValueError unless what is kept under the first digits of a fingerprint has the whole of it."""
+    """Raise ValueError unless a directory named after the first digits of a fingerprint has all of it."""
     if found != inputs:
         raise ValueError(f"{where} was made from other inputs ({found}, needed {inputs}); delete it")
 
 
-def is_kept(folder: Place, last: str) -> bool:
-    """Whether what is kept in a folder is there: the folder appears whole, but of a remote one the file `last` last."""
+def is_complete(folder: Place, last: str) -> bool:
+    """Whether a directory is complete: a local one appears in one step, a remote one is once it has the file `last`."""
     return (folder / last).is_file() if is_remote(folder) else folder.exists()
 
 
 @contextlib.contextmanager
-def nothing_left_of(folder: Place, bytes_needed: Callable[[], int]) -> Iterator[None]:
-    """Remove a folder if the text turns out to be wrong or the disk full, and name it in the message of the latter."""
+def removed_on_error(folder: Place, bytes_needed: Callable[[], int]) -> Iterator[None]:
+    """Remove a directory if making it raises ValueError or the disk is full; in that case raise how much is needed."""
     try:
         yield
     except ValueError:
@@ -48,13 +48,13 @@ def nothing_left_of(folder: Place, bytes_needed: Callable[[], int]) -> Iterator[
         ) from error
 
 
-def alone_in(root: Place) -> contextlib.AbstractContextManager[None]:
-    """Wait until no other process makes something below `root`; where it is remote, that is up to the user."""
+def exclusive_lock(root: Place) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of `root` alone, waiting for it. A remote root has no lock: the user must run one job at a time."""
     return _locked(root, shared=False)
 
 
-def beside_others_in(root: Place) -> contextlib.AbstractContextManager[None]:
-    """Wait until no other process makes something below `root` alone; those that do a share of it may go on."""
+def shared_lock(root: Place) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of `root` together with other processes that share it, waiting for one that holds it alone."""
     return _locked(root, shared=True)
 
 
@@ -65,17 +65,17 @@ def _locked(root: Place, shared: bool) -> Iterator[None]:
         return
     root.mkdir(parents=True, exist_ok=True)
     with open(root / ".lock", "w") as lock:
-        wait_for(lock, shared)
+        acquire(lock, shared)
         yield
 
 
-def scratch_for(folder: Place, prefix: str = "") -> tempfile.TemporaryDirectory[str]:
-    """A folder in which to write what is then put into `folder`: in it, or on this machine if it is remote."""
+def scratch_dir(folder: Place, prefix: str = "") -> tempfile.TemporaryDirectory[str]:
+    """A temporary directory for files to be published in `folder`: inside it, or local if it is remote."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=None if is_remote(folder) else str(folder))
 
 
 def publish(file: Path, folder: Place) -> None:
-    """Put a file that is on the disk for good into a folder, in one step and over one of its name."""
+    """Move a file that was synced to disk into a directory in one step, replacing one of the same name."""
     if isinstance(folder, RemotePath):
         (folder / file.name).upload(file)
     else:
@@ -83,7 +83,7 @@ def publish(file: Path, folder: Place) -> None:
 
 
 def remove_tree(folder: Place) -> None:
-    """Remove a folder, if it is there."""
+    """Remove a directory, if it exists."""
     if isinstance(folder, RemotePath):
         folder.rmtree()
     else:

@@ -1,4 +1,4 @@
-"""Writing a whole file so that a reader sees the old one or the new one, never half of either."""
+"""Atomic writes: a reader sees the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def replace_text(path: Place, text: str) -> None:
 
 
 def replace_bytes(path: Place, content: bytes) -> None:
-    """Write `content` to `path` as `replacing` does; an object in object storage is replaced whole by nature."""
+    """Write `content` to `path` as `replacing` does; object storage replaces objects atomically by itself."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
@@ -27,9 +27,9 @@ def replace_bytes(path: Place, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into, which takes the place of `path` at the end, atomically.
+    """A file to write, which replaces `path` atomically at the end; after an error, `path` is unchanged.
 
-    It is a temporary file beside it, flushed to disk and then renamed. After an error inside, nothing has changed.
+    It is a temporary file in the same directory that is flushed to disk and renamed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: Place, content: bytes) -> None:
-    """Write a file so that, after a crash at any moment, it is there whole or not at all."""
+    """Write a file atomically: after a crash at any moment it is complete or absent."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
@@ -60,7 +60,7 @@ def write_durably(path: Place, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or a folder's names, to the disk."""
+    """Flush a file, or the entries of a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

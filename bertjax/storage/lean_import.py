@@ -1,4 +1,4 @@
-"""Importing a library without the heavy ones that it looks for and does not need here."""
+"""Importing a library without its heavy optional dependencies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import ModuleType
 
 @contextmanager
 def without(*modules: str) -> Iterator[None]:
-    """While entered, these modules cannot be imported, unless they are already; as if they were not installed.
+    """Make imports of these modules fail inside, as if they were not installed, unless they are imported already.
 
-    For libraries that try `import torch` and go on where it fails: seconds of start-up that nothing here needs.
+    For libraries that try `import torch` and work without it: that saves seconds of start-up.
     """
     hidden = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # None: Python then raises ModuleNotFoundError
@@ -25,9 +25,9 @@ def without(*modules: str) -> Iterator[None]:
 
 
 def import_tensorflow(required: bool = False) -> ModuleType | None:
-    """TensorFlow, kept quiet and away from accelerators; None where it is not installed and not required."""
+    """TensorFlow, without log messages and accelerators; None if it is neither installed nor required."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # no TensorFlow arithmetic is done, and it announces itself
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN logs a message, and no TensorFlow arithmetic runs
     try:
         with without("keras"):
             import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Lines of text files, compressed or not, in bounded memory; what is wrong with a file is named with its place."""
+"""Lines of text files, compressed or not, in bounded memory; errors name the file and the position."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from bertjax.storage.utf8 import ReadCounts, Utf8
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
+RECORD_CAP = 32 << 20  # bytes of a line, or of a row of another format, that is a record and cannot be cut
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-BOMB_BYTES = 128 << 20  # of text; a file that gives more than this, and more than BOMB_RATIO times its own bytes,
-BOMB_RATIO = 250  # was made to fill memory or time: text compresses by 3 to 10, the most repetitive logs by 100
-_FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can stand for 128 KiB, so at most 32 MiB come out
+# A file that expands to more than BOMB_BYTES, and to more than BOMB_RATIO times its own size, is refused as a
+# decompression bomb: text compresses by 3 to 10, the most repetitive logs by 100.
+BOMB_BYTES = 128 << 20
+BOMB_RATIO = 250
+_FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can expand to 128 KiB, so the output is 32 MiB at most
 _XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may ask for 4 GiB
 
 Span = tuple[int, int]  # the compressed bytes [start, end) of a .bz2 file that are whole streams
@@ -157,10 +160,10 @@ class _Slice:
 
 
 class _Frames(io.RawIOBase):
-    """The text of a file of any number of compressed frames (or streams, as bz2 and xz say).
+    """The text of a file of any number of compressed frames (bz2 and xz call them streams).
 
-    Unlike the libraries' own readers it notices a Zstandard file that was cut off, and damage where a stream of a bz2
-    or xz file begins, after which those leave out the rest.
+    Unlike the readers of the libraries it detects a truncated Zstandard file, and damage at the beginning of a bz2 or
+    xz stream, after which those readers silently drop the rest.
     """
 
     def __init__(self, file: BinaryIO | _Slice, begin: Callable[[], Any], error: type[Exception]) -> None:

@@ -1,4 +1,4 @@
-"""Locks on files that end with the process, however it ends; a filesystem without any is told of, and works."""
+"""File locks that end with the process, however it ends. A filesystem without locks gives a warning and no lock."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import fcntl
 import warnings
 from typing import IO
 
-# What a mount without them answers: Lustre without `flock`, NFS without a lock server, some of FUSE.
+# Errors of a mount without locks: Lustre without `flock`, NFS without a lock server, some of FUSE.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
-def wait_for(file: IO[str], shared: bool = False) -> None:
-    """Wait until an open file is locked for this process, alone or `shared` with others that ask for a share."""
+def acquire(file: IO[str], shared: bool = False) -> None:
+    """Lock an open file, waiting for it: exclusively, or `shared` with other processes that ask for the same."""
     _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
-def is_ours(file: IO[str]) -> bool:
-    """Lock an open file for this process alone if nobody else has it locked, and say whether that worked."""
+def try_acquire(file: IO[str]) -> bool:
+    """Lock an open file exclusively unless another process has it locked; returns whether that succeeded."""
     try:
         _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -32,6 +32,6 @@ def _flock(file: IO[str], how: int) -> None:
         if error.errno not in _NO_LOCKS:
             raise
         warnings.warn(
-            f"{file.name}: this filesystem knows no locks ({error.strerror}); let no second process write there",
+            f"{file.name}: this filesystem has no locks ({error.strerror}); let only one process write there",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""Files that grow on this machine, kept in object storage, where nothing can be appended to."""
+"""Uploading files that grow, such as logs, to object storage, which cannot append."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from bertjax.storage.remote import RemotePath
 from bertjax.storage.remote_run import Claim, LostClaim
 
-UPLOAD_SECONDS = 60.0  # between two uploads nobody waits for: an object is sent whole each time
+UPLOAD_SECONDS = 60.0  # between two uploads in the background; each sends whole objects
 
 
 class Mirror:
-    """Sends the files of a folder below a place whenever they have changed, each whole, under the same names."""
+    """Uploads the files of a directory under the same names whenever they have changed."""
 
     def __init__(self, folder: Path, place: RemotePath, claim: Claim, seconds: float = UPLOAD_SECONDS) -> None:
         self._folder, self._place, self._claim, self._seconds = folder, place, claim, seconds
@@ -24,7 +24,7 @@ class Mirror:
         self._last = time.monotonic()
 
     def publish(self) -> None:
-        """Send what has changed, and wait for it. Raises LostClaim if the run has another owner by now."""
+        """Upload what has changed, and wait for it. Raises LostClaim if another job owns the run."""
         with self._alone:
             self._last = time.monotonic()
             found = {path: _state(path) for path in sorted(self._folder.rglob("*")) if path.is_file()}
@@ -33,21 +33,21 @@ class Mirror:
                 self._claim.require()
                 names = [path.relative_to(self._folder).as_posix() for path in changed]
                 self._place.upload_all(self._folder, names)
-                # What was written meanwhile has another state by now, and goes with the next.
+                # A file that was written during the upload has another state, and is uploaded next time.
                 self._sent |= {path: found[path] for path in changed}
 
     @property
     def is_due(self) -> bool:
-        """Whether the last upload was long enough ago, and none is under way."""
+        """Whether the last upload is long enough ago and none is running."""
         return not self._alone.locked() and time.monotonic() - self._last >= self._seconds
 
     def publish_beside(self) -> None:
-        """Send what has changed while the caller goes on."""
+        """Upload what has changed in the background."""
         self._thread = threading.Thread(target=self._try, name="upload of logs", daemon=True)
         self._thread.start()
 
     def _try(self) -> None:
-        # What fails here is sent again by the next `publish`, which says so if it fails too.
+        # The next `publish` uploads what failed here, and raises if it fails again.
         with contextlib.suppress(OSError, LostClaim):
             self.publish()
 

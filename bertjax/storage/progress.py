@@ -1,4 +1,4 @@
-"""Telling someone who waits how far a job over text is."""
+"""Progress of a long job, as a bar or as lines."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much is done, how much in all
+Progress = Callable[[str, int, int], None]  # called with the name of the job, how much is done, and the total
 
 _LINE_EVERY = 10.0  # seconds
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 class ProgressLine:
-    """A bar with an ETA on a terminal; elsewhere a plain line now and then."""
+    """A bar with an ETA on a terminal; elsewhere a line every ten seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._what = ""
         self._started = self._spoken = 0.0
-        self._already = 0  # what an earlier, interrupted job had done; no measure of this one's speed
+        self._already = 0  # done by an earlier, interrupted job; does not count for the speed
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Say that `done` of `total` are through; a new `what` starts a new bar, `done == total` ends it."""
+        """Report that `done` of `total` is done; a new `what` starts a new bar, `done == total` ends it."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._started, self._spoken, self._already = what, now, now, done

@@ -1,7 +1,7 @@
-"""Files in object storage: `gs://`, `s3://` and every other kind of URL that fsspec opens.
+"""Files in object storage: `gs://`, `s3://` and every other URL that fsspec opens.
 
-Objects appear whole or not at all, and are neither renamed, locked nor mapped into memory. fsspec is here because Orbax
-and TensorFlow Datasets bring it, and because it tells when an object was changed, which their `etils.epath` does not.
+Objects appear atomically, and cannot be renamed, locked or memory-mapped. fsspec is used because Orbax and TensorFlow
+Datasets depend on it, and because it reports when an object changed, which their `etils.epath` does not.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
 
 
 class RemoteError(OSError):
-    """Object storage did not do what it was asked for; what was made before is good, and the command can go on."""
+    """An operation on object storage failed. What was written before is intact, and the command can be run again."""
 
 
 @dataclass(frozen=True, order=True)
 class RemotePath:
-    """A place in object storage, with what is needed of pathlib's names."""
+    """A URL in object storage, with the methods of pathlib.Path that bertjax uses."""
 
     url: str
 
@@ -41,28 +41,28 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """What stands behind the last slash."""
+        """The part after the last slash."""
         return self.url.rstrip("/").rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The end of the name from its last dot on."""
+        """The end of the name from its last dot."""
         return Path(self.name).suffix
 
     @property
     def parent(self) -> RemotePath:
-        """The place that this one is in."""
+        """The URL without its last part."""
         return RemotePath(self.url.rstrip("/").rpartition("/")[0])
 
     def with_name(self, name: str) -> RemotePath:
-        """The place of another name beside this one."""
+        """The URL with another last part."""
         return self.parent / name
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
-        """Do nothing: folders are only what names begin with."""
+        """Do nothing: object storage has no directories, only prefixes of names."""
 
     def exists(self) -> bool:
-        """Whether there is an object of this name, or one below it."""
+        """Whether there is an object of this name, or with this prefix."""
         return self._kind() is not None
 
     def is_file(self) -> bool:
@@ -70,11 +70,11 @@ class RemotePath:
         return self._kind() == "file"
 
     def is_dir(self) -> bool:
-        """Whether there is an object below this name."""
+        """Whether there is an object with this prefix."""
         return self._kind() == "directory"
 
     def _kind(self) -> str | None:
-        # fsspec's own `exists` and `isfile` say no to whatever goes wrong while they look.
+        # fsspec's own `exists` and `isfile` return False on any error.
         with _told(self.url, "looked up"):
             storage, path = _storage(self.url)
             try:
@@ -83,7 +83,7 @@ class RemotePath:
                 return None
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What lies directly below, in order; nothing if there is nothing."""
+        """The entries directly below, sorted; none if there are none."""
         with _told(self.url, "listed"):
             storage, path = _storage(self.url)
             try:
@@ -104,19 +104,19 @@ class RemotePath:
         return self.read_bytes().decode(encoding, errors)
 
     def write_bytes(self, content: bytes) -> None:
-        """Put an object there, over one that may be there."""
+        """Write the object, replacing one that exists."""
         with _told(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
             storage.pipe_file(path, content)
 
     def upload(self, file: Path) -> None:
-        """Put a file of this machine there."""
+        """Upload a local file."""
         with _told(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
             storage.put_file(str(file), path)
 
     def upload_all(self, folder: Path, names: Iterable[str]) -> None:
-        """Put files of a folder of this machine below this place, under the same names, several at a time."""
+        """Upload files of a local directory under the same names, several at a time."""
         names = list(names)
         with _told(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
@@ -124,7 +124,7 @@ class RemotePath:
                 storage.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
 
     def download_all(self, folder: Path, names: Iterable[str]) -> None:
-        """Copy objects below this place into a folder of this machine, under the same names, several at a time."""
+        """Download objects into a local directory under the same names, several at a time."""
         names = list(names)
         with _told(self.url, "read"):
             storage, path = _storage(self.url)
@@ -132,7 +132,7 @@ class RemotePath:
                 storage.get([f"{path}/{name}" for name in names], [str(folder / name) for name in names])
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of every object below, by its name from here on."""
+        """Bytes of every object below, by its name relative to this URL."""
         with _told(self.url, "listed"):
             storage, path = _storage(self.url)
             found = storage.find(path, detail=True)
@@ -147,7 +147,7 @@ class RemotePath:
                 storage.cp_file(name, there + name.removeprefix(path))
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object; some storages are content if there is none, whatever `missing_ok` says."""
+        """Remove the object; some storages raise nothing for a missing one, whatever `missing_ok` is."""
         if missing_ok and not self.is_file():
             return
         with _told(self.url, "removed"):
@@ -155,7 +155,7 @@ class RemotePath:
             storage.rm_file(path)
 
     def glob(self, pattern: str) -> list[RemotePath]:
-        """The places below this one whose names match, in order."""
+        """The URLs below this one that match, sorted."""
         return [RemotePath(url) for url in sorted(_matches(f"{self.url.rstrip('/')}/{pattern}"))]
 
     def rmtree(self) -> None:
@@ -181,14 +181,14 @@ def place_of(path: str) -> Place:
 
 
 def open_bytes(path: str, buffer: int = -1) -> BinaryIO:
-    """Open a file for reading, wherever it is; a remote one is read in pieces, as they are asked for."""
+    """Open a local or remote file for reading; a remote one is fetched in ranges as it is read."""
     if not is_remote(path):
         return open(path, "rb", buffer)
     return io.BufferedReader(_RemoteFile(path), _READ_AT_ONCE)
 
 
 def bytes_of(path: str) -> int:
-    """The size of a file, wherever it is."""
+    """The size of a local or remote file."""
     if not is_remote(path):
         return os.path.getsize(path)
     with _told(path, "looked up"):
@@ -197,7 +197,7 @@ def bytes_of(path: str) -> int:
 
 
 def state_of(url: str) -> tuple[int, int]:
-    """The size of an object, and a number that is another one when it has been changed."""
+    """The size of an object, and a number that changes with its content."""
     with _told(url, "looked up"):
         storage, path = _storage(url)
         info = storage.info(path)  # with the object's ETag, generation or time of change
@@ -210,14 +210,14 @@ def remote_files(pattern: str) -> dict[str, int]:
 
 
 def listing_command(url: str) -> str:
-    """What to type to see what is there."""
+    """The command that lists what is there."""
     scheme = url.partition("://")[0]
     folder = url.partition("*")[0].rpartition("/")[0]
     return f"`{_LISTING.get(scheme, 'fsspec.open_files, or a tool for')} {folder}/`"
 
 
 class _RemoteFile(io.RawIOBase):
-    """An object as a file, a request for every read."""
+    """An object as a seekable file; every read is a request."""
 
     def __init__(self, url: str) -> None:
         self._url, self._place = url, 0
@@ -261,7 +261,7 @@ def _storage(url: str) -> tuple[AbstractFileSystem, str]:
 
     scheme = url.partition("://")[0]
     try:
-        # Listings are asked for anew: other machines write too.
+        # No cached listings: other machines write too.
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
@@ -273,7 +273,7 @@ def _storage(url: str) -> tuple[AbstractFileSystem, str]:
 
 @contextmanager
 def _told(url: str, what: str, missing: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Errors of object storage, of which every library has its own, as `RemoteError` with where to look."""
+    """Raise the errors of any storage library as `RemoteError`, with how to look into them."""
     try:
         yield
     except (ValueError, RemoteError):

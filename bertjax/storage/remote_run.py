@@ -1,8 +1,7 @@
-"""A run whose directory is a URL: who owns it, and what each of its processes keeps on its own machine meanwhile.
+"""A run whose directory is a URL: which job owns it, and the staging directory of each process.
 
-Object storage has no locks, so that the rule is another one than on a disk: the job that started last owns the run, and
-an earlier one stops at its next save. That suits a job that is restarted after its machine was taken away: it waits for
-nobody's lease to run out.
+Object storage has no locks. There the job that started last owns the run, and an earlier job stops at its next save. A
+job that is restarted after its machine was preempted therefore waits for no lease to expire.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from bertjax.storage.locks import is_ours
+from bertjax.storage.locks import try_acquire
 from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath
 
 OWNER_FILE = "owner.json"  # within the run's directory
 
 
 class LostClaim(RuntimeError):
-    """Another job has begun to train in this run's directory."""
+    """Another job trains in this run's directory."""
 
-    exit_code = 2  # what no launcher starts again: two jobs would take the run from each other for ever
+    exit_code = 2  # no launcher restarts after this: two jobs would take the run from each other forever
 
 
 class Claim:
-    """The word of process 0 that a run is its job's: an object with a number drawn at the start.
+    """The ownership of a run by one job: an object that process 0 writes, with an id drawn when the job starts.
 
-    It is read again before anything of the run is written. Between that and the write another job may start: then both
-    write this one thing, and only the younger any other.
+    It is read again before each write to the run. If another job starts between that read and the write, both jobs
+    write this one thing, and only the later job writes anything after it.
     """
 
     def __init__(self, run: RemotePath) -> None:
@@ -44,7 +43,7 @@ class Claim:
         self._owner = {"job": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
 
     def take(self) -> str | None:
-        """Make the run this job's; a line to print if the one before did not leave in order."""
+        """Make this job the owner. Returns a line to print if the previous job did not end in order, else None."""
         before = self._found()
         self._write(ended=None)
         if before is None or before.get("ended"):
@@ -55,11 +54,11 @@ class Claim:
         )
 
     def require(self) -> None:
-        """Raise LostClaim if another job has taken the run, or somebody has removed it."""
+        """Raise LostClaim if another job owns the run, or the claim was removed."""
         found = self._found()
         if found is None:
             raise LostClaim(
-                f"{self._file}, which this job wrote when it began, is gone; start it again if it is to go on"
+                f"{self._file}, which this job wrote when it started, was removed; start the job again to continue"
             )
         if found.get("job") != self._owner["job"]:
             raise LostClaim(
@@ -69,7 +68,7 @@ class Claim:
             )
 
     def leave(self) -> None:
-        """Say that the job is over, if the run is still its own."""
+        """Record that the job ended, if it still owns the run."""
         with contextlib.suppress(LostClaim):
             self.require()
             self._write(ended=_now())
@@ -87,24 +86,24 @@ class Claim:
 
 
 def refuse_a_second(lock: IO[str], run: Place) -> None:
-    """Lock an open file until this process ends. Raises ValueError while another of this machine trains in `run`."""
-    if not is_ours(lock):
+    """Lock an open file until this process ends. Raises ValueError if another process on this machine has it locked."""
+    if not try_acquire(lock):
         raise ValueError(f"run_dir={run}: another process is training there; wait for it, or use another --run-dir")
 
 
 @dataclass(frozen=True)
-class Desk:
-    """A process's folder on its own machine, empty when it starts, where nothing must last; and process 0's claim."""
+class StagingDir:
+    """The local directory in which a process of a remote run prepares what it uploads."""
 
-    folder: Path
-    claim: Claim | None
+    folder: Path  # empty at the start, removed at the end
+    claim: Claim | None  # of process 0
 
 
 @contextlib.contextmanager
-def desk_for(run: RemotePath, cache_dir: str, process: int) -> Iterator[Desk]:
-    """The desk of one process of a run, below `data.cache_dir`; gone at the end.
+def staging_dir(run: RemotePath, cache_dir: str, process: int) -> Iterator[StagingDir]:
+    """Make the staging directory of one process of a run, below `data.cache_dir`, and remove it at the end.
 
-    The run is not claimed yet. Raises ValueError while the same process of the same run is at work on this machine.
+    Does not claim the run. Raises ValueError if the same process of the same run is already running on this machine.
     """
     cache = Path(cache_dir or DEFAULT_CACHE)
     folder = cache / f"run-{hashlib.sha256(run.url.rstrip('/').encode()).hexdigest()[:12]}-{process}"
@@ -115,7 +114,7 @@ def desk_for(run: RemotePath, cache_dir: str, process: int) -> Iterator[Desk]:
         folder.mkdir()
         claim = Claim(run) if process == 0 else None
         try:
-            yield Desk(folder, claim)
+            yield StagingDir(folder, claim)
             if claim:
                 claim.leave()
         finally:

@@ -1,12 +1,12 @@
-"""Bytes to text by one rule for every kind of source: what is no UTF-8 becomes U+FFFD, counted, if it is little."""
+"""Decoding UTF-8: invalid bytes become U+FFFD and are counted; a file with more than 1 % of them is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 
-MOST_REPLACED = 0.01  # share of a file's characters; with more of them it is no UTF-8 text at all
-JUDGED_EARLY = 16 << 20  # characters; a file is given up before its end if it has too many replaced even for these
+MOST_REPLACED = 0.01  # share of a file's characters that may be replaced; with more, the file is not UTF-8 text
+JUDGED_EARLY = 16 << 20  # characters; a file is refused before its end if its share is above the limit for so many
 
 _REPLACEMENT = "\ufffd"
 
@@ -17,13 +17,13 @@ class Utf8:
     def __init__(self, path: str, remedy: str, counts: ReadCounts) -> None:
         self._path, self._remedy, self._counts = path, remedy, counts
         self._characters = self._replaced = 0
-        self._first = ""  # the first thing that is no text, with its place
+        self._first = ""  # the first replaced byte, with its position
 
     def decode(self, block: bytes, offset: int = 0, record: str = "", nul: bool = True) -> str:
-        """The block as text; where `nul` is false, a NUL byte is no more text than invalid UTF-8.
+        """The block as text; if `nul` is false, NUL bytes are replaced like invalid UTF-8.
 
-        `offset` and `record` (such as `row 3, `) tell where the block begins. Raises ValueError as `finish` does when
-        no more text could change it.
+        `offset` and `record` (such as `row 3, `) say where the block begins. Raises ValueError as `finish` does once
+        the rest of the file cannot bring the share below the limit.
         """
         try:
             text, replaced = block.decode(), 0
@@ -58,17 +58,18 @@ class Utf8:
 
 @dataclass
 class ReadCounts:
-    """What reading met; the reader adds to it as it goes, so it is complete once the documents are exhausted."""
+    """What reading a source found; readers add to it, and it is complete when all documents have been read."""
 
-    documents: int = 0
+    documents: int = 0  # with text; one read in parts counts once
     characters: int = 0
-    empty_documents: int = 0  # had no text and were left out
-    split_documents: int = 0  # longer than DOCUMENT_CAP, given out as several
+    empty_documents: int = 0  # without text, left out
+    split_documents: int = 0  # longer than DOCUMENT_CAP, read in parts and stored as one document
+    cut_paragraphs: int = 0  # longer than DOCUMENT_CAP, cut at a space
     cut_lines: int = 0  # lines too long to hold, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
-    unreadable_modules: int = 0  # docs: not Python as this one knows it
-    replaced_characters: int = 0  # no UTF-8, NUL bytes, of jsonl escaped lone surrogates; U+FFFD stands for them
+    unreadable_modules: int = 0  # docs: not valid in this version of Python
+    replaced_characters: int = 0  # invalid UTF-8, NUL bytes and lone surrogates in JSON, now U+FFFD
 
     def add(self, other: ReadCounts) -> None:
         """Add the counts of another file to these."""

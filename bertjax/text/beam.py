@@ -1,7 +1,7 @@
-"""Units of text through Apache Beam: on Dataflow, Flink or Spark, or in this process with its DirectRunner.
+"""Running a function on units of text with Apache Beam: on Dataflow, Flink, Spark, or locally by its DirectRunner.
 
-A pipeline gives nothing back to the program that started it, so each unit's result is a file in a folder that the
-workers share with that program; so is the error of a unit that failed.
+A pipeline returns nothing to the program that started it. Therefore the result of each unit, or its error, is a file in
+a directory that the workers share with that program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
+from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import Place
 from bertjax.text.corpus import Unit
@@ -29,7 +29,7 @@ def run_units(
 ) -> Iterator[tuple[Unit, Result]]:
     """As `Runner` says, by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields when it has ended.
 
-    `folder` is one that the workers see under the same name. The workers need bertjax installed. Raises ValueError if
+    `folder` must have the same name on the workers, which need bertjax installed. Raises ValueError if
     Apache Beam is not installed here.
     """
     beam = _import_beam()
@@ -37,7 +37,7 @@ def run_units(
         return
     for left in folder.glob("beam-*.partial"):  # by a program that was killed
         remove_tree(left)
-    # A name of its own: the pipeline of a program that was killed may still be writing to the one before.
+    # A new name: the pipeline of a program that was killed may still write to the previous one.
     results = folder / f"beam-{secrets.token_hex(4)}.partial"
     results.mkdir(parents=True)
     try:
@@ -91,8 +91,8 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Place) -> No
 
 
 def _write(results: Place, name: str, content: Any) -> None:
-    """Write a file by way of a name of its own: a runner may have two workers do the same unit."""
-    with scratch_for(results) as place:
+    """Write a file atomically: a runner may give the same unit to two workers."""
+    with scratch_dir(results) as place:
         write_durably(Path(place) / name, json.dumps(content).encode())
         publish(Path(place) / name, results)
 
@@ -108,7 +108,7 @@ def _result_of(unit: Unit, results: Place, what: str) -> Any:
 
 
 def _failure(results: Place, what: str, error: Exception) -> Exception:
-    """The error to raise for that of a runner: what a unit failed with, as far as it is known."""
+    """The error to raise for one of a runner: the error of the unit that failed, if it left one."""
     for path in sorted(results.glob("failed-*.json")):
         told = json.loads(path.read_bytes())
         if told["is_value"]:

@@ -1,4 +1,4 @@
-"""What a run's text is: its files with their digests, cut into units of work, and which documents are held out."""
+"""The text of a run: its files with their digests, cut into units of work, and which documents are held out."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import publish, scratch_for
+from bertjax.storage.atomic_directories import publish, scratch_dir
 from bertjax.storage.files import write_durably
-from bertjax.storage.lines import COMPRESSED
 from bertjax.storage.remote import Place, is_remote, place_of, state_of
-from bertjax.text.sources.registry import Source, SourceFile, digest, parse_source, require_text, source_files
-from bertjax.text.sources.wikipedia.multistream import is_multistream
+from bertjax.text.documents import Document
+from bertjax.text.sources.registry import digest, parse_source, require_text, source_files, split_file, text_bytes
+from bertjax.text.sources.source import Source, SourceFile
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
 
-_COMPRESSED = (*COMPRESSED, ".parquet")
-_COMPRESSION = 4
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
 _SETTLED_SECONDS = 2.0
@@ -37,7 +34,7 @@ class Unit:
     """Successive files of one source that one process works through; becomes one shard of each split."""
 
     number: int
-    source: int  # place of the source in the corpus
+    source: int  # index of the source in the corpus
     files: tuple[SourceFile, ...]
     size: int  # bytes on disk
 
@@ -49,11 +46,11 @@ class Corpus:
     sources: tuple[Source, ...]
     files: tuple[tuple[SourceFile, ...], ...]  # of each source
     digests: tuple[tuple[str, ...], ...]
-    stamps: tuple[tuple[int, int], ...]  # bytes and time of change of every file, when it was digested
+    stamps: tuple[tuple[int, int], ...]  # bytes and time of change of every file when it was hashed
 
     @classmethod
     def of(cls, data: DataConfig) -> Corpus:
-        """Find and digest the files.
+        """Find and hash the files.
 
         Raises ValueError if there are no sources, or one of them has no files or no text.
         """
@@ -65,7 +62,7 @@ class Corpus:
 
     @classmethod
     def of_sources(cls, sources: tuple[Source, ...], root: str) -> Corpus:
-        """As `of`, of sources of any kind; the files' digests are kept below `root`."""
+        """As `of`, for sources of any kind; the digests are cached below `root`."""
         files = tuple(tuple(source_files(source)) for source in sources)
         everything = [file for group in files for file in group]
         stamps = _stamps(everything)
@@ -73,7 +70,7 @@ class Corpus:
         return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
 
     def description(self) -> list[dict[str, Any]]:
-        """The sources as JSON values that depend on kinds, file names and contents, and not on where the files lie."""
+        """The sources as JSON values that depend on kinds, file names and contents, but not on directories."""
         return [
             {
                 "kind": source.kind,
@@ -87,35 +84,35 @@ class Corpus:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The files in groups of about equal amounts of text: the same groups however many processes there are.
+        """The files in groups of about equal amounts of text, which do not depend on the number of processes.
 
-        A large multistream dump is cut into spans of its bytes, of which each is a unit.
+        A large file that can be split is split into spans of its bytes, of which each is a unit.
         """
         target = max(UNIT_BYTES, self.text_bytes // MAX_UNITS)
         units: list[Unit] = []
-        for place, group in enumerate(self.files):
+        for source, group in enumerate(self.files):
             held, held_weight = [], 0
-            parts = [part for file in group for part in _parts(file, target)]
+            parts = [part for file in group for part in split_file(file, text_bytes(file) // target)]
             for part in parts:
                 held.append(part)
-                held_weight += _weight(part)
+                held_weight += text_bytes(part)
                 if held_weight >= target or part.span or part is parts[-1]:
-                    units.append(Unit(len(units), place, tuple(held), sum(f.size for f in held)))
+                    units.append(Unit(len(units), source, tuple(held), sum(f.size for f in held)))
                     held, held_weight = [], 0
         return units
 
     @property
     def text_bytes(self) -> int:
-        """About how many bytes of text there are, by the files' sizes."""
-        return sum(_weight(file) for group in self.files for file in group)
+        """The approximate bytes of text, by the sizes of the files."""
+        return sum(text_bytes(file) for group in self.files for file in group)
 
     def require_unchanged(self) -> None:
-        """Raise ValueError naming the first file that has changed since it was digested."""
+        """Raise ValueError naming the first file that has changed since it was hashed."""
         everything = [file for group in self.files for file in group]
         for file, before, now in zip(everything, self.stamps, _stamps(everything), strict=True):
             if before != now:
                 raise ValueError(
-                    f"{file.path} was changed while it was read; run the command again when nobody writes to it"
+                    f"{file.path} was changed while it was read; run the command again when nothing writes to it"
                 )
 
 
@@ -124,27 +121,23 @@ def fingerprint(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def with_draws(documents: Iterable[Document]) -> Iterator[tuple[Document, tuple[float, float]]]:
+    """Each document or part of one with its document's `draws`, which go by the first part: parts stay together."""
+    drawn = (0.0, 0.0)
+    for document in documents:
+        if not document.is_continuation:
+            drawn = draws(document.text)
+        yield document, drawn
+
+
 def draws(text: str) -> tuple[float, float]:
-    """Two independent numbers in [0, 1) that depend on a document's words and nothing else.
+    """Two independent uniform numbers in [0, 1) that depend on the words of a document alone.
 
     Below `data.held_out`, the first holds the document out; the second decides whether a vocabulary is trained on it.
     """
     words = " ".join(text.split()).encode()
     hashed = hashlib.blake2b(words, digest_size=16).digest()
     return int.from_bytes(hashed[:8]) / 2**64, int.from_bytes(hashed[8:]) / 2**64
-
-
-def _parts(file: SourceFile, target: int) -> list[SourceFile]:
-    """A file, or the spans of a multistream dump of at least two times `target` bytes of text."""
-    count = _weight(file) // target
-    if count < 2 or file.kind != "wikipedia" or not file.path.endswith(".bz2") or not is_multistream(file.path):
-        return [file]
-    edges = [file.size * number // count for number in range(count + 1)]
-    return [replace(file, span=span) for span in pairwise(edges)]
-
-
-def _weight(file: SourceFile) -> int:
-    return file.size * (_COMPRESSION if file.path.endswith(_COMPRESSED) else 1)
 
 
 def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, int], ...]:
@@ -155,7 +148,7 @@ def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, int], ...]:
 
 
 def _stamp(file: SourceFile) -> tuple[int, int]:
-    """Bytes and time of the last change, of a file or over the modules of one; of a remote one a number for both."""
+    """Bytes and time of the last change of a file, or over its members; `state_of` a remote one."""
     if is_remote(file.path):
         return state_of(file.path)
     states = [os.stat(path) for path in file.members or (file.path,)]
@@ -163,7 +156,7 @@ def _stamp(file: SourceFile) -> tuple[int, int]:
 
 
 def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cache_path: Place) -> list[str]:
-    """The digest of each file; of plain files kept by (path, bytes, time of change)."""
+    """The SHA-256 of each file; those of plain files are cached by (path, bytes, time of change)."""
     try:
         cache: dict[str, str] = json.loads(cache_path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -175,7 +168,7 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cac
         size, changed = stamp
         path = file.path if is_remote(file.path) else os.path.abspath(file.path)
         key = f"{path} {size} {changed}"
-        # A file written a moment ago can be written again without a new time of change.
+        # A file that was just written can change again within the resolution of its time stamp.
         settled = is_remote(file.path) or time.time() - changed / 1e9 > _SETTLED_SECONDS
         return (key if settled else ""), cache.get(key) or digest(file)
 
@@ -185,8 +178,8 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cac
     if not fresh.keys() <= cache.keys():
         root = cache_path.parent
         root.mkdir(parents=True, exist_ok=True)
-        # In a folder of its own: several processes may do this at once, and the last of them is right.
-        with scratch_for(root, ".digests-") as scratch:
+        # Several processes may write the cache at once; the last one wins, and every one of them is right.
+        with scratch_dir(root, ".digests-") as scratch:
             made = Path(scratch) / cache_path.name
             write_durably(made, json.dumps(cache | fresh, indent=1).encode())
             publish(made, root)

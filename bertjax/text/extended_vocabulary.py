@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in, is_kept
+from bertjax.storage.atomic_directories import exclusive_lock, is_complete
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, place_of
 from bertjax.text.corpus import Corpus, fingerprint
@@ -25,7 +25,7 @@ from bertjax.text.trained_vocabulary import (
     require_vocabulary,
 )
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.word_counts import smoothed
+from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import WordPiece
 
 EXTENDER_VERSION = 2  # of choosing words; a change makes other vocabularies
@@ -67,8 +67,8 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = WordPiece(tokens, old.rules)
-    with alone_in(place_of(data.root)):
-        if is_kept(folder, "made.json"):
+    with exclusive_lock(place_of(data.root)):
+        if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             how = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}

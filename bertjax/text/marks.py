@@ -1,4 +1,4 @@
-"""Combining marks that `strip_accents` deletes although words depend on them: vowels in Hindi, hamza in Arabic."""
+"""Combining marks that `strip_accents` deletes although they carry meaning: vowels in Hindi, hamza in Arabic."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import KINDS, read_documents
+from bertjax.text.sources.source import SourceFile
 
 NOTICEABLE_SHARE = 0.001  # of the characters
 
 _SAMPLED_FILES = 32
 _SAMPLED_CHARACTERS = 20_000  # of each file
-# In these scripts BERT's uncased models mean to read accented letters as plain ones; COMBINING marks are mostly theirs.
+# In these scripts BERT's uncased models strip accents on purpose; COMBINING marks mostly belong to them.
 _MEANT_TO_BE_STRIPPED = ("LATIN", "GREEK", "COMBINING", "VARIATION")
 _VIETNAMESE = range(0x1EA0, 0x1EFA)  # letters of the Latin script that no other language has
 
@@ -29,7 +30,7 @@ def lost_marks(text: str) -> Counter[str]:
 
 def warn_of_lost_marks(files: Sequence[SourceFile]) -> None:
     """Warn (UserWarning) if stripping accents would delete meaning from the text; looks at a sample of the files."""
-    files = [file for file in files if file.kind != "docs"]  # those are English
+    files = [file for file in files if not KINDS[file.kind].is_english]
     chosen = files[:: -(-len(files) // _SAMPLED_FILES) or 1]
     lost: Counter[str] = Counter()
     characters = 0

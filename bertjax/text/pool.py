@@ -1,4 +1,4 @@
-"""Units of text through worker processes, with errors that name the file they are about."""
+"""Running a function on units of text in worker processes, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_units(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as executor:
         waiting = iter(units)
-        # No more at a time than there are workers, so that after a death it is known who was at what.
+        # No more at a time than there are workers, so that the units of a worker that dies are known.
         running = {executor.submit(function, unit): unit for unit in itertools.islice(waiting, workers)}
         try:
             while running:
@@ -62,12 +62,12 @@ def run_units(
 
 def _start_worker() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports an interruption, once
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports an interruption once
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not go on writing beside the run that comes next."""
+    """A worker whose parent was killed must not keep writing beside the next run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -78,7 +78,7 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Applies a function to units, wherever that is."""
+    """Applies a function to units: in processes, or on a cluster."""
 
     def __call__(
         self, function: Callable[[Unit], Result], units: Sequence[Unit], what: str

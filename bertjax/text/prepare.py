@@ -1,7 +1,7 @@
-"""Making a token store from sources: what is there and fits is used again, the rest is made.
+"""Making a token store from sources, unless one of the same inputs exists.
 
-A store is kept under `data.root` by a fingerprint of everything it is made from, and is the same bytes for any number
-of processes and machines. Making one that was interrupted goes on with the units of text that were finished.
+A store lies in `data.root` under a fingerprint of all its inputs, and has the same bytes for any number of processes
+and machines. After an interruption the units of text that were finished are used again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from functools import partial
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in, beside_others_in, is_kept, nothing_left_of, require_inputs
+from bertjax.storage.atomic_directories import (
+    exclusive_lock,
+    is_complete,
+    removed_on_error,
+    require_inputs,
+    shared_lock,
+)
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
+from bertjax.text.documents import notes_of
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
@@ -30,7 +37,7 @@ from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
-LEAST_DOCUMENTS = 2  # in each split: a pair of segments may need another document
+LEAST_DOCUMENTS = 2  # in each split: a random B needs another document
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
 
 _STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters or so, eight for a sentence
@@ -39,13 +46,13 @@ _STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters o
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
     """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it is not there.
 
-    The runner does the work; without one, `data.workers` processes do.
-    Raises ValueError for text that cannot be read or is too little, OSError if the disk is full (nothing is left then).
+    The runner does the work; without one, `data.workers` processes do. Raises ValueError for text that cannot be read
+    or is too little, and OSError if the disk is full; both leave no file behind.
     """
     runner = runner or processes(data.workers)
     corpus, tokenizer, job, target = _plan_store(data, progress, runner)
-    with alone_in(place_of(data.root)):
-        if is_kept(target, "manifest.json"):
+    with exclusive_lock(place_of(data.root)):
+        if is_complete(target, "manifest.json"):
             # Opening a store of this machine also looks for its files.
             manifest = read_manifest(target) if is_remote(target) else TokenStore.open(target).manifest
             require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
@@ -59,16 +66,16 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 def prepare_share(data: DataConfig, index: int, count: int, progress: Progress = no_progress) -> tuple[int, int]:
     """Do a share of `prepare`'s work: every `count`-th unit of text from unit `index` on.
 
-    For as many machines as one likes over one `data.root`; `prepare` then makes the store of what they left there, and
-    does what they did not. Returns how many units are finished, by whomever, and how many there are. Raises ValueError
-    for a share that does not exist, or as `prepare` does.
+    Any number of machines may share one `data.root`; `prepare` then makes the store of what they wrote there, and
+    processes what is missing. Returns the number of finished units and the number of units. Raises ValueError for a
+    share that does not exist, or as `prepare` does.
     """
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
     runner = processes(data.workers)
     corpus, _, job, target = _plan_store(data, progress, runner)
-    with beside_others_in(place_of(data.root)):
-        if is_kept(target, "manifest.json"):
+    with shared_lock(place_of(data.root)):
+        if is_complete(target, "manifest.json"):
             return len(corpus.units), len(corpus.units)
         job.folder.mkdir(exist_ok=True)
         _fill({}, corpus.units[index::count], job, runner, progress)
@@ -77,7 +84,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
 
 
 def _plan_store(data: DataConfig, progress: Progress, runner: Runner) -> tuple[Corpus, Tokenizer, ShardJob, Place]:
-    """The text, its tokenizer, what is the same for every unit, and where the store is or will be."""
+    """The corpus, its tokenizer, what all units have in common, and the path of the store."""
     corpus = Corpus.of(data)
     if data.segmenter != "none":
         load_segmenter(data.segmenter)  # before the long work of a vocabulary
@@ -95,14 +102,14 @@ def _plan_store(data: DataConfig, progress: Progress, runner: Runner) -> tuple[C
 
 
 def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
-    """Which words are found. Raises ValueError where that is of no use for the tokenizer."""
+    """The segmenter with its version. Raises ValueError for a tokenizer that has no use for it."""
     if not isinstance(tokenizer, WordPiece):
         raise ValueError(f"data.segmenter={data.segmenter!r}: pieces of {tokenizer.named} are words; set it to none")
     return f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
 
 
 def summary(store: TokenStore) -> str:
-    """What is in a store, in a line to print."""
+    """A line to print about the contents of a store."""
     splits = [f"{name.replace('_', ' ')}: {size_of(store.manifest, name)}" for name in SPLITS]
     about = store.manifest["provenance"]
     tokens = sum(store.split(name).num_tokens for name in SPLITS)
@@ -112,11 +119,19 @@ def summary(store: TokenStore) -> str:
     )
 
 
+def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
+    """What reading a store's text split, cut, replaced or left out, a line for each to print."""
+    counts = ReadCounts()
+    for of_source in manifest["provenance"].get("reading", []):
+        counts.add(ReadCounts(**of_source))
+    return notes_of(counts)
+
+
 def _make_store(
     target: Place, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
-    with nothing_left_of(job.folder, lambda: _bytes_needed(corpus, records)):
+    with removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
         job.folder.mkdir(exist_ok=True)
         _fill(records, corpus.units, job, runner, progress)
         corpus.require_unchanged()
@@ -136,7 +151,7 @@ def _make_store(
 def _fill(
     records: dict[int, dict[str, Any]], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
-    """Put the record of every unit into `records`, making those that nobody has made yet."""
+    """Put the record of every unit into `records`, processing the units that are not finished."""
     records |= finished_shards(units, job)
     total = sum(unit.size for unit in units)
     done = sum(unit.size for unit in units if unit.number in records)
@@ -174,7 +189,8 @@ def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out:
     if min(train, evaluation) < LEAST_DOCUMENTS:
         raise ValueError(
             f"data.held_out={held_out} leaves {evaluation} of {train + evaluation} documents for evaluation and "
-            f"{train} for training; each needs {LEAST_DOCUMENTS}: give another share, or more documents"
+            f"{train} for training; each needs {LEAST_DOCUMENTS}: give another share, or more documents "
+            "(a document is in one split as a whole)"
         )
 
 
@@ -189,7 +205,7 @@ def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown:
 
 
 def _bytes_needed(corpus: Corpus, records: Mapping[int, Mapping[str, Any]]) -> int:
-    """About how large the store gets, by what is there already."""
+    """The approximate size of the store, estimated from the part that is written."""
     shards = [shard for record in records.values() for shard in record["shards"].values() if shard]
     written = sum(file["bytes"] for shard in shards for file in shard["files"].values())
     read = sum(unit.size for unit in corpus.units if unit.number in records)

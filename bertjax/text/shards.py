@@ -1,4 +1,4 @@
-"""One unit of text into one shard of each split: the pure function that the processes of `prepare` run."""
+"""Turning a unit of text into one shard of each split: the pure function that the processes of `prepare` run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertjax.storage.atomic_directories import publish, remove_tree, scratch_for
+from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import Place, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.corpus import Unit, draws
+from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.store.format import SPLITS
@@ -33,10 +33,10 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What is the same for every unit of a store."""
+    """What all units of a store have in common."""
 
     folder: Place  # for the shards; of a remote store the store itself
-    inputs: str  # fingerprint of everything the store is made from
+    inputs: str  # fingerprint of all inputs of the store
     vocab: Place
     rules: TextRules
     segmenter: Literal["none", "jieba"]
@@ -49,7 +49,7 @@ class ShardJob:
 
     @property
     def records(self) -> Place:
-        """The folder for the units' records."""
+        """The directory of the units' records."""
         return self.folder / "partial" if is_remote(self.folder) else self.folder
 
 
@@ -57,14 +57,14 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
     The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `text_bytes` and `unknown_tokens`. It is put beside the shards last, so that a unit with a
-    record is a finished one. Two processes may make one unit at a time, as those of a cluster do.
+    (the reader's counts), `text_bytes` and `unknown_tokens`. It is published after the shards, so that a unit with a
+    record is finished. Two processes may make the same unit at the same time, as happens on clusters.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
-        scratch = Path(unfinished.enter_context(scratch_for(job.folder, f"{_name(unit)}-")))
+        scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
         writers = {
             split: ShardWriter(scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes)
             for split in SPLITS
@@ -73,9 +73,10 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
             unfinished.callback(writer.discard)
         for batch in _batches(unit, reading):
             ids = _write_batch(batch, writers, tokenizer, job)
-            text_bytes += sum(len(document.text.encode()) for document in batch)
+            text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-        shards = {split: writer.finish() if writer.documents else None for split, writer in writers.items()}
+        finished = {split: writer.finish() for split, writer in writers.items()}
+        shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
         record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
@@ -86,7 +87,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
 
 
 def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
-    """The records, by number, of the units that somebody has finished for the same inputs."""
+    """Number -> record of the units that are finished for the same inputs, by any process."""
     there = _sizes_in(job.folder)
     records = {}
     for unit in units:
@@ -100,7 +101,7 @@ def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str,
 
 
 def remove_records(job: ShardJob) -> None:
-    """Remove what a finished store has no use for: the units' records, and what processes that were killed left."""
+    """Remove the units' records, and the files of processes that were killed."""
     if job.records != job.folder:
         remove_tree(job.records)
         return
@@ -130,16 +131,20 @@ def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
 
 @lru_cache(maxsize=1)
 def _tokenizer(vocab: Place, rules: TextRules) -> Tokenizer:
-    """Loaded once in a process: it remembers the words it has seen."""
+    """Loaded once per process: it caches the words it has seen."""
     return load_vocabulary(vocab, rules)
 
 
-def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
-    held: list[Document] = []
+_Drawn = tuple[Document, tuple[float, float]]
+
+
+def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[_Drawn]]:
+    """The documents and parts of documents of a unit with their draws, about `_BATCH_CHARACTERS` at a time."""
+    held: list[_Drawn] = []
     size = 0
     for file in unit.files:
-        for document in read_documents(file, reading):
-            held.append(document)
+        for document, drawn in with_draws(read_documents(file, reading)):
+            held.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
                 yield held
@@ -149,20 +154,20 @@ def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[Document]]:
 
 
 def _write_batch(
-    documents: list[Document], writers: dict[str, ShardWriter], tokenizer: Tokenizer, job: ShardJob
+    batch: list[_Drawn], writers: dict[str, ShardWriter], tokenizer: Tokenizer, job: ShardJob
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
-    sentences = [document.sentences() for document in documents]
+    sentences = [document.sentences() for document, _ in batch]
     ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job)
-    document_of = np.repeat(np.arange(len(documents)), [len(group) for group in sentences])
-    evaluated = np.array([draws(document.text)[0] < job.held_out for document in documents])
-    for split, chosen in (("train", ~evaluated), ("held_out", evaluated)):
-        # Neither a sentence without tokens nor a document without sentences goes into a store.
-        kept = chosen[document_of] & (lengths > 0)
-        per_document = np.bincount(document_of[kept], minlength=len(documents))
+    part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
+    is_continuation = np.array([document.is_continuation for document, _ in batch])
+    held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
+    for split, chosen in (("train", ~held_out), ("held_out", held_out)):
+        kept = chosen[part_of] & (lengths > 0)  # no sentence without tokens goes into a store
+        per_part = np.bincount(part_of[kept], minlength=len(batch))
         tokens = np.repeat(kept, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
-        writers[split].add(ids[tokens], lengths[kept], per_document[per_document > 0], **chosen_planes)
+        writers[split].add(ids[tokens], lengths[kept], per_part, is_continuation, **chosen_planes)
     return ids
 
 

@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in, is_kept, nothing_left_of, require_inputs
+from bertjax.storage.atomic_directories import exclusive_lock, is_complete, removed_on_error, require_inputs
 from bertjax.storage.files import write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
-from bertjax.text.corpus import Corpus, Unit, draws, fingerprint
+from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.sources.registry import parse_source, read_documents, require_text
 from bertjax.tokenization.loading import files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.training import TRAINER_VERSION, count_for, train_tokenizer
-from bertjax.tokenization.word_counts import smoothed
+from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
 
-READING_VERSION = 2  # of reading, sentence splitting and the cut into units; a change makes other stores
+READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
 
@@ -64,8 +63,8 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, r
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
     folder = place_of(data.root) / f"vocab-{inputs[:12]}"
-    with alone_in(place_of(data.root)):
-        if is_kept(folder, "made.json"):
+    with exclusive_lock(place_of(data.root)):
+        if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, data, progress, runner)
@@ -128,7 +127,7 @@ def keep_vocabulary(folder: Place, inputs: str, tokenizer: Tokenizer, corpus: Co
         "sources": [str(source) for source in corpus.sources],
     }
     unfinished = folder if is_remote(folder) else folder.with_name(f"{folder.name}.partial")
-    with nothing_left_of(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
+    with removed_on_error(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)
@@ -142,8 +141,7 @@ def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
 
     def texts() -> Iterator[str]:
         for file in unit.files:
-            for document in read_documents(file):
-                held, sampled = draws(document.text)
+            for document, (held, sampled) in with_draws(read_documents(file)):
                 if held >= data.held_out and sampled < share:
                     yield document.text
 

@@ -18,8 +18,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
-from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.word_starts import continuations
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer, continuations
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 SPECIAL_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}

@@ -20,8 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.sentencepiece_model import read_model
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
-from bertjax.tokenization.word_starts import continuations
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
 
 VOCABULARY_FILE = "spiece.model"
 WORD = "▁"  # stands for the space before a word

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -21,6 +22,10 @@ from bertjax.config import DataConfig
 from bertjax.tokenization.chunks import ChunkEncoder
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+
+# Scripts written without spaces between words: there every piece is taken as a word, as multilingual BERT does.
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA", "YI ")
+_UNSPACED_LEADS = range(0xE4, 0xEA)  # first bytes in UTF-8 of U+4000 to U+9FFF
 
 
 @dataclass(frozen=True)
@@ -166,3 +171,25 @@ class Tokenizer(ABC):
             special_tokens=[(first, self.cls_id), (last, self.sep_id)],
         )
         return tokenizer
+
+
+def continuations(surfaces: Sequence[bytes], tokens: Sequence[str], mark: str) -> np.ndarray:
+    """Which tokens continue a word, bool [tokens], in a vocabulary that marks the beginnings of words by `mark`."""
+    pairs = zip(surfaces, tokens, strict=True)
+    return np.array([continues_word(surface, token.startswith(mark)) for surface, token in pairs])
+
+
+def continues_word(surface: bytes, follows_space: bool) -> bool:
+    """Whether a token continues the word before it: it begins with a letter, a digit or a combining mark.
+
+    `follows_space`: it is marked as the beginning of a word. Of a character that is cut into bytes, the first token
+    counts as the character, and the others continue.
+    """
+    if follows_space or not surface:
+        return False
+    first = surface.decode(errors="replace")[0]
+    if first == "\ufffd":
+        return surface[0] not in _UNSPACED_LEADS
+    if unicodedata.name(first, "").startswith(_UNSPACED):
+        return False
+    return unicodedata.category(first)[0] in "LNM"

@@ -7,7 +7,7 @@ We follow `tokenizers`, for an export runs on it. google-research/bert's rules a
 `BertTokenizerLegacy` give the same ids but for these rows (tests/tokenization/check_wordpiece.py proves it):
 
     rule                                google-research/bert   BertTokenizerLegacy    here
-    the longest word before [UNK]       200 characters         100                    100
+    the longest word before [UNK]       200 characters         100                    200
     private use (Co)                    in words               deleted                deleted
     unassigned code points (Cn)         in words               deleted                in words
     NFC, after cleaning                 no                     yes                    no
@@ -38,7 +38,7 @@ from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_b
 
 VOCABULARY_FILE = "vocab.txt"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Hugging Face's BERT tokenizers
+MAX_WORD_CHARACTERS = 200  # a longer word is [UNK]: max_input_chars_per_word of google-research/bert
 
 # Only characters that BERT's normaliser turns into a space. Others that Python calls space are control characters,
 # which it deletes, joining what they part.

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from bertjax.config import Config, DataConfig
 from bertjax.input.batches import batch_spec
 from bertjax.input.feed import AHEAD, Feed, open_feed
+from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
@@ -144,7 +145,7 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
 def _bench_stage(
     config: Config, mesh: Mesh, machine: Machine, stage: Stage, make_rows: MakeRows, seconds: float
 ) -> StageFigures:
-    flops = train_flops_per_token(config.model, stage.data.sequence_length, stage.data.expected_predictions)
+    flops = train_flops_per_token(config.model, stage.data.sequence_length, expected_predictions(stage.data))
     peak = machine.measured.flops * machine.devices
     affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
     measured = shortened(stage, batch_shards(mesh), affordable)
@@ -185,7 +186,8 @@ def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, Trai
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
     state = init_state(blueprint, config.model, optimizer, config.training.seed)
     size = stage.training.global_batch_size
-    batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in batch_spec(stage.data, size).items()}
+    spec = batch_spec(stage.data, size, stage.training.objectives)
+    batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
     start = time.perf_counter()
     compiled: Any = stage_step(config, stage, blueprint, optimizer).lower(state, batch).compile()
     seconds = time.perf_counter() - start

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.training.checkpoint import Checkpoints
 
 

@@ -37,7 +37,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 import bertjax
 from bertjax.storage.remote import Place, RemotePath, place_of
-from bertjax.storage.remote_run import Desk, LostClaim
+from bertjax.storage.remote_run import LostClaim, StagingDir
 from bertjax.training import remote_checkpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
@@ -87,15 +87,15 @@ class Checkpoints:
     """The checkpoints of one run, by step.
 
     The `keep_last` newest stay, and for good those whose step is a multiple of `keep_every` (0 = none). A state is any
-    pytree of jax arrays; every process calls every method. Of a directory that is a URL, `desk` is needed to save.
+    pytree of jax arrays; every process calls every method. Of a directory that is a URL, `staging` is needed to save.
     """
 
     def __init__(
-        self, directory: str | Place, *, keep_last: int, keep_every: int = 0, desk: Desk | None = None
+        self, directory: str | Place, *, keep_last: int, keep_every: int = 0, staging: StagingDir | None = None
     ) -> None:
         self.directory = _located(directory)
         self._keep_last, self._keep_every = keep_last, keep_every
-        self._desk = desk
+        self._staging = staging
         self._last_save: int | None = None
 
     def __enter__(self) -> Checkpoints:
@@ -146,7 +146,9 @@ class Checkpoints:
                 saved = read_metadata(self.directory / str(step))
                 notices = check_compatible(saved, dict(metadata))
                 wanted = named_arrays(abstract_state)
-                arrays = _restore_arrays(self.directory / str(step), saved, wanted, self._desk and self._desk.folder)
+                arrays = _restore_arrays(
+                    self.directory / str(step), saved, wanted, self._staging and self._staging.folder
+                )
             except DamagedCheckpoint as error:
                 damaged[step] = error
                 if which == "newest":
@@ -175,9 +177,9 @@ class Checkpoints:
     def _manager(self) -> ocp.CheckpointManager | remote_checkpoint.RemoteCheckpoints:
         """Made by the first save, so that nothing here is touched before `restore` has had its say."""
         if isinstance(self.directory, RemotePath):
-            assert self._desk is not None, "a run in object storage is written by way of a desk"
+            assert self._staging is not None, "a run in object storage is written by way of a staging directory"
             return remote_checkpoint.RemoteCheckpoints(
-                self.directory, self._desk, keep_last=self._keep_last, keep_every=self._keep_every
+                self.directory, self._staging, keep_last=self._keep_last, keep_every=self._keep_every
             )
         policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(self._keep_last)]
         if self._keep_every:
@@ -213,7 +215,7 @@ class Checkpoints:
     @property
     def _disk(self) -> Path:
         """The folder of this machine that a save writes to."""
-        return self.directory if isinstance(self.directory, Path) else self._desk.folder
+        return self.directory if isinstance(self.directory, Path) else self._staging.folder
 
     def _require_space(self, step: int, needed: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -333,12 +335,12 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restore_arrays(
-    directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any], desk: Path | None = None
+    directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
     _check_shapes(directory, saved["arrays"], wanted)
     own = isinstance(directory, RemotePath)
-    with remote_checkpoint.near(directory / _STATE, wanted, desk) as state:
+    with remote_checkpoint.near(directory / _STATE, wanted, staging) as state:
         try:
             arrays = _read(state, wanted, own)
         except (MemoryError, jax.errors.JaxRuntimeError):

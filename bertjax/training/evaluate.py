@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from bertjax.input.feed import Batches
 from bertjax.input.training_data import Sentences
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.objectives import HeldOutFacts, Objective

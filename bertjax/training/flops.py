@@ -1,4 +1,4 @@
-"""How much arithmetic a training step is, and how much a device can do at most: together they give the MFU."""
+"""FLOPs of a training step and peak FLOP/s of a device; their quotient is the MFU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertjax.config import ModelConfig
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.embeddings import embedding_width
 
-# Dense bf16 matmul peaks in TFLOP/s of one jax device, from the makers' data sheets; the first pattern that is found
-# in `device_kind` counts. Of TPU v2, v3 and TPU7x a jax device is one of the chip's two halves.
+# Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
+# `device_kind` counts. On TPU v2, v3 and TPU7x a jax device is half a chip.
 _PEAKS_TFLOPS = (
     (r"TPU ?v?7", 1153.5),
     (r"TPU v6", 918.0),
@@ -32,7 +32,7 @@ _PEAKS_TFLOPS = (
     (r"\bL40S\b", 362.0),
     (r"\bL4\b", 121.0),
     (r"\bA10\b", 125.0),
-    # Of the gaming cards, with accumulation in float32.
+    # The gaming cards' peaks are those with accumulation in float32.
     (r"\bRTX 4090\b(?! D)", 165.2),
     (r"\bRTX 3090\b(?! Ti)", 71.0),
     (r"\bT4\b", 65.0),
@@ -42,7 +42,7 @@ _PEAKS_TFLOPS = (
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that one device can do, and how that is known."""
+    """The peak of one device and its source."""
 
     flops: float  # FLOP/s
     source: str  # for the log
@@ -80,15 +80,15 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
 
 
 def mfu(flops_per_second: float, peak: float) -> float:
-    """Model FLOPs utilisation: the share of what all devices could do at most (`peak`, FLOP/s) that was done.
+    """Model FLOPs utilisation: `flops_per_second` as a share of the peak of all devices (`peak`, FLOP/s).
 
-    `flops_per_second` is `train_flops_per_token` times the real tokens per second: work on padding is no use.
+    `flops_per_second` is `train_flops_per_token` times the real tokens per second: work on padding does not count.
     """
     return flops_per_second / peak
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 FLOP/s of an accelerator by jax's name for it, or None if the table does not have it (as any CPU)."""
+    """Dense bf16 FLOP/s of an accelerator by jax's name for it; None if it is not in the table, as no CPU is."""
     for pattern, tflops in _PEAKS_TFLOPS:
         if re.search(pattern, device_kind):
             return tflops * 1e12
@@ -98,7 +98,7 @@ def peak_flops(device_kind: str) -> float | None:
 def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "float32") -> float:
     """FLOP/s of the fastest product of two `size` × `size` matrices on the default device.
 
-    Takes `seconds` plus one compilation. What else the machine does meanwhile makes it lower, never higher.
+    Takes `seconds` plus one compilation. Other load on the machine lowers the figure, and never raises it.
     """
     product = jax.jit(jnp.matmul)
     x = jnp.full((size, size), 0.5, dtype)
@@ -113,14 +113,14 @@ def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "fl
 
 
 def matmul_peak(device: jax.Device, seconds: float = 2.0) -> Peak:
-    """The fastest matmul measured here and now: in float32 on a CPU, in bfloat16 elsewhere."""
+    """The fastest matmul measured on this device: in float32 on a CPU, in bfloat16 elsewhere."""
     dtype, size = ("float32", 2048) if device.platform == "cpu" else ("bfloat16", 8192)
     kind = f"fastest {dtype} matmul measured on this {device.device_kind}"
     return Peak(measured_peak_flops(size, seconds, dtype), kind)
 
 
 def device_peak(device: jax.Device) -> Peak:
-    """The peak that a device's MFU is measured against: from the table, or measured where the table has nothing."""
+    """The peak for a device's MFU: from the table, or measured where the table does not have the device."""
     known = peak_flops(device.device_kind)
     if known is not None:
         return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")

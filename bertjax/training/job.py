@@ -11,11 +11,13 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
+from bertjax.input.targets import registry as targets
+from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
-from bertjax.model.bert import Bert, Params, check_head
 from bertjax.model.embeddings import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import replicated
 from bertjax.parallel.sharding import check_divisible, local_rows
@@ -94,8 +96,11 @@ def preflight(config: Config) -> Config:
     for stage in stages:
         stage.schedule()
     _check_heads(config)
+    _check_pairs(config)
     if check_head(config.model).of_task:
-        raise ValueError(f"model.head={config.model.head!r}: it is a head of a task; use {Bert.name!r} to pretrain")
+        raise ValueError(
+            f"model.head={config.model.head!r}: it is a head of a task; use {PretrainingNetwork.name!r} to pretrain"
+        )
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     _attention(config, mesh, stages)
@@ -129,7 +134,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
             stage_step(config, stage, blueprint, optimizer),
             content.train(data, stage.seed),
             HeldOutText(eval_step, chosen, tuple(sets), baselines),
-            train_flops_per_token(config.model, data.sequence_length, data.expected_predictions),
+            train_flops_per_token(config.model, data.sequence_length, expected_predictions(data)),
         )
 
     return Job(
@@ -255,6 +260,26 @@ def _check_heads(config: Config) -> None:
                 f"training.objectives={config.training.objectives} with model.family={family.name!r}: its networks "
                 f"have no {lacking[0]}, which {objective.name} needs; they have {', '.join(family.heads)}"
             )
+
+
+def _check_pairs(config: Config) -> None:
+    """Refuse an objective about sentence pairs where rows or model have none."""
+    names = [name for name, target in targets.choose(config.training.objectives).items() if target.pairing]
+    told = f"training.objectives={config.training.objectives}"
+    if names and config.data.rows != "pairs":
+        raise ValueError(
+            f"data.rows={config.data.rows!r} with {told}: such rows have no second segment; leave {names[0]} out"
+        )
+    if names and config.model.causal:
+        raise ValueError(
+            f"{told} with model.causal=True: [CLS] sees nothing but itself, and cannot tell how A and B belong "
+            f"together; leave {names[0]} out"
+        )
+    if names and config.model.type_vocab_size == 1:
+        raise ValueError(
+            f"model.type_vocab_size=1 with {told}: the segments of a pair need two token types; set it to 2, or leave "
+            f"{names[0]} out"
+        )
 
 
 def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
 from bertjax.input.batches import batch_spec
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import check_divisible
 from bertjax.training.optimizer import make_optimizer
@@ -37,7 +37,9 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
     rows = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
-        for name, (shape, dtype) in batch_spec(stage.data, stage.training.global_batch_size).items()
+        for name, (shape, dtype) in batch_spec(
+            stage.data, stage.training.global_batch_size, stage.training.objectives
+        ).items()
     }
 
 

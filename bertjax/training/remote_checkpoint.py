@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from bertjax.storage.remote import Place, RemotePath
-from bertjax.storage.remote_run import Desk
+from bertjax.storage.remote_run import StagingDir
 
 STATE, METADATA = "state", "metadata"  # the items of a checkpoint
 _DOCUMENT = f"{METADATA}/metadata"  # where Orbax puts it, too
@@ -39,9 +39,9 @@ _EXPECTED = ("Global object size logging disabled", "Skipping merge of OCDBT che
 class RemoteCheckpoints:
     """What `ocp.CheckpointManager` is for a disk; every process calls every method."""
 
-    def __init__(self, directory: RemotePath, desk: Desk, *, keep_last: int, keep_every: int) -> None:
-        self._directory, self._claim = directory, desk.claim
-        self._folder = desk.folder / "checkpoint"
+    def __init__(self, directory: RemotePath, staging: StagingDir, *, keep_last: int, keep_every: int) -> None:
+        self._directory, self._claim = directory, staging.claim
+        self._folder = staging.folder / "checkpoint"
         self._keep_last, self._keep_every = keep_last, keep_every
         logging.getLogger("absl").addFilter(_is_worth_saying)
         self._orbax = ocp.AsyncCheckpointer(
@@ -136,8 +136,8 @@ def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
 
 
 @contextlib.contextmanager
-def near(state: Place, arrays: Collection[str], desk: Path | None = None) -> Iterator[Path]:
-    """A folder of this machine with what Orbax needs to read some arrays: itself, or a download below `desk`.
+def near(state: Place, arrays: Collection[str], staging: Path | None = None) -> Iterator[Path]:
+    """A folder of this machine with what Orbax needs to read some arrays: itself, or a download below `staging`.
 
     Raises OSError if the disk has too little room for it.
     """
@@ -146,7 +146,7 @@ def near(state: Place, arrays: Collection[str], desk: Path | None = None) -> Ite
         return
     wanted = {name.replace("/", ".") for name in arrays}
     sizes = {name: size for name, size in state.sizes().items() if _is_of(name, wanted)}
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=desk) as folder:
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as folder:
         free = shutil.disk_usage(folder).free
         if sum(sizes.values()) > free:
             raise OSError(

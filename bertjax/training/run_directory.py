@@ -22,11 +22,11 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, from_dict, to_dict
-from bertjax.model.bert import Params, abstract_bert, head_of
+from bertjax.model.network import Params, abstract_network, head_of
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
-from bertjax.storage.remote_run import Desk, desk_for, refuse_a_second
+from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -67,15 +67,16 @@ class TrainedModel:
 
 
 @contextlib.contextmanager
-def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> Iterator[Desk | None]:
+def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> Iterator[StagingDir | None]:
     """Make a run's directory and hold it against a second trainer for as long as this one is inside.
 
-    `process` 0 does that for all of a run. Where the directory is a URL every process gets a desk below `cache_dir`.
+    `process` 0 does that for all of a run. Where the directory is a URL every process gets a staging directory below
+    `cache_dir`.
     Raises ValueError while another process on this machine trains in it.
     """
     if isinstance(directory, RemotePath):
-        with desk_for(directory, cache_dir, process) as desk:
-            yield desk
+        with staging_dir(directory, cache_dir, process) as staging:
+            yield staging
         return
     if process:
         yield None
@@ -127,12 +128,12 @@ def _why_unread(place: Place, word: str) -> str:
         time.sleep(0.2)
 
 
-def describe_run(config: Config, tokenizer: Tokenizer, desk: Desk | None = None) -> str | None:
+def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | None = None) -> str | None:
     """Write the resolved config and the vocabulary into the run's directory, which this process must own.
 
     In object storage it becomes this job's before that; if it may have been another's, a line to print comes back.
     """
-    notice = desk.claim.take() if desk is not None and desk.claim is not None else None
+    notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = place_of(config.directory)
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
     for name in {*VOCABULARY_FILES, MERGES_FILE} - tokenizer.files.keys():
@@ -157,7 +158,7 @@ def load_run(path: str | Place) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
-    graphdef, shapes, _ = abstract_bert(config.model, config.execution)
+    graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.model.bert import Params, abstract_bert, init_params
+from bertjax.model.network import Params, abstract_network, init_params
 from bertjax.parallel.sharding import named_shardings
 
 
@@ -30,8 +31,21 @@ class TrainState:
 
 
 @dataclass(frozen=True)
+class FrozenNetwork:
+    """A network that objectives ask and no step changes, such as a teacher: never in the optimizer nor a checkpoint."""
+
+    graphdef: nnx.GraphDef
+    logical_axes: dict[str, Any]
+    params: Params  # of jax.ShapeDtypeStruct, each with its NamedSharding
+
+
+@dataclass(frozen=True)
 class Blueprint:
-    """What is known of a state before any array exists: the model's graph, and shapes with their shardings."""
+    """What is known of a state before any array exists: the model's graph, and shapes with their shardings.
+
+    A network that is trained beside the model, such as a generator, is a module of the model's own graph; `frozen` are
+    the others of the run, by the names under which objectives ask them.
+    """
 
     model: ModelConfig
     execution: ExecutionConfig
@@ -39,6 +53,7 @@ class Blueprint:
     logical_axes: dict[str, Any]
     mesh: Mesh
     state: TrainState  # of jax.ShapeDtypeStruct, each with its NamedSharding
+    frozen: Mapping[str, FrozenNetwork] = field(default_factory=dict)
 
     @property
     def shardings(self) -> TrainState:
@@ -51,9 +66,10 @@ def draw_blueprint(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     execution: ExecutionConfig = DEFAULT_EXECUTION,
+    frozen: Mapping[str, FrozenNetwork] | None = None,
 ) -> Blueprint:
     """Shapes first: work out every array of the state and where it will live, making none."""
-    graphdef, shapes, axes = abstract_bert(model, execution)
+    graphdef, shapes, axes = abstract_network(model, execution)
     shardings = named_shardings(mesh, axes)
     params = jax.tree.map(_placed, shapes, shardings)
     replicated = NamedSharding(mesh, P())
@@ -70,7 +86,15 @@ def draw_blueprint(
         transform_non_params=lambda leaf: _placed(leaf, replicated),
     )
     scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
-    return Blueprint(model, execution, graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar))
+    return Blueprint(
+        model, execution, graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar), frozen or {}
+    )
+
+
+def draw_frozen(model: ModelConfig, mesh: Mesh, execution: ExecutionConfig = DEFAULT_EXECUTION) -> FrozenNetwork:
+    """The shapes and places of a network that is not trained: sharded as if it were."""
+    graphdef, shapes, axes = abstract_network(model, execution)
+    return FrozenNetwork(graphdef, axes, jax.tree.map(_placed, shapes, named_shardings(mesh, axes)))
 
 
 def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

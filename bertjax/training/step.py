@@ -8,7 +8,7 @@ tied embedding's gradient twice, and once per microbatch.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,8 +18,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention.choice import choose_attention, compute_capability
-from bertjax.model.bert import Network, Params, bind
 from bertjax.model.dropout import row_keys
+from bertjax.model.network import Network, Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
 from bertjax.parallel.xla_flags import Options, compiler_options, known_options
@@ -29,10 +29,11 @@ from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
-EvalStep = Callable[[Params, Batch], Metrics]
+Frozen = Mapping[str, Params]  # parameters of the run's frozen networks, the last argument where there are any
+TrainStep = Callable[..., tuple[TrainState, Metrics]]  # (state, batch), or (state, batch, frozen)
+EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
 Packed = Callable[[Batch], bool]
-PredictStep = Callable[[Params, Batch], tuple[jax.Array, Metrics]]
+PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 
 def objective_sums(forward: Forward, batch: Batch, keys: Keys, objectives: tuple[Objective, ...]) -> Metrics:
@@ -64,12 +65,15 @@ def several_sequences(batch: Batch) -> bool:
     return batch["cls_positions"].shape[1] > 1
 
 
-def _forward(blueprint: Blueprint, params: Params, batch: Batch, keys: Keys, packed: Packed, platform: str) -> Forward:
+def _forward(
+    blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
+) -> Forward:
     """The networks over a shard's rows, with the attention back end that suits rows of their length."""
     model, execution, length = blueprint.model, blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
     attention = choose_attention(model, execution, platform, length, packed(batch), capability).backend
-    networks = {MODEL: bind(blueprint.graphdef, params)}
+    networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
+    networks[MODEL] = bind(blueprint.graphdef, params)
     return Forward(networks, keys, packed=packed(batch), attention=attention)
 
 
@@ -104,11 +108,11 @@ def make_train_step(
     platform = platform or blueprint.mesh.devices.flat[0].platform
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, packed, platform)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, batch: Batch, *frozen: Frozen) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
         rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
         keys = None if dropout_seed is None else row_keys(dropout_seed, state.step, rows)
-        grads, sums = gradient(state.params, batch, keys, weights)
+        grads, sums = gradient(state.params, batch, keys, weights, *frozen)
         learning_rate = schedule(state.step)
         new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, platform == "cpu")
         metrics = averages(sums, weights, objectives) | {
@@ -122,7 +126,7 @@ def make_train_step(
 
     return jax.jit(
         train_step,
-        in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
+        in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh), *_frozen_shardings(blueprint)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
         compiler_options=_options(blueprint, platform, deterministic),
@@ -179,20 +183,21 @@ def _of_shards(
     """What `local(forward, batch)` gives of each device's rows, jitted as `(params, batch) -> ...`."""
     platform = platform or blueprint.mesh.devices.flat[0].platform
 
-    def of_shard(params: Params, batch: Batch) -> Any:
-        return local(_forward(blueprint, _gather(params, blueprint), batch, None, packed, platform), batch)
+    def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
+        whole = _gather(params, blueprint.logical_axes, blueprint.mesh)
+        return local(_forward(blueprint, whole, _gathered(blueprint, frozen), batch, None, packed, platform), batch)
 
     step = jax.shard_map(
         of_shard,
         mesh=blueprint.mesh,
-        in_specs=(_specs(blueprint, BATCH_AXES), P(BATCH_AXES)),
+        in_specs=(_specs(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *_frozen_specs(blueprint)),
         out_specs=out_specs,
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )
     return jax.jit(
         step,
-        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh)),
+        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *_frozen_shardings(blueprint)),
         out_shardings=out_shardings,
         compiler_options=_options(blueprint, platform, deterministic),
     )
@@ -209,11 +214,11 @@ def _sharded_gradient(
 ) -> Callable[..., tuple[Params, Metrics]]:
     """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
 
-    def local(params: Params, batch: Batch, keys: jax.Array | None, weights: Metrics) -> tuple[Params, Metrics]:
-        whole = _gather(params, blueprint)
+    def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, *frozen: Frozen) -> tuple[Params, Metrics]:
+        whole, others = _gather(params, blueprint.logical_axes, blueprint.mesh), _gathered(blueprint, frozen)
 
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-            forward = _forward(blueprint, params, batch, keys, packed, platform)
+            forward = _forward(blueprint, params, others, batch, keys, packed, platform)
             sums = objective_sums(forward, batch, keys, objectives)
             # Divided by the weights of the global batch: gradients of the parts then simply add up.
             return averages(sums, weights, objectives)["loss"], sums
@@ -225,11 +230,11 @@ def _sharded_gradient(
             grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
         return _reduce(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
 
-    specs = _specs(blueprint, BATCH_AXES)
+    specs = _specs(blueprint.logical_axes, BATCH_AXES)
     return jax.shard_map(
         local,
         mesh=blueprint.mesh,
-        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P()),
+        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *_frozen_specs(blueprint)),
         out_specs=(specs, P()),
         axis_names=set(BATCH_AXES),
         check_vma=False,
@@ -247,21 +252,43 @@ def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.
     return jax.lax.scan(add, zero, parts)[0]
 
 
-def _specs(blueprint: Blueprint, axes: tuple[str, ...]) -> Any:
+def _specs(logical_axes: Any, axes: tuple[str, ...]) -> Any:
     """Per parameter: the part of its sharding that runs over these mesh axes."""
     part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
-    return jax.tree.map(part, blueprint.logical_axes, is_leaf=is_names)
+    return jax.tree.map(part, logical_axes, is_leaf=is_names)
 
 
-def _gather(params: Params, blueprint: Blueprint) -> Params:
+def _frozen_shardings(blueprint: Blueprint) -> tuple[Any, ...]:
+    """Of the argument `frozen`: one, or none where the run has no frozen networks."""
+    trees = {name: jax.tree.map(lambda leaf: leaf.sharding, one.params) for name, one in blueprint.frozen.items()}
+    return (trees,) if trees else ()
+
+
+def _frozen_specs(blueprint: Blueprint) -> tuple[Any, ...]:
+    """As `_frozen_shardings`, over the batch axes alone."""
+    trees = {name: _specs(one.logical_axes, BATCH_AXES) for name, one in blueprint.frozen.items()}
+    return (trees,) if trees else ()
+
+
+def _gathered(blueprint: Blueprint, frozen: tuple[Frozen, ...]) -> Frozen:
+    """The frozen networks' parameters whole along the batch axes."""
+    return {
+        name: _gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh)
+        for trees in frozen
+        for name, params in trees.items()
+    }
+
+
+def _gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
     """Every parameter whole along the batch axes, gathered over `fsdp` where it is split."""
-    if blueprint.mesh.shape["fsdp"] == 1:
+    if mesh.shape["fsdp"] == 1:
         return params
 
     def gather(x: jax.Array, axes: P) -> jax.Array:
         return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
 
-    return _per_tensor_shard(lambda x: jax.tree.map(gather, x, _specs(blueprint, BATCH_AXES)), params, blueprint)
+    specs = _specs(logical_axes, BATCH_AXES)
+    return _per_tensor_shard(lambda x: jax.tree.map(gather, x, specs), params, logical_axes, mesh)
 
 
 def _reduce(grads: Params, blueprint: Blueprint) -> Params:
@@ -276,17 +303,18 @@ def _reduce(grads: Params, blueprint: Blueprint) -> Params:
             summed = several - {"fsdp"}
         return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
 
-    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, _specs(blueprint, BATCH_AXES)), grads, blueprint)
+    specs = _specs(blueprint.logical_axes, BATCH_AXES)
+    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, specs), grads, blueprint.logical_axes, blueprint.mesh)
 
 
-def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, blueprint: Blueprint) -> Params:
+def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, logical_axes: Any, mesh: Mesh) -> Params:
     """Gather or reduce over the batch axes what each device has of the parameters.
 
     Left to automatic sharding, the compiler first gathers each array over `tensor`, and so sends it whole.
     """
-    if blueprint.mesh.shape["tensor"] == 1 or blueprint.mesh.shape["fsdp"] == 1:
+    if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
         return exchange(tree)
-    specs = _specs(blueprint, ("tensor",))
+    specs = _specs(logical_axes, ("tensor",))
     return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
 
 

@@ -18,7 +18,7 @@ from bertjax.storage.files import replace_text
 from bertjax.storage.lean_import import without
 from bertjax.storage.mirror import Mirror
 from bertjax.storage.remote import Place, RemotePath
-from bertjax.storage.remote_run import Desk
+from bertjax.storage.remote_run import StagingDir
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"
@@ -143,20 +143,22 @@ def open_telemetry(
     *,
     tensorboard: bool = True,
     hooks: Iterable[Writer] = (),
-    desk: Desk | None = None,
+    staging: StagingDir | None = None,
 ) -> Telemetry:
     """The writers of a run that starts (`resume_step` 0) or goes on from the checkpoint of `resume_step`.
 
-    If its directory is a URL they write on the desk, and from there whole objects are sent.
+    If its directory is a URL they are written in the staging directory, and uploaded from there whole.
     """
     folder, mirror = run_dir, None
     if isinstance(run_dir, RemotePath):
-        assert desk is not None and desk.claim is not None, "a run in object storage is written by way of a desk"
-        folder = desk.folder / "logs"
+        assert staging is not None and staging.claim is not None, (
+            "a run in object storage is written by way of a staging directory"
+        )
+        folder = staging.folder / "logs"
         folder.mkdir()
         if (run_dir / METRICS_FILE).is_file():
             run_dir.download_all(folder, [METRICS_FILE])
-        mirror = Mirror(folder, run_dir, desk.claim)
+        mirror = Mirror(folder, run_dir, staging.claim)
     writers: list[Writer] = [JsonlWriter(folder / METRICS_FILE, resume_step)]
     if tensorboard:
         writers.append(TensorBoardWriter(folder / TENSORBOARD_DIRECTORY, resume_step))

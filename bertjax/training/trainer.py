@@ -18,12 +18,12 @@ import jax
 from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.remote import Place, place_of
-from bertjax.storage.remote_run import Desk
+from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
 from bertjax.training.best import Best, Patience
 from bertjax.training.digest import compile_ahead
@@ -73,22 +73,22 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             return train(job, say, initial, processes)
     training = job.config.training
     directory = place_of(job.config.directory)
-    with own_directory(directory, job.config.data.cache_dir, processes.number) as desk, jax.set_mesh(job.mesh):
+    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging, jax.set_mesh(job.mesh):
         require_shared(directory, processes)
         saved = checkpoint.Checkpoints(
             directory / checkpoint.DIRECTORY,
             keep_last=training.keep_last,
             keep_every=training.keep_every,
-            desk=desk,
+            staging=staging,
         )
         with saved, contextlib.ExitStack() as log:
             with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
                 state = starting_state(job, saved, say, initial)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
-            if processes.first and (notice := describe_run(job.config, job.tokenizer, desk)):
+            if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
             start = int(state.step)
-            telemetry = open_telemetry(directory, start, desk=desk) if processes.first else Telemetry([])
+            telemetry = open_telemetry(directory, start, staging=staging) if processes.first else Telemetry([])
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
             progress = Progress(training.steps, job.doing, initial=start, every=training.log_every, stream=stream)
             traced = steps_to_profile(job.config.profile, training.steps)
@@ -96,7 +96,7 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             with telemetry, progress, profile:
                 past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
-                best = _best(job.patience, directory, past["figures"], desk, log) if job.patience else None
+                best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
                 loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"])
                 return loop.run(state, evaluated=past["evaluated"])
 
@@ -143,9 +143,9 @@ def _past(logged: list[Record], start: int, patience: Patience | None) -> dict[s
 
 
 def _best(
-    patience: Patience, directory: Place, past: list[float], desk: Desk | None, closing: contextlib.ExitStack
+    patience: Patience, directory: Place, past: list[float], staging: StagingDir | None, closing: contextlib.ExitStack
 ) -> Best:
-    kept = closing.enter_context(checkpoint.Checkpoints(directory / checkpoint.BEST, keep_last=1, desk=desk))
+    kept = closing.enter_context(checkpoint.Checkpoints(directory / checkpoint.BEST, keep_last=1, staging=staging))
     return Best(patience, kept, past)
 
 

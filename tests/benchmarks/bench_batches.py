@@ -24,6 +24,13 @@ from bertjax.input.made_up_text import MadeUpSplit, MadeUpVocabulary
 from bertjax.input.plan import build_plan
 from bertjax.text.store.format import TokenStore
 
+MASKINGS = {
+    "tokens": {},
+    "words": {"masking": "words"},
+    "n-grams": {"masking": "ngrams", "ngram_shares": (6 / 11, 3 / 11, 2 / 11)},
+    "spans": {"masking": "spans", "replace_by": "span", "random_ids": "corpus"},
+}
+
 
 def measure_plan(split, length: int) -> None:
     """Print the rows a second of building a plan, and by how much memory grows meanwhile."""
@@ -113,14 +120,10 @@ def main() -> None:
     measure_plan(split, arguments.length)
     if arguments.plan_only:
         return
-    for whole_words in (False, True):
-        data = DataConfig(
-            sequence_length=arguments.length,
-            max_predictions=arguments.predictions,
-            whole_word_masking=whole_words,
-        )
+    for name, options in MASKINGS.items():
+        data = DataConfig(sequence_length=arguments.length, max_predictions=arguments.predictions, **options)
         batches = PairBatches(split, vocabulary, data, seed=0)
-        print(f"whole words {whole_words}:")
+        print(f"{name}:")
         for size, threads in itertools.product(arguments.batch_sizes, (1, 2)):
             speed = measure_batches(lambda k: batches.batch(k, size), size, threads, arguments.repeats)  # noqa: B023
             print(f"  function, batch {size:5}, {threads} threads: {speed}")

@@ -20,8 +20,8 @@ from bertjax.config import (
     TaskConfig,
     TrainingConfig,
 )
-from bertjax.model.bert import abstract_bert
 from bertjax.model.families.registry import family_of
+from bertjax.model.network import abstract_network
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
@@ -81,7 +81,7 @@ def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), *
 
 
 def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> TrainedModel:
-    graphdef, shapes, _ = abstract_bert(config.model, config.execution)
+    graphdef, shapes, _ = abstract_network(config.model, config.execution)
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
     params["encoder"]["embeddings"]["word"][config.model.vocab_size :] = 0

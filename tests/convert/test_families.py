@@ -32,8 +32,8 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import HEADS, Bert, abstract_bert
 from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.model.network import HEADS, PretrainingNetwork, abstract_network
 from bertjax.training.checkpoint import named_arrays
 
 FAMILY_HEADS = [(name, head) for name in FAMILIES for head in HEADS]
@@ -128,7 +128,7 @@ def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: s
     for copy in family_of(family).huggingface.tied:
         theirs.pop(copy, None)
     assert their_shapes(config, SPECIAL["pad"]) == theirs
-    assert sorted(tensor.ours for tensor in tensors_of(config)) == sorted(named_arrays(abstract_bert(config)[1]))
+    assert sorted(tensor.ours for tensor in tensors_of(config)) == sorted(named_arrays(abstract_network(config)[1]))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -194,7 +194,7 @@ def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix:
     config, known = FAMILIES[family].presets[preset], FAMILIES[family].huggingface
     whole = (class_of(replace(config, head=head)) for head in HEADS)
     made = next(made for made in (*known.partial, *whole) if made.name == known.beginning + suffix)
-    head = next((name for name, head in HEADS.items() if head.transformers == suffix), Bert.name)
+    head = next((name for name, head in HEADS.items() if head.transformers == suffix), PretrainingNetwork.name)
     beginnings = tuple(tensor.theirs.partition("{}")[0] for tensor in made.tensors)
     shapes = their_shapes(replace(config, head=head), SPECIAL["pad"])
     ours = sum(math.prod(shape) for tensor, shape in shapes.items() if tensor.startswith(beginnings))

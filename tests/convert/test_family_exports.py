@@ -26,8 +26,8 @@ from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import read_source
 from bertjax.convert.tf1.checkpoint import export_tensorflow
-from bertjax.model.bert import abstract_bert
 from bertjax.model.families.registry import FAMILIES
+from bertjax.model.network import abstract_network
 from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece_model import read_model
 from bertjax.training.run_directory import TrainedModel
@@ -71,7 +71,7 @@ def test_the_count_of_parameters_leaves_padding_out(
     folder = export_huggingface(model, tmp_path / "out")
     assert main(["import", f"hf:{folder}", "--output", "imported"]) == 0
     said = capsys.readouterr().out
-    shapes = abstract_bert(replace(model.config.model, vocab_pad_multiple=1))[1]
+    shapes = abstract_network(replace(model.config.model, vocab_pad_multiple=1))[1]
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     assert f"{count:,} parameters" in said and "compared with transformers on real text" in said
     assert read_source(f"hf:{folder}").num_parameters == count < sum(x.size for x in jax.tree.leaves(model.params))

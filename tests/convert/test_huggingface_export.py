@@ -33,7 +33,7 @@ CLASSES = {
 TEXTS = [
     *itertools.chain(*PAIRS),
     "It's 3.5% — don't\tpanic\u00a0\u200b!  NAÏVE naïve Museum museums, CAFÉ İstanbul ß ﬁ \u0301x [unused1]",
-    "नमस्ते दुनिया สวัสดี 東京は日本の首都です。 한국어 😀 " + "x" * 101,
+    "नमस्ते दुनिया สวัสดี 東京は日本の首都です。 한국어 😀 " + " ".join("x" * n for n in (100, 101, 200, 201)),
     "",
 ]
 

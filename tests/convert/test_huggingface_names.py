@@ -18,7 +18,7 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.bert import abstract_bert
+from bertjax.model.network import abstract_network
 from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.training.checkpoint import named_arrays
 
@@ -37,7 +37,7 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=architecture)
 def test_every_parameter_is_in_the_table_once(config):
     table = tensors_of(config)
-    assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_bert(config)[1]))
+    assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_network(config)[1]))
     assert len({tensor.theirs for tensor in table}) == len(table)
 
 

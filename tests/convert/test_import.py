@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from bertjax.convert.tf1.checkpoint import (
     read_tensorflow,
     suggests_lowercase,
 )
-from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.embeddings import padded_vocab_size
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -161,6 +162,7 @@ BROKEN = {
     "another architecture": (broken_config(model_type="gpt2"), "model_type is 'gpt2'"),
     "relative positions": (broken_config(position_embedding_type="relative_key"), "position_embedding_type"),
     "another activation": (broken_config(hidden_act="tanh"), "hidden_act is 'tanh'"),
+    "a list for the activation": (broken_config(hidden_act=["gelu"]), r"hidden_act is \['gelu'\]"),
     "absurd size": (broken_config(hidden_size=10**12), "hidden_size is 1000000000000"),
     "size of words": (broken_config(hidden_size="big"), "hidden_size is 'big'"),
     "no layers": (broken_config(num_hidden_layers=0), "at least 1"),
@@ -286,6 +288,20 @@ def test_an_import_that_computes_something_else_is_not_kept(
     arguments = argparse.Namespace(source=f"hf:{folder}", output=str(tmp_path / "run"))
     with pytest.raises(RuntimeError, match="other outputs"):
         import_model.run(arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_that_transformers_cannot_read_is_one_sentence(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    shutil.copytree(folder, tmp_path / "broken")
+    broken_config(id2label=["a"])(tmp_path / "broken")
+    assert main(["import", f"hf:{tmp_path / 'broken'}", "--output", str(tmp_path / "run")]) == 1
+    assert re.search(
+        r"^bertjax import: \S+broken: transformers cannot read it \(AttributeError", capsys.readouterr().err
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -30,7 +30,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.compare import Difference
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.format import Format
-from bertjax.model.bert import abstract_bert
+from bertjax.model.network import abstract_network
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.training.checkpoint import named_arrays
 
@@ -49,7 +49,7 @@ def _read(directory):
     folder = Path(directory)
     config = ModelConfig(**json.loads((folder / "model.json").read_text()) | {"features": ()})
     from bertjax.tokenization.tokenizer import TextRules
-    shapes = abstract_bert(config)[1]
+    shapes = abstract_network(config)[1]
     with np.load(folder / "weights.npz") as file:
         arrays = [file[name] for name in named_arrays(shapes)]
     params = jax.tree.unflatten(jax.tree.structure(shapes), arrays)

@@ -24,7 +24,7 @@ from bertjax.convert.onnx.exporter import DATA_FILE, MODEL_FILE, export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
-from bertjax.model.bert import abstract_bert
+from bertjax.model.network import abstract_network
 from bertjax.storage.remote import RemotePath
 from bertjax.training.run_directory import TrainedModel
 
@@ -77,7 +77,7 @@ def test_a_causal_model_sees_nothing_to_its_right(onnx, model, tmp_path):
         data=replace(model.config.data, predict="next", rows="doc_sentences"),
         training=replace(model.config.training, objectives=("mlm",)),
     )
-    made = replace(model, config=config, graphdef=abstract_bert(config.model)[0])
+    made = replace(model, config=config, graphdef=abstract_network(config.model)[0])
     folder = export_onnx(made, tmp_path / "out", "max")
     assert compare_with_onnxruntime(made, folder, "max", False, PAIRS[:2]).largest < 2e-6
 

@@ -13,9 +13,9 @@ from bertjax.config import ModelConfig
 from bertjax.convert.compare import logits_name
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture, class_of, from_huggingface_tensors
-from bertjax.model.bert import abstract_bert, bind
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.heads import HEADS
+from bertjax.model.network import abstract_network, bind
 
 LENGTH = 14
 SPECIAL = {"pad": 1, "cls": 0, "sep": 2}
@@ -81,7 +81,7 @@ def rows(config: ModelConfig) -> dict[str, np.ndarray]:
 
 def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
     """States of every layer, and the logits of the heads of pretraining at every token or of every row."""
-    bert = bind(abstract_bert(config)[0], params)
+    bert = bind(abstract_network(config)[0], params)
     ids, types, mask = (
         jnp.asarray(batch[name], jnp.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
     )

@@ -119,7 +119,7 @@ def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedMod
     vectors = np.stack([embedding.vectors for embedding in spread.encode(iter(texts))])
     assert_close(vectors[:6], alone)
     assert_close(np.stack([embedding.vectors for embedding in spread.encode(texts[::-1])])[::-1], vectors)
-    assert spread.counts.texts == 120
+    assert spread.counts.examples == 120
     assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
 
 
@@ -148,7 +148,7 @@ def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -
     long, short = (embedding.vectors for embedding in encoder.encode(["the museum " * 10, "the museum " * 4]))
     assert_close(long, short)
     counts = encoder.counts
-    assert (counts.texts, counts.tokens, counts.truncated, counts.tokens_cut) == (2, 28, 1, 12)
+    assert (counts.examples, counts.tokens, counts.truncated, counts.tokens_cut) == (2, 28, 1, 12)
     (line,) = counts.told(10)
     assert line.startswith("1 of 2 texts were longer than 10 tokens and were truncated: 12 of 28 tokens were left out")
 
@@ -162,7 +162,7 @@ def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path])
     (flat,) = model.tokenizer.encode_sentences([LONG])
     assert ids.tolist() == [model.tokenizer.cls_id, *flat, model.tokenizer.sep_id]
     assert_close(matrix, np.concatenate([rows[0][:-1], rows[1][1:-1], rows[2][1:-1], rows[3][1:]]))
-    assert (encoder.counts.split, encoder.counts.parts, encoder.counts.tokens_cut) == (1, 4, 0)
+    assert (encoder.counts.windowed, encoder.counts.windows, encoder.counts.tokens_cut) == (1, 4, 0)
     assert encoder.counts.told(8) == ["1 of 1 texts were longer than 8 tokens and were taken in 4 parts"]
 
 
@@ -184,7 +184,7 @@ def test_a_word_longer_than_a_row_is_cut_all_the_same(tiny: tuple[TrainedModel, 
     encoder = TextEncoder(tiny[0], Encoding(max_length=8, pooling="none", long="split"), jax.devices()[:1])
     ((matrix, ids),) = encoder.encode(["abcdefghijklmnop"])
     assert len(matrix) == len(ids) == 18
-    assert encoder.counts.parts == 3
+    assert encoder.counts.windows == 3
 
 
 @pytest.mark.long

@@ -56,7 +56,7 @@ def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.encode(["the museum of " * 2 + "the drawings", "the"], max_length=8, long="split")
-    assert (model.counts.texts, model.counts.truncated, model.counts.split, model.counts.parts) == (2, 0, 1, 2)
+    assert (model.counts.examples, model.counts.truncated, model.counts.windowed, model.counts.windows) == (2, 0, 1, 2)
 
 
 def test_masks_are_filled(model: LoadedModel) -> None:
@@ -70,7 +70,7 @@ def test_masks_are_filled(model: LoadedModel) -> None:
 
 def test_what_was_never_trained_is_not_used(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
     bare = export_sentence_transformers(model._model, tmp_path / "bare")
-    with pytest.raises(ValueError, match="no MLM head, so that it cannot fill masks"):
+    with pytest.raises(ValueError, match="it has no MLM head and cannot fill masks"):
         bertjax.load(f"hf:{bare}").fill_mask("the [MASK]")
     tensors = safetensors.numpy.load_file(bare / WEIGHTS_FILE)
     kept = {name: x for name, x in tensors.items() if not name.startswith("pooler")}
@@ -95,3 +95,40 @@ def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
         bertjax.load(folder)
     with pytest.raises(ValueError, match="no checkpoint there"):
         bertjax.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([1, 2], r"^text 1: 1 is int; give a text or a list of texts$"),
+        (["a", None], r"^text 2: None is NoneType; give a text or a list of texts$"),
+        (["a", ("b", "c")], r"^text 2: \('b', 'c'\) is tuple; give a text or a list of texts$"),
+        (7, r"^texts=7 is int; give a text or a list of texts$"),
+        (b"bytes", r"^texts=b'bytes' is bytes; give a text or a list of texts$"),
+        ({"a": "b"}, r"^texts=\{'a': 'b'\} is dict; give a text or a list of texts$"),
+        (np.ones((2, 2)), r"^text 1: array\(\[1., 1.\]\) is ndarray; give"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_number(model: LoadedModel, texts: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.encode(texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([1, 2], r"^text 1: 1 is int; give a text, or a list of texts or of pairs of texts$"),
+        (["[MASK]", ("a", "b", "c")], r"^text 2: \('a', 'b', 'c'\) is tuple; give a text, or a list"),
+        (None, r"^texts=None is NoneType; give a text, or a list"),
+    ],
+)
+def test_masks_of_what_is_no_text_are_refused(model: LoadedModel, texts: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.fill_mask(texts)
+
+
+def test_texts_may_come_from_a_generator_or_an_array(model: LoadedModel) -> None:
+    texts = ["the museum", "of drawings"]
+    expected = model.encode(texts)
+    np.testing.assert_array_equal(model.encode(text for text in texts), expected)
+    np.testing.assert_array_equal(model.encode(np.array(texts)), expected)

@@ -189,6 +189,9 @@ def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
     ("kind", "given", "message"),
     [
         ("sequence", [("a", "b", "c")], r"input 1: \('a', 'b', 'c'\) is neither a text nor a pair of texts"),
+        ("sequence", 3, "inputs=3: give a text, a tuple, or a list of them"),
+        ("sequence", [1, 2], "input 1: 1 is neither a text nor a pair of texts"),
+        ("tokens", [["a", 3]], r"input 1: \['a', 3\] is neither a text nor a list of words"),
         ("sequence", ["a", ("a", "b")], "input 2: 2 texts, and there must be 1"),
         ("relevance", "a", "input 1: 'a' is not a query and a passage; give a pair of texts"),
         (

@@ -12,7 +12,7 @@ import pytest
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
-from bertjax.model.bert import Params, init_params
+from bertjax.model.network import Params, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.state import draw_blueprint, state_of

@@ -16,7 +16,7 @@ from bertjax.finetune.load import load_task
 from bertjax.finetune.recipes import config_for
 from bertjax.finetune.run import Start
 from bertjax.finetune.tasks import task_for
-from bertjax.model.bert import init_params
+from bertjax.model.network import init_params
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

@@ -1,4 +1,4 @@
-"""Entities and their F1 equal seqeval's, and those of CoNLL's script written here a second time."""
+"""Entities and their F1 equal seqeval's default mode, where its strict mode agrees too, and conlleval's for O, B, I."""
 
 from __future__ import annotations
 
@@ -8,23 +8,46 @@ from hypothesis import strategies as st
 
 from bertjax.finetune.metrics.entities import Entity, entities, entity_figures
 
-TAGS = st.one_of(st.just("O"), st.builds("{}-{}".format, st.sampled_from("BIES"), st.sampled_from(["X", "Y-Z"])))
-SENTENCES = st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=12), min_size=1, max_size=6)
+
+def sentences_of(kinds: str) -> st.SearchStrategy:
+    """Sentences of (predicted, label), `O` or with a kind of some."""
+    tags = st.one_of(st.just("O"), st.builds("{}-{}".format, st.sampled_from(kinds), st.sampled_from(["X", "Y-Z"])))
+    return st.lists(st.lists(st.tuples(tags, tags), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-def conlleval(tags: list[str]) -> set[tuple[str, int, int]]:
-    """`conlleval.pl`'s start and end of a chunk, tag by tag (Tjong Kim Sang and Buchholz, 2000)."""
-    chunks, start, before, before_type = set(), 0, "O", ""
+SENTENCES = sentences_of("BIES")
+
+
+def whole_entity(type_: str, length: int) -> list[str]:
+    """The tags of an entity in IOBES."""
+    kinds = "S" if length == 1 else f"B{'I' * (length - 2)}E"
+    return [f"{kind}-{type_}" for kind in kinds]
+
+
+def closed(tags: list[str]) -> list[str]:
+    """Tags of IOBES without an entity that the end of the sentence cuts off."""
+    last = next((n for n in range(len(tags) - 1, -1, -1) if tags[n][0] not in "BI"), -1)
+    return [*tags[: last + 1], *["O"] * (len(tags) - last - 1)]
+
+
+def conlleval(tags: list[str], singles: bool) -> set[tuple[str, int, int]]:
+    """Chunks by `endOfChunk` and `startOfChunk` of conlleval.pl (Tjong Kim Sang and Buchholz, 2000), tag by tag.
+
+    `singles` adds the rules of seqeval's default mode that the script lacks: for S, and for what follows E.
+    """
+    ends = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
+    starts = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}
+    if singles:
+        ends |= {"EB", "ES", "BS", "IS", *(f"S{kind}" for kind in "BIESO")}
+        starts |= {"EB", *(f"S{kind}" for kind in "BIES"), *(f"{kind}S" for kind in "BIEO")}
+    chunks, start, inside, before, before_type = set(), 0, False, "O", ""
     for place, tag in enumerate([*tags, "O"]):
         kind, type_ = tag[0], tag[2:]
-        ends = (before in "BI" and kind in "BSO") or before in "ES"
-        ends |= before != "O" and before_type != type_
-        starts = kind in "BS" or (before in "ESO" and kind in "EI")
-        starts |= kind != "O" and before_type != type_
-        if ends:
+        if inside and (before + kind in ends or (before != "O" and before_type != type_)):
             chunks.add((before_type, start, place))
-        if starts:
-            start = place
+            inside = False
+        if before + kind in starts or (kind != "O" and before_type != type_):
+            start, inside = place, True
         before, before_type = kind, type_
     return chunks
 
@@ -34,12 +57,11 @@ def sides(sentences: list[list[tuple[str, str]]]) -> tuple[list[list[str]], list
     return [[one for one, _ in sentence] for sentence in sentences], [[one for _, one in part] for part in sentences]
 
 
-@settings(max_examples=150)
-@given(SENTENCES)
-def test_figures_are_those_of_conll(sentences: list[list[tuple[str, str]]]) -> None:
+def figures_by(sentences: list[list[tuple[str, str]]], singles: bool) -> None:
+    """Require our figures to be those of the chunks."""
     predicted, labels = sides(sentences)
     found, wanted = (
-        {(number, *chunk) for number, tags in enumerate(side) for chunk in conlleval(tags)}
+        {(number, *chunk) for number, tags in enumerate(side) for chunk in conlleval(tags, singles)}
         for side in (predicted, labels)
     )
     figures = entity_figures(predicted, labels)
@@ -48,6 +70,61 @@ def test_figures_are_those_of_conll(sentences: list[list[tuple[str, str]]]) -> N
     for name, figure in figures.items():
         if name:
             assert figure.right == len({chunk for chunk in found & wanted if chunk[1] == name})
+
+
+@settings(max_examples=150)
+@given(sentences_of("BI"))
+def test_figures_of_begin_and_inside_are_those_of_conll(sentences: list[list[tuple[str, str]]]) -> None:
+    figures_by(sentences, singles=False)
+
+
+@settings(max_examples=150)
+@given(SENTENCES)
+def test_figures_are_those_of_conll_with_rules_for_end_and_single(sentences: list[list[tuple[str, str]]]) -> None:
+    figures_by(sentences, singles=True)
+
+
+@pytest.mark.parametrize(
+    ("tags", "script"),
+    [("S-A S-A", {("A", 0, 2)}), ("B-A E-A B-A E-A", {("A", 0, 4)}), ("B-A S-A", {("A", 0, 2)})],
+)
+def test_conll_s_script_reads_end_and_single_otherwise(tags: str, script: set[tuple[str, int, int]]) -> None:
+    assert conlleval(tags.split(), singles=False) == script
+    ours = {tuple(entity) for entity in entities(tags.split())}
+    assert len(ours) == 2 and ours == conlleval(tags.split(), singles=True)
+
+
+WHOLE = st.lists(
+    st.tuples(st.sampled_from(["X", "Y-Z", ""]), st.integers(1, 4)).map(
+        lambda chunk: whole_entity(*chunk) if chunk[0] else ["O"] * chunk[1]
+    ),
+    min_size=1,
+    max_size=5,
+).map(lambda chunks: [tag for chunk in chunks for tag in chunk])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(WHOLE, WHOLE), min_size=1, max_size=4))
+def test_figures_of_whole_entities_are_those_of_seqeval_s_strict_mode(pairs: list[tuple[list, list]]) -> None:
+    seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
+    scheme = pytest.importorskip("seqeval.scheme").IOBES
+    predicted, labels = zip(*((ours[: len(gold)], gold[: len(ours)]) for ours, gold in pairs), strict=True)
+    predicted, labels = ([closed(tags) for tags in side] for side in (predicted, labels))
+    theirs = [
+        score(labels, predicted, mode="strict", scheme=scheme, zero_division=0)
+        for score in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
+    ]
+    ours = entity_figures(predicted, labels)[""]
+    assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
+
+
+def test_the_strict_mode_drops_what_is_not_a_whole_entity() -> None:
+    seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
+    scheme = pytest.importorskip("seqeval.scheme").IOBES
+    gold, predicted = [["B-A", "E-A", "O"]], [["I-A", "E-A", "O"]]
+    assert entity_figures(predicted, gold)[""].f1 == seqeval.f1_score(gold, predicted) == 1
+    assert seqeval.f1_score(gold, predicted, mode="strict", scheme=scheme) == 0
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # its means over types, where there are none

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.glue import DIAGNOSTICS
 from bertjax.finetune.load import read_dev, read_split
 from bertjax.finetune.tasks import TASKS, glue_tasks_in, task_of
 
@@ -87,6 +88,23 @@ def test_the_official_layout(tmp_path: Path, name: str) -> None:
         assert read_split(task, tmp_path, split, said) == [
             TextExample(f"{folder}/{split}.tsv:2", "7", test_texts, None)
         ]
+
+
+DIAGNOSTIC_FILES = ("diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX.tsv", "MNLI/diagnostic.tsv")
+
+
+@pytest.mark.parametrize("file", DIAGNOSTIC_FILES)
+def test_the_diagnostics_are_a_test_set_of_mnli(tmp_path: Path, file: str) -> None:
+    task = task_of("mnli")
+    assert task.submissions[DIAGNOSTICS] == "AX.tsv"
+    (tmp_path / "MNLI").mkdir()
+    assert read_split(task, tmp_path, DIAGNOSTICS, said) is None
+    path = write(tmp_path / file, "index\tsentence1\tsentence2", "0\tOne.\tTwo.", '1\tA "b".\tC.')
+    assert read_split(task, tmp_path, DIAGNOSTICS, said) == [
+        TextExample(f"{path}:2", "0", ("One.", "Two."), None),
+        TextExample(f"{path}:3", "1", ('A "b".', "C."), None),
+    ]
+    assert glue_tasks_in(tmp_path) == ()
 
 
 MICROSOFT = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -214,15 +232,17 @@ SENTENCES = [f"Sentence {n}, an “example”." for n in range(5)]
 def glue_builder() -> type:
     """TensorFlow Datasets' `glue` in small: three of its configs with their features, without its downloads."""
     tfds = pytest.importorskip("tensorflow_datasets")
-    classes = {"sst2": ["negative", "positive"], "mnli": ["entailment", "neutral", "contradiction"]}
+    classes = {name: ["entailment", "neutral", "contradiction"] for name in ("mnli", "ax")}
+    classes["sst2"] = ["negative", "positive"]
 
     class Glue(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("2.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ("sst2", "mnli", "stsb")]  # noqa: RUF012
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ("sst2", "mnli", "stsb", "ax")]  # noqa: RUF012
 
         def _info(self):
             name = self.builder_config.name
-            texts = {"sst2": ("sentence",), "mnli": ("premise", "hypothesis")}.get(name, ("sentence1", "sentence2"))
+            pairs = ("premise", "hypothesis") if name in ("mnli", "ax") else ("sentence1", "sentence2")
+            texts = ("sentence",) if name == "sst2" else pairs
             label = tfds.features.ClassLabel(names=classes[name]) if name in classes else np.float32
             features = {text: tfds.features.Text() for text in texts} | {"label": label, "idx": np.int32}
             return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
@@ -230,7 +250,8 @@ def glue_builder() -> type:
         def _split_generators(self, dl_manager):
             suffixes = ("_matched", "_mismatched") if self.builder_config.name == "mnli" else ("",)
             held = [f"{split}{suffix}" for split in ("validation", "test") for suffix in suffixes]
-            return {split: self._generate_examples(split) for split in ("train", *held)}
+            splits = ("test",) if self.builder_config.name == "ax" else ("train", *held)
+            return {split: self._generate_examples(split) for split in splits}
 
         def _generate_examples(self, split) -> Iterator[tuple[int, dict]]:
             texts = [name for name in self.info.features if name not in ("label", "idx")]
@@ -244,7 +265,7 @@ def glue_builder() -> type:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tfds")
-    for config in ("sst2", "mnli", "stsb"):
+    for config in ("sst2", "mnli", "stsb", "ax"):
         glue_builder()(data_dir=str(folder), config=config).download_and_prepare()
     return folder
 
@@ -258,6 +279,9 @@ def test_tensorflow_datasets(prepared: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "tfds:glue/sst2/train: record " in found["13"].where
     test = read_split(task_of("sst2"), Path("tfds:glue"), "test", said)
     assert {e.label for e in test} == {None} and len(test) == 5
+    asked = read_split(task_of("mnli"), Path("tfds:glue"), DIAGNOSTICS, said)
+    first = next(example for example in asked if example.id == "10")
+    assert first.texts == (f"{SENTENCES[0]} test premise", f"{SENTENCES[0]} test hypothesis") and first.label is None
     dev = read_dev(task_of("mnli"), Path("tfds:glue"), said)
     assert list(dev) == ["dev_matched", "dev_mismatched"]
     [third] = [e for e in dev["dev_mismatched"] if e.id == "11"]

@@ -11,7 +11,7 @@ from small_tasks import small_start
 from bertjax.finetune.job import scale_by_depth
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.tokens import TOKENS
-from bertjax.model.bert import init_params
+from bertjax.model.network import init_params
 
 
 def scaled(model, decay: float) -> dict:

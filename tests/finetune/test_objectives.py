@@ -15,10 +15,10 @@ from small_tasks import content_of, sentences, small_config, small_start
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.batches import padded
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.encoding.rows import RowCounts
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.vector import VECTOR, found_seconds
 from bertjax.finetune.run import Start
+from bertjax.input.lengths import LengthCounts
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
 from bertjax.training.objectives import Batch, Forward, Sums
 
@@ -37,7 +37,7 @@ def some_pairs() -> list[tuple[str, str]]:
 
 def batch_of(kind: str, pairs: list[tuple[str, str]], start: Start) -> dict[str, np.ndarray]:
     examples = [TextExample(f"here:{n}", str(n), pair, float(n % 2)) for n, pair in enumerate(pairs)]
-    rows = KINDS[kind].encode(examples, (), start.tokenizer, 32, RowCounts())
+    rows = KINDS[kind].encode(examples, (), start.tokenizer, 32, LengthCounts())
     batch = padded(rows, np.arange(ROWS), int(rows.lengths.max()), start.tokenizer.pad_id)
     batch["label_weights"][5] = 0  # such as fills up a last batch
     return batch

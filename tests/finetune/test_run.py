@@ -219,3 +219,21 @@ def test_results_say_what_they_are_of(start: Start, tmp_path: Path) -> None:
     assert told["result"]["figures"] == result.figures
     assert told["metadata"]["config"]["task"]["labels"] == ["blue", "green", "red"]
     assert result.baselines["baseline/majority_accuracy"] == pytest.approx(max(result.baselines.values()))
+
+
+def test_a_model_of_mnli_predicts_the_diagnostics(start: Start, tmp_path: Path) -> None:
+    labels, pair = ("neutral", "entailment", "contradiction"), "sentence1\tsentence2"
+    for name, header in (("train", "gold_label"), ("dev_matched", "gold_label")):
+        lines = [f"{text}\t{text}\t{labels[n % 3]}" for n, text in enumerate(sentences(12, 0))]
+        path = tmp_path / "glue" / "MNLI" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([f"{pair}\t{header}", *lines]) + "\n")
+    (tmp_path / "glue" / "diagnostic").mkdir()
+    asked = [f"{10 + n}\t{text}\t{text}" for n, text in enumerate(sentences(5, 1))]
+    (tmp_path / "glue" / "diagnostic" / "diagnostic.tsv").write_text("\n".join([f"index\t{pair}", *asked]) + "\n")
+    result = run(small_config("mnli", start, tmp_path / "glue", tmp_path / "run", epochs=1), start)
+    assert "predictions/AX.tsv" in result.predictions
+    header, *lines = (tmp_path / "run" / "predictions" / "AX.tsv").read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines] == ["10", "11", "12", "13", "14"]
+    assert {line.split("\t")[1] for line in lines} <= {*labels}

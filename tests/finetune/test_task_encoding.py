@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.load import labels_of, read_split
 from bertjax.finetune.tasks import task_of
+from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 
@@ -28,7 +29,7 @@ def example(*texts: str, label: str | float | None = "yes", line: int = 1) -> Te
 
 
 def encoded(examples: list[TextExample], kind: str = "sequence", labels=LABELS, max_length=LONG, **options) -> TaskRows:
-    return KINDS[kind].encode(examples, labels, TOKENIZER, max_length, RowCounts(), **options)
+    return KINDS[kind].encode(examples, labels, TOKENIZER, max_length, LengthCounts(), **options)
 
 
 def row(rows: TaskRows, number: int) -> dict[str, list[int]]:
@@ -106,7 +107,7 @@ def run_classifier_pair(a: int, b: int, room: int) -> tuple[int, int]:
 @settings(max_examples=200)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(8, 70))
 def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
-    counts, room = RowCounts(), max_length - 3
+    counts, room = LengthCounts(), max_length - 3
     pair = example(" ".join(["a"] * a), " ".join(["b"] * b))
     rows = KINDS["sequence"].encode([pair], LABELS, TOKENIZER, max_length, counts)
     found = [rows.tokens["input_ids"].tolist().count(token) for token in ids("a b")]
@@ -116,19 +117,19 @@ def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
         wanted = wanted[0] - 1, wanted[1] + 1  # the one token that `tokenizers` gives to the other text
     assert tuple(found) == wanted
     cut = max(a + b - room, 0)
-    assert counts == RowCounts(1, a + b, int(cut > 0), cut, empty=int(not a or not b))
+    assert counts == LengthCounts(1, a + b, int(cut > 0), cut, empty=int(not a or not b))
 
 
 def test_long_examples_are_counted_told_or_refused() -> None:
-    counts = RowCounts()
+    counts = LengthCounts()
     examples = [example("a b"), example("a " * 9, line=2), example("a " * 12, line=3), example("\u200b", line=4)]
     rows = KINDS["sequence"].encode(examples, LABELS, TOKENIZER, 8, counts)
-    assert rows.lengths.tolist() == [4, 8, 8, 2] and counts == RowCounts(4, 23, 2, 9, empty=1)
+    assert rows.lengths.tolist() == [4, 8, 8, 2] and counts == LengthCounts(4, 23, 2, 9, empty=1)
     assert counts.told(8) == [
         "2 of 4 examples were longer than 8 tokens and were truncated: 9 of 23 tokens were left out",
         "1 of 4 examples have a text without any token",
     ]
-    assert RowCounts(3, 4).told(8) == []
+    assert LengthCounts(3, 4).told(8) == []
     with pytest.raises(ValueError, match=r"a.tsv:2: 11 tokens, special ones included, over the max length of 8"):
         encoded(examples, max_length=8, strict=True)
     with pytest.raises(ValueError, match=r"a.tsv:1: 9 tokens"):
@@ -179,7 +180,7 @@ def uncased(real_data: Path) -> tuple[WordPiece, object]:
 @pytest.mark.parametrize("name", ["mrpc", "rte", "wnli", "sst2", "cola"])
 def test_as_transformers_on_real_files(real_data: Path, uncased, name: str, max_length: int) -> None:
     ours, theirs = uncased
-    task, counts = task_of(name), RowCounts()
+    task, counts = task_of(name), LengthCounts()
     examples = read_split(task, real_data / "glue", "dev")
     rows = task.kind.encode(examples, task.labels, ours, max_length, counts)
     texts = [list(column) for column in zip(*(example.texts for example in examples), strict=True)]
@@ -198,7 +199,7 @@ def test_choices_as_transformers_on_real_files(real_data: Path, uncased, max_len
     ours, theirs = uncased
     task = task_of("swag")
     examples = read_split(task, real_data / "swag" / "swag_sample", "dev")
-    rows = task.kind.encode(examples, labels_of(task, examples), ours, max_length, RowCounts())
+    rows = task.kind.encode(examples, labels_of(task, examples), ours, max_length, LengthCounts())
     starts = [example.texts[0] for example in examples for _ in range(4)]
     ends = [end for example in examples for end in example.texts[1:]]
     wanted = theirs(starts, ends, truncation="longest_first", max_length=max_length)

@@ -15,10 +15,11 @@ from small_tasks import COLOURS, sentences, small_start
 from bertjax.finetune.batches import TaskBatches, lay_out, pack_examples, padded
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
-from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
+from bertjax.input.lengths import LengthCounts
 
 some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
 
@@ -126,7 +127,7 @@ def encoded(kind: str, start: Start) -> TaskRows:
     others = sentences(COUNT, 2)
     examples = [TextExample("here", str(n), (texts[n], others[n]), labels[n]) for n in range(COUNT)]
     given = {"label_weights": weights} if kind == "sequence" else {}
-    return KINDS[kind].encode(examples, COLOURS, start.tokenizer, 32, RowCounts(), **given)
+    return KINDS[kind].encode(examples, COLOURS, start.tokenizer, 32, LengthCounts(), **given)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if kind.packed])

@@ -48,6 +48,10 @@ class Specials:
     mask_id: int = 4
 
     @property
+    def special(self) -> dict[str, int]:
+        return {"pad": self.pad_id, "unk": 1, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
+
+    @property
     def is_continuation(self) -> np.ndarray:
         ids = np.arange(self.vocab_size)
         return (ids >= FIRST_TOKEN) & (ids % 3 == 0)

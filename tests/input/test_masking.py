@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pair_corpora import Specials
+from pair_corpora import MemorySplit, Specials
 from reference_pairs import Masked, MaskRules, mask
 from scipy import stats
 
-from bertjax.input.masking import MaskRule, mask_tokens, next_tokens
-from bertjax.input.pair_rows import lay_out, truncate
+from bertjax.config import DataConfig
+from bertjax.input.layout import lay_out, truncate
+from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.randomness import hash64
+from bertjax.input.targets.mlm import next_tokens
 
 SPECIALS = Specials()
 MANY = 20_000
@@ -33,8 +35,8 @@ def same_text(length: int, total: int, first: int, copies: int) -> tuple[np.ndar
 
 
 def rule(slots: int, whole_words: bool = False, probability: float = 0.15) -> MaskRule:
-    continuation = SPECIALS.is_continuation if whole_words else None
-    return MaskRule(probability, slots, SPECIALS.mask_id, SPECIALS.vocab_size, continuation)
+    data = DataConfig(masking="words" if whole_words else "tokens", max_predictions=slots, mask_probability=probability)
+    return MaskRule.of(data, SPECIALS, MemorySplit([[5]]))
 
 
 def reference(text: list[int], first: int, slots: int, whole_words: bool, passes: int) -> list[Masked]:
@@ -91,7 +93,8 @@ def test_shares_of_mask_keep_and_random() -> None:
 @pytest.mark.parametrize(("keep", "random"), [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0), (0.2, 0.8), (0.0, 1.0)])
 def test_the_papers_other_shares(keep: float, random: float) -> None:
     input_ids, candidates, _ = same_text(128, 128, 60, MANY)
-    given = replace(rule(20), keep_share=keep, random_share=random)
+    plain = rule(20)
+    given = replace(plain, replacement=replace(plain.replacement, keep_share=keep, random_share=random))
     masked, masks = mask_tokens(input_ids, candidates, keys(MANY), given)
     shown = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
     is_mask, is_kept = shown == SPECIALS.mask_id, shown == masks["mlm_labels"][:, :19]

@@ -69,7 +69,7 @@ def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
     return found
 
 
-@pytest.mark.parametrize("change", [{}, {"whole_word_masking": True}, {"predict": "next"}, {"mask_probability": 0.02}])
+@pytest.mark.parametrize("change", [{}, {"masking": "words"}, {"predict": "next"}, {"mask_probability": 0.02}])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_packing_changes_no_pair(change: dict, epoch: int) -> None:
     """All pairs of an epoch's plan, packed, are the pairs of the plain rows: tokens, segments, masks, labels."""

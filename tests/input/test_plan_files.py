@@ -14,6 +14,7 @@ from bertjax.config import DataConfig
 from bertjax.input import epochs
 from bertjax.input import plan as plan_files
 from bertjax.input.batches import PairBatches
+from bertjax.input.layout import Template
 
 DATA = DataConfig(sequence_length=48, max_predictions=8, packing="pairs")
 SPLIT = MemorySplit(random_documents(80, seed=2, sentences=6, tokens=9))
@@ -53,6 +54,18 @@ def test_other_inputs_are_other_plans(tmp_path: Path) -> None:
         (replace(DATA, packing="none"), 0),
     ):
         assert_same(batches(tmp_path, data, seed), batches(None, data, seed))
+
+
+def test_other_objectives_and_templates_have_other_plans(tmp_path: Path) -> None:
+    kept = []
+    for kind in ({}, {"objectives": ("mlm",)}, {"objectives": ("mlm", "sop")}, {"template": Template(separators=2)}):
+        opened = PairBatches(SPLIT, Specials(), DATA, 0, tmp_path, **kind)  # builds the first epoch's plan
+        kept.append(len(list(tmp_path.glob("plan-*"))))
+        again = PairBatches(SPLIT, Specials(), DATA, 0, tmp_path, **kind)
+        for one in (opened, again):
+            rows, plain = (made.rows(np.arange(20)) for made in (one, PairBatches(SPLIT, Specials(), DATA, 0, **kind)))
+            assert all((rows[key] == plain[key]).all() for key in rows)
+    assert kept == [1, 1, 2, 3], "mlm alone reads the plan of mlm and nsp"
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "no json"])

@@ -82,7 +82,7 @@ def their_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig, rules
         sep_id=tokenizer.sep_id,
         mask_id=tokenizer.mask_id,
         continuation=np.asarray(tokenizer.is_continuation).tolist(),
-        whole_words=data.whole_word_masking,
+        whole_words=data.masking == "words",
     )
     rng = random.Random(12)
     for _ in range(PASSES):
@@ -168,7 +168,9 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
 def test_rows_are_distributed_as_the_reference_makes_them(
     split: SplitView, tokenizer: WordPiece, length: int, whole_words: bool
 ) -> None:
-    data = DataConfig(sequence_length=length, max_predictions=SLOTS[length], whole_word_masking=whole_words)
+    data = DataConfig(
+        sequence_length=length, max_predictions=SLOTS[length], masking="words" if whole_words else "tokens"
+    )
     rules = PairRules(length)
     ours = np.array([totals(batch, tokenizer) for batch in our_passes(split, tokenizer, data)])
     theirs = np.array([totals(batch, tokenizer) for batch in their_passes(split, tokenizer, data, rules)])
@@ -177,7 +179,7 @@ def test_rows_are_distributed_as_the_reference_makes_them(
         for flawed_rules, flawed_data in (
             (replace(rules, put_back=False), data),
             (replace(rules, short_sequences=False), data),
-            (rules, replace(data, whole_word_masking=True)),
+            (rules, replace(data, masking="words")),
         ):
             passes = islice(their_passes(split, tokenizer, flawed_data, flawed_rules), 5)
             flawed = [totals(batch, tokenizer) for batch in passes]

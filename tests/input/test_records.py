@@ -394,7 +394,7 @@ def test_a_record_that_is_too_long_is_no_row(made: Made, tmp_path: Path) -> None
         ({"rows": "doc_sentences"}, r"data\.rows='doc_sentences'"),
         ({"packing": "pairs"}, r"data\.packing='pairs'"),
         ({"predict": "next"}, r"data\.predict='next'"),
-        ({"whole_word_masking": True}, r"data\.whole_word_masking=True: .*leave it at False"),
+        ({"masking": "words"}, r"data\.masking='words': .*leave it at 'tokens'"),
         ({"mask_probability": 0.2}, r"data\.mask_probability=0\.2"),
         ({"short_sequence_probability": 0.0}, r"data\.short_sequence_probability=0\.0"),
         ({"held_out": 0.0}, r"data\.held_out=0\.0 leaves 0 of 40 records of 32 tokens and 5 predictions for eval"),
@@ -411,6 +411,18 @@ def test_records_and_text_are_not_mixed(made: Made, tmp_path: Path) -> None:
     data = made.data(tmp_path)
     with pytest.raises(ValueError, match=r"data\.sources has text:books beside tfrecord sources"):
         opened_from(replace(data, sources=("text:books", *data.sources)))
+
+
+def test_records_serve_the_objectives_that_they_were_made_for(made: Made, tmp_path: Path) -> None:
+    made.file(tmp_path)
+    stages = [made.data(tmp_path)]
+    batches = open_training_data(stages, no_progress, ("mlm",)).train(stages[0], 0)
+    everything = open_training_data(stages, no_progress).train(stages[0], 0).batch(0, 8)
+    batch = batches.batch(0, 8)
+    assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(8)
+    assert len(batch) == 6 and all((batch[key] == everything[key]).all() for key in batch)
+    with pytest.raises(ValueError, match=r"hold nothing for sop; choose from mlm, nsp, or pretrain from text"):
+        open_training_data(stages, no_progress, ("mlm", "sop"))
 
 
 def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:

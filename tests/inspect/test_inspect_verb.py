@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -120,6 +121,7 @@ def test_a_store_has_the_usual_lengths_unless_told(store, capsys):
         ("()", [], ["32"]),
         ("(StageConfig(start=15_000, sequence_length=64, max_predictions=9),)", [], ["32 (stage 1)", "64 (stage 2)"]),
         ("(StageConfig(start=15_000, sequence_length=64),)", ["--length", "16"], ["16"]),
+        ("()", ["--length", "16", "--length", "24", "32"], ["16", "24", "32"]),
     ],
 )
 def test_a_recipe_is_prepared_and_shows_its_stages(tmp_path, capsys, stages, options, lengths):
@@ -132,7 +134,7 @@ def test_a_recipe_is_prepared_and_shows_its_stages(tmp_path, capsys, stages, opt
     said = capsys.readouterr().out
     assert re.findall(r"^  (\d+(?: \(stage \d\))?) +none ", said, re.M) == lengths
     assert "lines: corpus.txt" in said
-    assert said.splitlines()[-1].endswith(f"next: bertjax pretrain {recipe}")
+    assert said.splitlines()[-1].endswith(f"next: {shlex.join(['bertjax', 'pretrain', str(recipe), *overrides])}")
 
 
 def test_rows_of_running_text(tmp_path, capsys):
@@ -158,7 +160,7 @@ def test_rows_of_running_text(tmp_path, capsys):
         (["STORE", "--length", "7"], "--length 7: rows have 8 to"),
         (["STORE", "--length", "70000"], "--length 70000: rows have 8 to"),
         (["STORE", "--against", "nowhere.tsv"], "nowhere.tsv: cannot be read"),
-        (["STORE", "--html", "EMPTY"], "that is a directory"),
+        (["STORE", "--html", "EMPTY"], "it is a directory"),
         (["STORE", "--html", "EMPTY/there/page.html"], "there is no directory"),
     ],
 )

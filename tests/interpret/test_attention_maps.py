@@ -21,7 +21,7 @@ from bertjax.interpret.attention_maps import (
     untrained_heads,
 )
 from bertjax.interpret.token_rows import read_row
-from bertjax.model.bert import abstract_bert, bind
+from bertjax.model.network import abstract_network, bind
 from bertjax.training.run_directory import TrainedModel
 
 LAYERS = 2
@@ -85,6 +85,25 @@ def test_a_causal_model_looks_back_only(tmp_path):
     (inside,) = look_inside(causal, [row])
     assert not np.triu(inside.attention, 1).any() and not np.triu(inside.seen, 1).any()
     assert np.tril(inside.seen).sum() == len(row) * (len(row) + 1) / 2
+
+
+def test_a_layer_with_a_window_attends_within_it(tmp_path):
+    """Layers 1 and 2 of 3 see two tokens on either side; each makes of its input what the next one gets."""
+    local = trained_model(tmp_path, num_hidden_layers=3, window=2, global_every=3)
+    (row,) = rows_of(local)[:1]
+    (inside,) = look_inside(local, [row])
+    far = np.abs(np.arange(len(row))[:, None] - np.arange(len(row))) > 2
+    assert inside.seen.all() and (inside.attention[0] > 0).all()
+    assert not inside.attention[1:, :, far].any() and (inside.attention[1:, :, ~far] > 0).all()
+    np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, rtol=1e-5)
+    bert, run = bind(exact_graphdef(local), local.params), jax.jit(through)
+    with jax.default_matmul_precision("highest"):
+        for number in range(3):
+            mixed = run(layer_of(bert, number), inside.hidden[number][None], inside.attention[number])
+            np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
+    # [CLS], which is read in the end, is reached from anywhere through layer 0, then from 4 tokens away, then from 2.
+    for norms, reach in zip(next_sentence(local, row).gradient_norms, (len(row), 4, 2, 0), strict=True):
+        np.testing.assert_array_equal(norms > 0, np.arange(len(row)) <= reach)
 
 
 def test_gradients_are_what_finite_differences_say(model):
@@ -161,7 +180,7 @@ def without_biases(path, leaf):
 
 def test_what_a_run_computes_in_bfloat16_is_shown_in_float32(model):
     config = replace(model.config, execution=ExecutionConfig(dtype="bfloat16"))
-    rough = replace(model, config=config, graphdef=abstract_bert(config.model, config.execution)[0])
+    rough = replace(model, config=config, graphdef=abstract_network(config.model, config.execution)[0])
     for one, other in zip(look_inside(rough, rows_of(model)), look_inside(model, rows_of(model)), strict=True):
         np.testing.assert_array_equal(one.attention, other.attention)
 

@@ -15,6 +15,7 @@ import pytest
 from exported_models import fine_tuned_model
 from small_models import random_sentences, small_model, text_of, wordpiece
 
+from bertjax.finetune.predict import TaskModel
 from bertjax.interpret.attention_page import render_attention
 from bertjax.interpret.attention_patterns import PATTERNS
 from bertjax.interpret.attention_view import AttentionView, view_attention
@@ -196,14 +197,23 @@ def test_what_a_model_cannot_tell_is_said(model, tmp_path):
 
 
 def test_the_label_of_a_classifier_is_what_a_gradient_is_of(tmp_path):
-    model = fine_tuned_model(tmp_path, "sequence", ("<bad>", "good"), tokenizer=wordpiece())
-    view = view_attention(model, "small", SHORT[:1], text_of(model.tokenizer, random_sentences(10)), 8, no_progress)
-    assert view.at_cls is not None and view.at_cls.label in ("<bad>", "good")
-    page = render_attention(view)
-    label = html.escape(view.at_cls.label)
-    assert f"<h2>What “{label}” depends on</h2>" in page
-    assert f"The model says “{label}” with {view.at_cls.probability:.1%}" in page
-    assert "is not shown" not in " ".join(view.missing)
+    """The label that the model predicts, whichever that is: with the names exchanged, the other one."""
+    found = []
+    for labels in (("<bad>", "good"), ("good", "<bad>")):
+        model = fine_tuned_model(tmp_path / labels[1], "sequence", labels, tokenizer=wordpiece())
+        view = view_attention(model, "small", SHORT[:1], text_of(model.tokenizer, random_sentences(10)), 8, no_progress)
+        (predicted,) = TaskModel(model).predict([SHORT[0]])
+        assert view.at_cls.label == predicted.label
+        assert view.at_cls.probability == pytest.approx(predicted.probability, rel=1e-5)
+        assert view.at_cls.loss == pytest.approx(-np.log(predicted.probability), rel=1e-4)
+        assert (view.at_cls.gradient_norms[0] > 0).all()
+        page = render_attention(view)
+        label = html.escape(predicted.label)
+        assert f"<h2>What “{label}” depends on</h2>" in page
+        assert f"The model says “{label}” with {view.at_cls.probability:.1%}" in page
+        assert "<bad>" not in page and not any("at [CLS] is not shown" in note for note in view.missing)
+        found.append(predicted.label)
+    assert sorted(found) == ["<bad>", "good"]
 
 
 def test_a_text_without_pairs_is_refused(model):

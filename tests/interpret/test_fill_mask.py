@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config import Config, DataConfig, ModelConfig
 from bertjax.interpret.fill_mask import fill_mask, held_out_completions
-from bertjax.model.bert import abstract_bert, bind
+from bertjax.model.network import abstract_network, bind
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
@@ -31,7 +31,7 @@ def model(tmp_path_factory):
         vocab_size=TOKENIZER.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=48, max_position_embeddings=64,
     )  # fmt: skip
-    graphdef, shapes, _ = abstract_bert(config)
+    graphdef, shapes, _ = abstract_network(config)
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
     whole = Config(model=config, data=DataConfig(sequence_length=LENGTH))
@@ -146,8 +146,16 @@ def test_fewer_completions_come_from_a_split_that_has_no_more(model, tmp_path):
 
 
 def test_rows_of_the_trained_length_hold_the_sentences(model, tmp_path):
+    """A row of 16 tokens holds a sentence of 14 between [CLS] and [SEP], and no longer one."""
     short = replace(model, config=replace(model.config, data=DataConfig(sequence_length=16)))
     draw = np.random.default_rng(1)
-    split = held_out(tmp_path, [sentence(draw, int(draw.integers(10, 25))) for _ in range(400)])
-    found = held_out_completions(short, split, 5, seed=0)
-    assert len(found) == 5 and all(len(c.text.split()) <= 14 for c in found)
+    sentences = [sentence(draw, words) for words in (13, 14) * 200]
+    assert {len(ids) for ids in sentences} == {14, 15}
+    split = held_out(tmp_path, sentences)
+
+    def lengths(of):
+        found = held_out_completions(of, split, 20, seed=0)
+        return [len(TOKENIZER.encode([c.text.replace("[MASK]", "the")])[0]) for c in found]
+
+    assert lengths(short) == [14] * 20
+    assert set(lengths(model)) == {14, 15}

@@ -11,7 +11,7 @@ from exported_models import trained_model
 
 from bertjax.interpret import predictive_words as measured
 from bertjax.interpret.token_rows import read_row
-from bertjax.model.bert import bind
+from bertjax.model.network import bind
 from bertjax.storage.progress import no_progress
 
 

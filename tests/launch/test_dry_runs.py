@@ -238,14 +238,15 @@ def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
     )
 
 
-SECTION = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Launch a job")[2].partition("\n## ")[0]
+PAGE = (REPOSITORY / "launch" / "README.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("\n## Launch a job\n")[2].partition("\n## ")[0]
 PREPARE, *TARGETS = [
     fence.replace("\\\n", " ").strip().splitlines() for fence in re.findall(r"^```\n(.*?)^```", SECTION, re.M | re.S)
 ]
 
 
 @pytest.mark.parametrize("commands", TARGETS, ids=lambda commands: shlex.split(commands[-1])[0].rpartition("/")[2])
-def test_a_target_of_the_readme_needs_five_commands_at_most(commands: list[str], launched: Launch) -> None:
+def test_a_target_needs_five_commands_at_most(commands: list[str], launched: Launch) -> None:
     launchers = [shlex.split(line.replace("KEYS", shlex.join(BUCKET))) for line in commands if "./launch/" in line]
     assert launchers
     for launcher, *arguments in launchers:

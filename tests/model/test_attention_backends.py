@@ -12,7 +12,7 @@ from real_batches import small_wordpiece, whole_epoch
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
-from bertjax.model.bert import abstract_bert, bind, init_params
+from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
@@ -29,14 +29,16 @@ def ids(length: int, packed: bool) -> np.ndarray:
     return made
 
 
-def outputs_and_gradients(backend: str, sequence_ids: np.ndarray, packed: bool, causal: bool, dtype=jnp.float32):
+def outputs_and_gradients(
+    backend: str, sequence_ids: np.ndarray, packed: bool, causal: bool, dtype=jnp.float32, window: int = 0
+):
     """What the real tokens get, and the gradients of q, k and v if only real tokens are read."""
     shape = (4, *sequence_ids.shape, HEADS, HEAD_DIM)
     q, k, v, read = jax.random.normal(jax.random.key(0), shape, dtype)
     real = (sequence_ids > 0)[:, :, None, None]
 
     def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        settings = {"packed": packed, "causal": causal, "dropout_keys": None, "dropout_rate": 0.0}
+        settings = {"packed": packed, "causal": causal, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
         out = jnp.where(real, attend(backend, q, k, v, sequence_ids, **settings), 0)
         return jnp.sum(out * read, dtype=jnp.float32), out
 
@@ -62,6 +64,33 @@ def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> Non
     sequence_ids = ids(length, packed)
     found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal)
     assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal), 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("length", "packed", "causal", "window"),
+    [  # within a block of 128, and over its edge
+        pytest.param(384, True, False, 20, id="packed"),
+        pytest.param(384, False, True, 130, id="padded, causal"),
+        pytest.param(256, False, False, 127, id="padded", marks=pytest.mark.long),
+    ],
+)
+def test_splash_with_a_window_is_the_reference(length: int, packed: bool, causal: bool, window: int) -> None:
+    sequence_ids = ids(length, packed)
+    found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal, window=window)
+    reference = outputs_and_gradients("xla", sequence_ids, packed, causal, window=window)
+    assert_near(found, reference, 2e-6)
+    with pytest.raises(AssertionError, match="out"):
+        assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal, window=window + 1), 1e-4)
+
+
+def test_a_window_has_both_of_its_ends() -> None:
+    sequence_ids = jnp.asarray([[1, 1, 1, 1, 1, 2, 2, 0]])
+    seen = np.asarray(visible(sequence_ids, causal=False, window=2))[0].astype(int)
+    assert ["".join(map(str, row)) for row in seen] == [
+        "11100000", "11110000", "11111000", "01111000", "00111000", "00000110", "00000110", "00000001",
+    ]  # fmt: skip
+    seen = np.asarray(visible(sequence_ids, causal=True, window=2))[0].astype(int)
+    assert "".join(map(str, seen[3])) == "01110000"
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -113,7 +142,7 @@ def test_losses_and_every_gradient_are_the_references_through_the_whole_model(pa
     fullest = np.argsort(-epoch["sequence_ids"].max(axis=1), kind="stable")[:4]
     batch = {key: x[fullest] for key, x in epoch.items()}
     assert (batch["sequence_ids"].max() > 1) == (packing == "pairs") and (batch["sequence_ids"] == 0).any()
-    graphdef, objectives = abstract_bert(config, ExecutionConfig(logits_chunk=64))[0], choose(("mlm", "nsp"))
+    graphdef, objectives = abstract_network(config, ExecutionConfig(logits_chunk=64))[0], choose(("mlm", "nsp"))
     params = init_params(config, jax.random.key(1))
 
     @functools.partial(jax.jit, static_argnums=1)

@@ -13,7 +13,6 @@ from real_batches import real_batch, small_wordpiece
 from their_model import our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
-from bertjax.model.bert import abstract_bert, bind, init_params
 from bertjax.model.dropout import (
     ATTENTION_OUTPUT,
     ATTENTION_PROBS,
@@ -23,6 +22,7 @@ from bertjax.model.dropout import (
     fold,
     row_keys,
 )
+from bertjax.model.network import abstract_network, bind, init_params
 
 SITES = (EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT)
 ELEMENTS = 16_384
@@ -116,7 +116,7 @@ def test_the_network_drops_the_same_in_microbatches_and_otherwise_at_each_step()
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=16,
     )  # fmt: skip
-    graphdef = abstract_bert(config)[0]
+    graphdef = abstract_network(config)[0]
     params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
     # Every row the same, so that rows differ by their masks alone.
     ids = jnp.tile(jnp.arange(16, dtype=jnp.int32), (4, 1))
@@ -170,7 +170,7 @@ def test_dropout_is_at_the_four_sites_of_the_reference_and_nowhere_else(monkeypa
 
     @jax.jit
     def ours(params):
-        bert = bind(abstract_bert(config)[0], params)
+        bert = bind(abstract_network(config)[0], params)
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
         hidden = bert.encoder(*inputs, row_key, packed=False)
         everywhere = jnp.broadcast_to(jnp.arange(64), batch["input_ids"].shape)

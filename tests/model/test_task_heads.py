@@ -16,8 +16,8 @@ from their_model import relative, their_model
 from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
 from bertjax.finetune.kinds import KINDS
-from bertjax.model.bert import abstract_bert, bind, check_head, init_params
 from bertjax.model.lstm import BiLstmLayer
+from bertjax.model.network import abstract_network, bind, check_head, init_params
 from bertjax.model.task_heads import TASK_NETWORKS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
@@ -98,7 +98,7 @@ def headed(network, hidden, batch, keys=None) -> jax.Array:
 def drawn(config: ModelConfig) -> dict:
     """Parameters of any values, which no program has to be compiled for."""
     draw = np.random.default_rng(2)
-    return jax.tree.map(lambda leaf: draw.normal(0, 0.1, leaf.shape).astype(np.float32), abstract_bert(config)[1])
+    return jax.tree.map(lambda leaf: draw.normal(0, 0.1, leaf.shape).astype(np.float32), abstract_network(config)[1])
 
 
 def labelled(head: str, batch: dict[str, np.ndarray], regression: bool = False) -> dict[str, np.ndarray]:
@@ -151,7 +151,7 @@ def our_loss(
     kind: str, config: ModelConfig, params: dict, batch: dict[str, np.ndarray]
 ) -> tuple[float, np.ndarray, dict]:
     """(the loss, logits, gradients by transformers' names), put together as the train step does."""
-    graphdef, objectives = abstract_bert(config)[0], (KINDS[kind].objective(TaskConfig()),)
+    graphdef, objectives = abstract_network(config)[0], (KINDS[kind].objective(TaskConfig()),)
 
     def loss(params: dict) -> tuple[jax.Array, jax.Array]:
         network = bind(graphdef, params)
@@ -237,7 +237,7 @@ def test_spans_of_padded_rows_are_as_transformers_without_its_padding():
 def test_sequences_packed_in_a_row_are_as_if_they_were_alone(head):
     config = with_head(head)
     alone, batch = texts(ROWS), packed(texts(ROWS), 3)
-    graphdef = abstract_bert(config)[0]
+    graphdef = abstract_network(config)[0]
 
     def outputs(params: dict, batch: dict) -> jax.Array:
         network = bind(graphdef, params)
@@ -253,7 +253,7 @@ def test_sequences_packed_in_a_row_are_as_if_they_were_alone(head):
 
 def test_vectors_are_means_of_length_one():
     config, batch = with_head("vector"), texts(ROWS)
-    network = bind(abstract_bert(config)[0], drawn(config))
+    network = bind(abstract_network(config)[0], drawn(config))
     hidden = some_hidden(ROWS)
     found = np.asarray(network.vectors(hidden, batch["sequence_ids"], 2))
     for row, real in enumerate(batch["sequence_ids"] > 0):
@@ -268,7 +268,7 @@ def test_vectors_are_means_of_length_one():
 @pytest.mark.parametrize("head", ["sequence", "choice", "tokens"])
 def test_dropout_before_a_head_goes_by_the_rows_keys(head):
     config = with_head(head)
-    network = bind(abstract_bert(config)[0], drawn(config))
+    network = bind(abstract_network(config)[0], drawn(config))
     batch = {key: np.repeat(x, 4, axis=0) for key, x in texts(1).items()}
     hidden = jnp.repeat(some_hidden(1), 4, axis=0)
     with_keys = np.asarray(headed(network, hidden, batch, jnp.array([1, 2, 1, 3], jnp.uint32)))
@@ -283,7 +283,7 @@ FEATURES = with_head("tokens", features=(-1, 0, 2), lstm_size=6)
 
 def test_the_feature_based_variant_reads_layers_of_a_frozen_encoder():
     batch, params = texts(ROWS), drawn(FEATURES)
-    graphdef, keys = abstract_bert(FEATURES)[0], jnp.arange(ROWS, dtype=jnp.uint32)
+    graphdef, keys = abstract_network(FEATURES)[0], jnp.arange(ROWS, dtype=jnp.uint32)
     inputs = [batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids")]
 
     def total(params: dict) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -321,7 +321,7 @@ def test_the_bilstm_is_torchs_on_every_sequence_by_itself(together):
     torch = pytest.importorskip("torch")
     alone = texts(ROWS)
     batch = packed(alone, together)
-    network = bind(abstract_bert(FEATURES)[0], drawn(FEATURES))
+    network = bind(abstract_network(FEATURES)[0], drawn(FEATURES))
     x = np.random.default_rng(1).normal(size=(*batch["input_ids"].shape, 192)).astype(np.float32)
     ids = batch["sequence_ids"]
 
@@ -387,7 +387,7 @@ def test_a_bilstm_starts_in_the_bounds_of_torchs():
     "config", [*(with_head(head) for head in TASK_NETWORKS), FEATURES], ids=[*TASK_NETWORKS, "features"]
 )
 def test_every_dim_of_every_parameter_has_a_name_that_says_where_it_lives(config):
-    _, shapes, axes = abstract_bert(config)
+    _, shapes, axes = abstract_network(config)
     names = jax.tree.leaves(axes, is_leaf=is_names)
     for (parameter, leaf), dims in zip(named_arrays(shapes).items(), names, strict=True):
         assert len(spec(dims)) == len(leaf.shape) == len(dims), parameter

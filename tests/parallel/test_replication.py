@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
-from bertjax.model.bert import abstract_bert
+from bertjax.model.network import abstract_network
 from bertjax.parallel import sharding
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.replication import Replicated, replicated
@@ -48,7 +48,7 @@ def test_what_one_of_two_axes_splits_has_copies_too(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_dim_of_every_parameter_has_a_name_that_the_rules_know() -> None:
-    _, shapes, axes = abstract_bert(MODEL)
+    _, shapes, axes = abstract_network(MODEL)
     names = jax.tree.leaves(axes, is_leaf=is_names)
     for leaf, logical in zip(jax.tree.leaves(shapes), names, strict=True):
         assert len(logical) == leaf.ndim, logical

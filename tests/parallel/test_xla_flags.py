@@ -1,4 +1,4 @@
-"""The compiler's settings: known to the XLA that is installed, each with a reason, and none over what the user says."""
+"""The compiler's settings: known to the installed XLA, and none overrides what the user sets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ import pytest
 from bertjax.config import MeshConfig
 from bertjax.parallel import xla_flags
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.xla_flags import DETERMINISTIC, FLAGS, compiler_options, known_options
-
-ALL = [flag for flags in (*FLAGS.values(), *DETERMINISTIC.values()) for flag in flags]
-
-
-def test_every_flag_has_a_reason_and_its_platforms_name() -> None:
-    assert all(len(flag.reason) > 40 for flag in ALL)
-    for platform, prefix in (("gpu", "xla_gpu_"), ("tpu", "xla_tpu_")):
-        assert all(flag.name.startswith(prefix) for flag in FLAGS[platform])
+from bertjax.parallel.xla_flags import FLAGS, compiler_options, known_options
 
 
 def test_this_xla_knows_every_gpu_flag() -> None:

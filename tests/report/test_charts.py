@@ -1,5 +1,6 @@
 """Charts put values where they belong, keep spikes, and stay small."""
 
+import itertools
 import json
 import math
 import re
@@ -69,12 +70,19 @@ def test_nothing_to_draw_is_no_chart(values):
     assert stacked_chart("time", [], []) == ""
 
 
-@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [1e-9, 2e-9], [-1.0, 1e12]])
+@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [1e-9, 2e-9], [-1.0, 1e12], [0.0, 5.0, math.nan, 6.0]])
 @pytest.mark.parametrize("log", [False, True])
-def test_odd_ranges_still_draw(values, log):
+def test_odd_ranges_are_drawn_inside_the_plot_in_their_order(values, log):
     figure = line_chart("odd", [Line("odd", list(range(len(values))), values, "blue", dots=True)], log=log)
-    numbers = re.findall(r'(?:d|cx|cy|y1)="[ML]?(-?[\d.]+)', figure)
-    assert numbers and all(abs(float(n)) < 2000 for n in numbers)
+    drawn = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    if not drawn:
+        assert figure == ""
+        return
+    dots = [(float(dot.get("cx")), float(dot.get("cy"))) for dot in parse(figure).findall(".//circle")]
+    assert len(dots) == len(drawn)
+    assert all(52 <= x <= 548 and 10 <= y <= 222 for x, y in dots)
+    heights = [222 - y for _, y in dots]
+    assert [a < b for a, b in itertools.pairwise(heights)] == [a < b for a, b in itertools.pairwise(drawn)]
 
 
 def test_stacked_shares_reach_the_top():

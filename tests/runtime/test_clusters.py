@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config import HostsConfig
 from bertjax.runtime import clusters
-from bertjax.runtime.clusters import ALONE, Seat, find_place, split_address
+from bertjax.runtime.clusters import ALONE, ProcessInfo, find_process, split_address
 
 SLURM = {
     "SLURM_JOB_ID": "123456",
@@ -44,8 +44,8 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"}
 )
 def test_slurm(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
     told = SLURM | {"SLURM_STEP_NODELIST": nodes}
-    found = find_place(HostsConfig(), told)
-    assert found == Seat("slurm", f"{first}:{61_440 + 123_456 % 4096}", 8, 5)
+    found = find_process(HostsConfig(), told)
+    assert found == ProcessInfo("slurm", f"{first}:{61_440 + 123_456 % 4096}", 8, 5)
     if first != "rack1-x":  # which JAX cuts short
         for name, value in told.items():
             monkeypatch.setenv(name, value)
@@ -69,27 +69,27 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
 )
 def test_tasks_of_a_node_share_its_gpus(visible: str | None, tasks: str, devices: tuple[int, ...] | None) -> None:
     told = SLURM | {"SLURM_STEP_TASKS_PER_NODE": tasks} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
-    assert find_place(HostsConfig(), told).local_devices == devices
-    assert find_place(HostsConfig(), told | {"SLURM_GPUS_PER_TASK": "2"}).local_devices is None
+    assert find_process(HostsConfig(), told).local_devices == devices
+    assert find_process(HostsConfig(), told | {"SLURM_GPUS_PER_TASK": "2"}).local_devices is None
 
 
 @pytest.mark.parametrize("visible", ["2", "0,1,2"])
 def test_gpus_that_tasks_cannot_share_evenly_are_refused(visible: str) -> None:
     with pytest.raises(ValueError, match=rf"CUDA_VISIBLE_DEVICES={visible} for 2 tasks .*--gpus-per-task"):
-        find_place(HostsConfig(), SLURM | {"CUDA_VISIBLE_DEVICES": visible})
+        find_process(HostsConfig(), SLURM | {"CUDA_VISIBLE_DEVICES": visible})
 
 
 @pytest.mark.parametrize("told", [GKE, SLICES])
 def test_tpu_by_variables(monkeypatch: pytest.MonkeyPatch, told: dict[str, str]) -> None:
     monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
-    found = find_place(HostsConfig(), told)
+    found = find_process(HostsConfig(), told)
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     theirs = jax_clusters.GkeTpuCluster
     monkeypatch.setattr(theirs, "wait_for_coordinator", lambda *_: None)
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.get_metadata", lambda _: ("", 404))
     address = theirs.get_coordinator_address(timeout_secs=1, override_coordinator_port=str(clusters.PORT))
-    assert found == Seat("tpu", address, theirs.get_process_count(), theirs.get_process_id())
+    assert found == ProcessInfo("tpu", address, theirs.get_process_count(), theirs.get_process_id())
 
 
 @pytest.fixture
@@ -118,35 +118,37 @@ def test_tpu_by_metadata(monkeypatch: pytest.MonkeyPatch, metadata: tuple[str, d
     monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
     server, attributes = metadata
     attributes |= {"worker-network-endpoints": endpoints, "agent-worker-number": "1", "tpu-env": "ZONE: 'z'\n"}
-    assert find_place(HostsConfig(), {"GCE_METADATA_IP": server}) == Seat("tpu", "10.0.0.4:8476", 2, 1)
+    assert find_process(HostsConfig(), {"GCE_METADATA_IP": server}) == ProcessInfo("tpu", "10.0.0.4:8476", 2, 1)
     attributes["tpu-env"] += "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
     attributes["tpu-env"] += "MEGASCALE_COORDINATOR_ADDRESS: '10.9.0.1:8080'\n"
-    assert find_place(HostsConfig(), {"GCE_METADATA_IP": server}) == Seat("tpu", "10.9.0.1:8476", 4, 3)
+    assert find_process(HostsConfig(), {"GCE_METADATA_IP": server}) == ProcessInfo("tpu", "10.9.0.1:8476", 4, 3)
 
 
 def test_kubernetes() -> None:
     named = POD | {"BERTJAX_POD_NAME": "bert-workers-0-3.bert.default.svc.cluster.local"}
     four = HostsConfig(processes=4)
-    assert find_place(four, named) == Seat("kubernetes", "bert-workers-0-0.bert.default.svc.cluster.local:8476", 4, 3)
-    assert find_place(replace(four, coordinator="c:1"), POD).coordinator == "c:1"
+    assert find_process(four, named) == ProcessInfo(
+        "kubernetes", "bert-workers-0-0.bert.default.svc.cluster.local:8476", 4, 3
+    )
+    assert find_process(replace(four, coordinator="c:1"), POD).coordinator == "c:1"
     with pytest.raises(ValueError, match="does not tell a pod how many"):
-        find_place(HostsConfig(), named)
+        find_process(HostsConfig(), named)
     with pytest.raises(ValueError, match="does not tell it"):
-        find_place(four, POD | {"BERTJAX_POD_NAME": "somewhere"})
+        find_process(four, POD | {"BERTJAX_POD_NAME": "somewhere"})
 
 
 def test_an_address_by_keys_or_variables() -> None:
     keys = HostsConfig(coordinator="10.0.0.2:8476", processes=3, process=1)
-    assert find_place(keys, {}) == Seat("address", "10.0.0.2:8476", 3, 1)
+    assert find_process(keys, {}) == ProcessInfo("address", "10.0.0.2:8476", 3, 1)
     told = {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
-    assert find_place(HostsConfig(), told) == Seat("address", "h:1", 2, 0)
+    assert find_process(HostsConfig(), told) == ProcessInfo("address", "h:1", 2, 0)
     # A cluster knows the number of a process, the keys where process 0 is.
-    assert find_place(HostsConfig(coordinator="h:1"), SLURM).coordinator == "h:1"
+    assert find_process(HostsConfig(coordinator="h:1"), SLURM).coordinator == "h:1"
 
 
 def test_nothing_is_one_process() -> None:
-    assert find_place(HostsConfig(), {}) == ALONE
-    assert find_place(HostsConfig(cluster="one"), SLURM) == ALONE
+    assert find_process(HostsConfig(), {}) == ALONE
+    assert find_process(HostsConfig(cluster="one"), SLURM) == ALONE
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_nothing_is_one_process() -> None:
 )
 def test_what_cannot_be_is_refused(hosts: HostsConfig, told: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        find_place(hosts, told)
+        find_process(hosts, told)
 
 
 def test_addresses() -> None:

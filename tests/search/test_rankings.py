@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertjax.search import nearest as module
-from bertjax.search.nearest import nearest
+from bertjax.search import retrieval as module
 from bertjax.search.rankings import Hits, best, fuse
+from bertjax.search.retrieval import nearest
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])

@@ -11,7 +11,7 @@ from exported_models import fine_tuned_model, trained_model
 
 from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
-from bertjax.model.bert import bind
+from bertjax.model.network import bind
 from bertjax.search import rerank
 from bertjax.search.rankings import Hits
 from bertjax.search.records import Record

@@ -19,8 +19,7 @@ from bertjax.__main__ import main
 from bertjax.cli import search_index
 from bertjax.convert.sources import write_run
 from bertjax.search import index as index_module
-from bertjax.search.fingerprint import model_fingerprint
-from bertjax.search.index import open_index
+from bertjax.search.index import model_fingerprint, open_index
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
@@ -119,7 +118,7 @@ def test_queries_by_words_and_by_both(run, data, made, tmp_path, capsys):
         "for each, by both"
     )
     assert search(run, "¤", "--index", made, "--by", "bm25") == 0
-    assert "no document has a word of it" in capsys.readouterr().out
+    assert "no document has a word of the query" in capsys.readouterr().out
 
 
 def test_a_trec_run_and_figures(run, data, made, tmp_path, capsys):
@@ -196,7 +195,10 @@ def test_an_index_belongs_to_its_model_whatever_that_is_called(run, made, tmp_pa
     other.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-3
     assert search(write_run(other), "museum", "--index", made) == 1
     said = capsys.readouterr().err
-    assert f"--index {made}: {run} made it, which is another model than {tmp_path}/other; use that one" in said
+    assert (
+        f"--index {made}: it was built with {run}, which is not the same model as {tmp_path}/other; use that one"
+        in said
+    )
 
 
 def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
@@ -209,28 +211,29 @@ def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
         "the same": model_fingerprint(trained_model(tmp_path), "mean"),
         "weight": model_fingerprint(other_weight, "mean"),
         "epsilon": model_fingerprint(trained_model(tmp_path, layer_norm_eps=1e-6), "mean"),
+        "window": model_fingerprint(trained_model(tmp_path, window=4, global_every=2), "mean"),
         "vocabulary": model_fingerprint(trained_model(tmp_path, wordpiece(lowercase=False)), "mean"),
         "pooler": model_fingerprint(other_head, "pooler"),
     }
     assert made.pop("the same") == model_fingerprint(model, "mean") == model_fingerprint(other_head, "mean")
-    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 6
+    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 7
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["q", "--index", "NEW"], "NEW: it is not there yet; say what to make it of: --documents FILE ..."),
-        (["q", "--index", "s3://bucket/index"], "--index s3://bucket/index: it is searched in files of this machine"),
+        (["q", "--index", "NEW"], "NEW: there is no index; give the documents to build it from: --documents FILE ..."),
+        (["q", "--index", "s3://bucket/index"], "--index s3://bucket/index: an index is a folder of this machine"),
         (["q", "--index", "DATA"], "it is no index, for it has no manifest.json; name another folder"),
         (["q", "--index", "NEW", "--documents", "nowhere.txt"], "nowhere.txt: documents are read twice"),
-        (["q", "--index", "INDEX", "--documents", "DATA/queries.jsonl"], "was made of others (corpus.jsonl)"),
-        (["q", "--index", "INDEX", "--documents", "DATA/corpus.jsonl", "--field", "title"], "was made of others"),
-        (["q", "--index", "INDEX", "--pooling", "cls"], "pooling=cls: index INDEX was made with pooling=mean"),
-        (["q", "--index", "INDEX", "--no-normalize"], "normalize=False: index INDEX was made with normalize=True"),
-        (["q", "--index", "INDEX", "--max-length", "32"], "max_length=32: index INDEX was made with max_length=64"),
+        (["q", "--index", "INDEX", "--documents", "DATA/queries.jsonl"], "was built from others (corpus.jsonl)"),
+        (["q", "--index", "INDEX", "--documents", "DATA/corpus.jsonl", "--field", "title"], "was built from others"),
+        (["q", "--index", "INDEX", "--pooling", "cls"], "pooling=cls: index INDEX was built with pooling=mean"),
+        (["q", "--index", "INDEX", "--no-normalize"], "normalize=False: index INDEX was built with normalize=True"),
+        (["q", "--index", "INDEX", "--max-length", "32"], "max_length=32: index INDEX was built with max_length=64"),
         (["q", "--index", "INDEX", "--queries", "DATA/queries.jsonl"], "there are queries on the command line too"),
-        (["--index", "INDEX", "--queries", "DATA/none.txt"], "DATA/none.txt: not one query there"),
-        (["--index", "INDEX", "--queries", "DATA/twice.jsonl"], "twice.jsonl: two queries have one id"),
+        (["--index", "INDEX", "--queries", "DATA/none.txt"], "DATA/none.txt: the file has no query"),
+        (["--index", "INDEX", "--queries", "DATA/twice.jsonl"], "twice.jsonl: two queries have the same id"),
         (["--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "DATA/qrels.tsv: it needs queries; give some"),
         (["--index", "INDEX", "--output", "out.trec"], "--output out.trec: it needs queries"),
         (["q", "--index", "INDEX", "--output", "out.csv"], "its suffix says what it is to be: .jsonl, .trec"),

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bertjax.convert.folder import written_whole
-from bertjax.storage.atomic_directories import alone_in, beside_others_in
-from bertjax.storage.locks import is_ours, wait_for
+from bertjax.storage.atomic_directories import exclusive_lock, shared_lock
+from bertjax.storage.locks import acquire, try_acquire
 from bertjax.training.run_directory import own_directory
 
 HOLDING = """
@@ -40,32 +40,30 @@ def held_elsewhere(path: Path, how: int, seconds: float = 60) -> Iterator[subpro
             other.kill()
 
 
-def test_what_another_process_has_is_not_ours_until_it_ends(tmp_path: Path) -> None:
+def test_a_lock_of_another_process_is_free_once_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held_elsewhere(path, fcntl.LOCK_EX) as other, path.open("w") as file:
-        assert not is_ours(file)
+        assert not try_acquire(file)
         other.kill()
         other.wait()
-        assert is_ours(file)
+        assert try_acquire(file)
         with path.open("w") as again:
-            assert not is_ours(again)
+            assert not try_acquire(again)
 
 
 @pytest.mark.parametrize(("theirs", "shared", "waits"), [(fcntl.LOCK_EX, True, True), (fcntl.LOCK_SH, False, True),
                                                          (fcntl.LOCK_SH, True, False)])  # fmt: skip
-def test_a_share_is_had_beside_others_and_the_whole_alone(
-    tmp_path: Path, theirs: int, shared: bool, waits: bool
-) -> None:
+def test_shared_locks_coexist_and_exclusive_ones_wait(tmp_path: Path, theirs: int, shared: bool, waits: bool) -> None:
     with held_elsewhere(tmp_path / "lock", theirs, seconds=1 if waits else 60), (tmp_path / "lock").open("w") as file:
-        wait_for(file, shared)
+        acquire(file, shared)
         assert (tmp_path / "lock.ended").exists() == waits
 
 
 HOLDERS: list[Callable[[Path], AbstractContextManager[object]]] = [
     lambda path: written_whole(path / "export", "last"),
     own_directory,
-    alone_in,
-    beside_others_in,
+    exclusive_lock,
+    shared_lock,
 ]
 
 
@@ -80,7 +78,7 @@ def test_a_filesystem_may_know_no_locks(
         return flock
 
     monkeypatch.setattr(fcntl, "flock", fails(errno.EOPNOTSUPP))
-    told = r"lock: this filesystem knows no locks \(Operation not supported\); let no second process write there"
+    told = r"lock: this filesystem has no locks \(Operation not supported\); let only one process write there"
     with pytest.warns(UserWarning, match=told), holder(tmp_path):
         pass
     monkeypatch.setattr(fcntl, "flock", fails(errno.EIO))

@@ -12,7 +12,7 @@ from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 from bertjax.storage import mirror, remote
 from bertjax.storage.mirror import Mirror
 from bertjax.storage.remote import RemoteError, RemotePath
-from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, desk_for
+from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, staging_dir
 from bertjax.training.checkpoint import Checkpoints, DamagedCheckpoint, read_metadata, restore_params
 from bertjax.training.telemetry import METRICS_FILE, open_telemetry, read_metrics
 
@@ -39,18 +39,18 @@ def run(bucket):
 
 
 @pytest.fixture
-def desk(run, tmp_path):
-    with desk_for(run, str(tmp_path / "cache"), process=0) as desk:
-        desk.claim.take()
-        yield desk
+def staging(run, tmp_path):
+    with staging_dir(run, str(tmp_path / "cache"), process=0) as staging:
+        staging.claim.take()
+        yield staging
 
 
-def save(run, desk, *steps, **retention):
+def save(run, staging, *steps, **retention):
     split = NamedSharding(mesh_of(2, 2), PartitionSpec("data"))
-    with Checkpoints(run / "checkpoints", **{"keep_last": 9} | retention, desk=desk) as checkpoints:
+    with Checkpoints(run / "checkpoints", **{"keep_last": 9} | retention, staging=staging) as checkpoints:
         for step in steps:
             assert checkpoints.save(step, state_at(step, split), metadata())
-    return Checkpoints(run / "checkpoints", **{"keep_last": 9} | retention, desk=desk)
+    return Checkpoints(run / "checkpoints", **{"keep_last": 9} | retention, staging=staging)
 
 
 def damage(run, step, name):
@@ -64,30 +64,30 @@ def damage(run, step, name):
 
 
 @ON_BOTH
-def test_a_checkpoint_comes_back_on_another_mesh(run, desk):
-    saved = save(run, desk, 3, 5)
+def test_a_checkpoint_comes_back_on_another_mesh(run, staging):
+    saved = save(run, staging, 3, 5)
     assert saved.steps() == [3, 5]
     for sharding in (NamedSharding(mesh_of(8), PartitionSpec("data")), NamedSharding(mesh_of(1), PartitionSpec())):
         wanted = state_at(5, sharding)
         restored = saved.restore(abstract(wanted), metadata())
         assert restored.step == 5 and same(restored.state, wanted)
     assert read_metadata(run)["step"] == 5 and read_metadata(f"{run}/checkpoints/3")["step"] == 3
-    assert not list(desk.folder.iterdir()), "what was made or copied is not needed any more"
+    assert not list(staging.folder.iterdir()), "what was made or copied is not needed any more"
 
 
-def test_processes_tell_each_other_nothing_of_their_own_folders(run, desk, monkeypatch):
+def test_processes_tell_each_other_nothing_of_their_own_folders(run, staging, monkeypatch):
     """Orbax tells by names that all processes share: one would await a word that another withdraws, or that is not of
     its own folder."""
     told = []
     monkeypatch.setattr(signals, "set_signals", lambda words, **_: told.extend(words))
     monkeypatch.setattr(signals.AwaitableSignalsContract, "add_to_awaitable_signals_contract", told.extend)
     monkeypatch.setattr(signals.AwaitableSignalsContract, "remove_all_awaitable_signals", told.append)
-    save(run, desk, 3)
+    save(run, staging, 3)
     assert told == []
 
 
-def test_only_what_is_asked_for_is_copied(run, desk, monkeypatch):
-    save(run, desk, 7)
+def test_only_what_is_asked_for_is_copied(run, staging, monkeypatch):
+    save(run, staging, 7)
     copied = []
     download = RemotePath.download_all
     monkeypatch.setattr(RemotePath, "download_all", lambda *a: (copied.extend(a[2]), download(*a)))
@@ -97,29 +97,29 @@ def test_only_what_is_asked_for_is_copied(run, desk, monkeypatch):
     assert not any(name.startswith("opt_state") for name in copied)
 
 
-def test_old_ones_go_and_those_for_good_stay(run, desk):
-    saved = save(run, desk, *range(1, 8), keep_last=2, keep_every=3)
+def test_old_ones_go_and_those_for_good_stay(run, staging):
+    saved = save(run, staging, *range(1, 8), keep_last=2, keep_every=3)
     assert saved.steps() == [3, 6, 7]
     assert {name.partition("/")[0] for name in (run / "checkpoints").sizes()} == {"3", "6", "7"}
 
 
 @ON_BOTH
-def test_without_metadata_it_is_none_and_the_next_save_clears_it(run, desk):
+def test_without_metadata_it_is_none_and_the_next_save_clears_it(run, staging):
     """A process that was killed while it uploaded, or while it removed an old checkpoint."""
-    save(run, desk, 3, 5)
+    save(run, staging, 3, 5)
     (run / "checkpoints/5/metadata/metadata").unlink()
     (run / "checkpoints/6/state/params.embed.kernel/0.0").write_bytes(b"half")
-    saved = Checkpoints(run / "checkpoints", keep_last=9, desk=desk)
+    saved = Checkpoints(run / "checkpoints", keep_last=9, staging=staging)
     assert saved.steps() == [3]
     assert saved.restore(abstract(state_at(3)), metadata()).step == 3
-    save(run, desk, 4)
+    save(run, staging, 4)
     assert {name.partition("/")[0] for name in (run / "checkpoints").sizes()} == {"3", "4"}
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, desk, monkeypatch):
+def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, staging, monkeypatch):
     s3fs = pytest.importorskip("s3fs")
-    save(run, desk, 3)
+    save(run, staging, 3)
     before, look_up = (run / "checkpoints").sizes(), s3fs.S3FileSystem._info
 
     async def fail(self, path, *given, **more):
@@ -130,14 +130,14 @@ def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, desk, mon
     with monkeypatch.context() as patched, pytest.raises(RemoteError, match="the storage is busy"):
         patched.setattr(s3fs.S3FileSystem, "_info", fail)
         s3fs.S3FileSystem.clear_instance_cache()  # of objects that are bound to what it was
-        save(run, desk, 4)
+        save(run, staging, 4)
     s3fs.S3FileSystem.clear_instance_cache()
     assert (run / "checkpoints").sizes() == before
 
 
 @ON_BOTH
-def test_a_damaged_array_is_named_and_set_aside(run, desk):
-    saved = save(run, desk, 3, 5)
+def test_a_damaged_array_is_named_and_set_aside(run, staging):
+    saved = save(run, staging, 3, 5)
     damage(run, 5, "params/embed/kernel")
     with pytest.raises(DamagedCheckpoint, match=rf"{run}/checkpoints/5 is damaged: params/embed/kernel .*\n.*previous"):
         saved.restore(abstract(state_at(5)), metadata())
@@ -148,43 +148,43 @@ def test_a_damaged_array_is_named_and_set_aside(run, desk):
     assert not (run / "checkpoints/5").exists()
 
 
-def test_missing_pieces_are_damage(run, desk):
-    saved = save(run, desk, 5)
+def test_missing_pieces_are_damage(run, staging):
+    saved = save(run, staging, 5)
     (run / "checkpoints/5/state/params.embed.kernel").rmtree()
     with pytest.raises(DamagedCheckpoint, match="5 is damaged: params/embed/kernel cannot be read"):
         saved.restore(abstract(state_at(5)), metadata())
 
 
-def test_a_younger_job_owns_the_run(run, desk, tmp_path):
-    saved = save(run, desk, 3)
+def test_a_younger_job_owns_the_run(run, staging, tmp_path):
+    saved = save(run, staging, 3)
     assert saved.save(4, state_at(4), metadata())
     saved.wait()
-    with desk_for(run, str(tmp_path / "elsewhere"), process=0) as younger:
+    with staging_dir(run, str(tmp_path / "elsewhere"), process=0) as younger:
         assert saved.save(5, state_at(5), metadata()) and not saved.wait()
         assert "did not end in order" in younger.claim.take()
         with pytest.raises(LostClaim, match=f"{run}: another job trains there now") as lost:
             saved.save(6, state_at(6), metadata())
         assert lost.value.exit_code == 2, "what launch/keep_running.py does not start again"
-        logs = desk.folder / "logs"
+        logs = staging.folder / "logs"
         logs.mkdir()
         (logs / "late").write_text("late")
         with pytest.raises(LostClaim, match="stops and writes nothing more"):
-            Mirror(logs, run, desk.claim).publish()
+            Mirror(logs, run, staging.claim).publish()
         assert saved.steps() == [3, 4, 5] and not (run / "late").exists()
         save(run, younger, 6)
     assert saved.steps() == [3, 4, 5, 6]
-    with desk_for(run, str(tmp_path / "third"), process=0) as third:
+    with staging_dir(run, str(tmp_path / "third"), process=0) as third:
         assert third.claim.take() is None, "the one before ended in order"
 
 
-def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, desk, monkeypatch):
+def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, staging, monkeypatch):
     upload = RemotePath.upload_all
 
     def overtaken(place, folder, names):
         upload(place, folder, names)
         Claim(run).take()
 
-    saved = Checkpoints(run / "checkpoints", keep_last=2, desk=desk)
+    saved = Checkpoints(run / "checkpoints", keep_last=2, staging=staging)
     monkeypatch.setattr(RemotePath, "upload_all", overtaken)
     saved.save(1, state_at(1), metadata())
     with pytest.raises(LostClaim, match="another job trains there now"):
@@ -192,28 +192,28 @@ def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, desk, 
     assert saved.steps() == []
 
 
-def test_one_machine_does_one_process_once(run, desk, tmp_path):
+def test_one_machine_does_one_process_once(run, staging, tmp_path):
     with (
         pytest.raises(ValueError, match=f"{run}: another process is training there"),
-        desk_for(run, str(tmp_path / "cache"), process=0),
+        staging_dir(run, str(tmp_path / "cache"), process=0),
     ):
         pass
-    with desk_for(run, str(tmp_path / "cache"), process=1) as other:
-        assert other.claim is None and other.folder != desk.folder
+    with staging_dir(run, str(tmp_path / "cache"), process=1) as other:
+        assert other.claim is None and other.folder != staging.folder
 
 
 def test_what_a_killed_process_left_on_its_machine_goes(run, tmp_path):
-    with desk_for(run, str(tmp_path), process=0) as desk:
-        folder = desk.folder
+    with staging_dir(run, str(tmp_path), process=0) as staging:
+        folder = staging.folder
     folder.mkdir()
     (folder / "left").write_bytes(bytes(100))
-    with desk_for(run, str(tmp_path), process=0):
+    with staging_dir(run, str(tmp_path), process=0):
         assert not list(folder.iterdir())
     assert not folder.exists()
 
 
-def test_a_save_that_fails_is_named_and_the_next_one_works(run, desk, monkeypatch):
-    saved = Checkpoints(run / "checkpoints", keep_last=2, desk=desk)
+def test_a_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeypatch):
+    saved = Checkpoints(run / "checkpoints", keep_last=2, staging=staging)
     with monkeypatch.context() as patched:
 
         def refused(place, folder, names):
@@ -229,15 +229,15 @@ def test_a_save_that_fails_is_named_and_the_next_one_works(run, desk, monkeypatc
     assert saved.steps() == [2]
 
 
-def test_a_run_that_was_removed(run, desk):
-    saved = save(run, desk, 1)
+def test_a_run_that_was_removed(run, staging):
+    saved = save(run, staging, 1)
     run.rmtree()
-    with pytest.raises(LostClaim, match=rf"{run}/{OWNER_FILE}.* is gone"):
+    with pytest.raises(LostClaim, match=rf"{run}/{OWNER_FILE}.* was removed"):
         saved.save(2, state_at(2), metadata())
 
 
-def test_too_little_room_to_copy(run, desk, monkeypatch):
-    saved = save(run, desk, 1)
+def test_too_little_room_to_copy(run, staging, monkeypatch):
+    saved = save(run, staging, 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     with pytest.raises(OSError, match=r"bytes are to be copied to .* and 100 are\s+free; make room"):
         saved.restore(abstract(state_at(1)), metadata())
@@ -250,37 +250,37 @@ def steps_in(run):
 
 
 @ON_BOTH
-def test_curves_reach_the_run_whole(run, desk):
+def test_curves_reach_the_run_whole(run, staging):
     """What was published before a kill is there, and goes on behind the step where the run is resumed."""
-    telemetry = open_telemetry(run, 0, desk=desk)
+    telemetry = open_telemetry(run, 0, staging=staging)
     for step in (1, 2, 3):
         telemetry.write(step, {"train/mlm_loss": 1.0})
     assert not (run / METRICS_FILE).exists(), "an object is not sent for every line"
     telemetry.publish()
     telemetry.write(4, {"train/mlm_loss": 1.0})
     assert steps_in(run) == [1, 2, 3]
-    for file in (desk.folder / "logs").rglob("*"):  # the process is killed here, and its machine is lost
+    for file in (staging.folder / "logs").rglob("*"):  # the process is killed here, and its machine is lost
         if file.is_file():
             file.unlink()
     for folder in ("tensorboard", ""):
-        (desk.folder / "logs" / folder).rmdir()
+        (staging.folder / "logs" / folder).rmdir()
     time.sleep(1.1)  # files of TensorBoard are named by the second
-    with open_telemetry(run, 2, desk=desk) as resumed:
+    with open_telemetry(run, 2, staging=staging) as resumed:
         resumed.write(3, {"train/mlm_loss": 2.0})
     assert steps_in(run) == [1, 2, 3]
     assert [record["train/mlm_loss"] for record in read_metrics(run / METRICS_FILE)] == [1.0, 1.0, 2.0]
     assert len([name for name in (run / "tensorboard").sizes() if "tfevents" in name]) == 2
 
 
-def test_files_are_sent_when_they_changed(run, desk, monkeypatch):
+def test_files_are_sent_when_they_changed(run, staging, monkeypatch):
     sent = []
     upload = RemotePath.upload_all
     monkeypatch.setattr(RemotePath, "upload_all", lambda *a: (sent.append(list(a[2])), upload(*a)))
-    folder = desk.folder / "logs"
+    folder = staging.folder / "logs"
     (folder / "deep").mkdir(parents=True)
     (folder / "a").write_text("1")
     (folder / "deep/b").write_text("2")
-    mirrored = Mirror(folder, run, desk.claim)
+    mirrored = Mirror(folder, run, staging.claim)
     mirrored.publish()
     mirrored.publish()
     (folder / "a").write_text("11")
@@ -289,10 +289,10 @@ def test_files_are_sent_when_they_changed(run, desk, monkeypatch):
     assert (run / "a").read_text() == "11" and (run / "deep/b").read_text() == "2"
 
 
-def test_by_and_by_without_being_waited_for(run, desk, monkeypatch):
+def test_by_and_by_without_being_waited_for(run, staging, monkeypatch):
     """While nothing is saved, lines are sent after some time, and a failure is left to the next that is waited for."""
     monkeypatch.setattr(mirror, "UPLOAD_SECONDS", 0.0)
-    telemetry = open_telemetry(run, 0, tensorboard=False, desk=desk)
+    telemetry = open_telemetry(run, 0, tensorboard=False, staging=staging)
     telemetry._mirror._seconds = 0.0
     upload, broken = RemotePath.upload_all, threading.Event()
 

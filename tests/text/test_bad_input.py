@@ -21,7 +21,8 @@ from bertjax.config import DataConfig
 from bertjax.storage import lines, utf8
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.prepare import prepare
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.sources.source import SourceFile
 from bertjax.text.store.format import SPLITS, TokenStore
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
@@ -215,7 +216,8 @@ def test_an_xz_file_that_asks_for_too_much_memory_is_refused(tmp_path):
 
 PEAK = """
 import sys
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.sources.source import SourceFile
 def most():  # of this program; getrusage counts its parent's too
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = most()

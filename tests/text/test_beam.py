@@ -17,7 +17,7 @@ from bertjax.text import beam, shards
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.prepare import prepare, prepare_share
-from bertjax.text.sources.registry import SourceFile
+from bertjax.text.sources.source import SourceFile
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 
@@ -167,11 +167,11 @@ def test_the_command(data, tmp_path, capsys):
     [
         (
             ["--runner", "beam", "--shard", "0/2"],
-            "--shard does its work by the processes of this machine; leave",
+            "--shard runs in processes of this machine; leave out --runner",
         ),
         (
             ["--", "--runner=FlinkRunner"],
-            "-- --runner=FlinkRunner: what stands behind -- is for Apache Beam; add",
+            "-- --runner=FlinkRunner: the words after -- are options of Apache Beam; add",
         ),
         (["--runner", "beam"], "Apache Beam is not installed; pip install 'bertjax[beam]'"),
     ],

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from bertjax.config import DataConfig
 from bertjax.text import corpus
 from bertjax.text.corpus import Corpus, Unit
-from bertjax.text.sources.registry import Source, SourceFile
+from bertjax.text.sources.source import Source, SourceFile
 
 
 class SizedFile(SourceFile):

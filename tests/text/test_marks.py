@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from bertjax.text.marks import lost_marks, warn_of_lost_marks
-from bertjax.text.sources.registry import SourceFile
+from bertjax.text.sources.source import SourceFile
 
 
 @pytest.mark.parametrize(

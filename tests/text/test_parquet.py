@@ -14,7 +14,8 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text import corpus
 from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare
-from bertjax.text.sources.registry import SourceFile, parse_source, read_documents, source_files
+from bertjax.text.sources.registry import parse_source, read_documents, source_files
+from bertjax.text.sources.source import SourceFile
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 pa = pytest.importorskip("pyarrow")
@@ -108,7 +109,8 @@ def test_files_that_are_damaged_or_cut_off_are_refused(tmp_path, name):
 SWEEP = """
 import sys
 from bertjax.text.documents import ReadCounts
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.sources.source import SourceFile
 path, step, least = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 whole, refused = open(path, "rb").read(), 0
 for place in range(4, len(whole), step):
@@ -166,7 +168,8 @@ def test_without_pyarrow_it_says_how_to_get_it(tmp_path, monkeypatch):
 
 PEAK = """
 import sys
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.sources.source import SourceFile
 import pyarrow.parquet
 def most():  # of this program; getrusage counts its parent's too
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.text.corpus import Unit
 from bertjax.text.pool import run_units
-from bertjax.text.sources.registry import SourceFile
+from bertjax.text.sources.source import SourceFile
 
 UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for number in range(7)]
 

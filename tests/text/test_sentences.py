@@ -16,7 +16,8 @@ from bertjax.text.sentences import (
     cut_at_spaces,
     split_sentences,
 )
-from bertjax.text.sources.registry import SourceFile, read_documents
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.sources.source import SourceFile
 
 # `|` is where a sentence ends
 HARD = """

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from bertjax.storage import lines as lines_module
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import DOCUMENT_CAP, assemble
-from bertjax.text.sources.registry import (
-    Source,
-    SourceFile,
-    digest,
-    parse_source,
-    read_documents,
-    require_documents,
-    source_files,
-)
+from bertjax.text.sources.registry import digest, parse_source, read_documents, require_documents, source_files
+from bertjax.text.sources.source import Source, SourceFile
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
 
@@ -209,7 +202,7 @@ def test_a_bad_json_line_is_named(tmp_path, row, message):
 
 
 def test_a_json_record_too_long_to_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.text.sources.formats.RECORD_CAP", 1 << 20)
+    monkeypatch.setattr("bertjax.text.sources.jsonl.RECORD_CAP", 1 << 20)
     path = write(tmp_path / "a", '{"text": "x"}\n{"text": "' + "x" * (3 << 20) + '"}\n')
     with pytest.raises(ValueError, match="a, line 2: a record of more than 1 MiB"):
         texts(path, "jsonl")
@@ -251,7 +244,7 @@ def test_compression_changes_nothing(tmp_path, suffix):
     counts = ReadCounts()
     found = texts(path, "text", counts)
     assert "\n".join(found).split() == text.split()
-    assert counts.split_documents == 1 and len(found) == 2 == counts.documents
+    assert (counts.documents, counts.split_documents, len(found)) == (1, 1, 2)
     expected = [document.text for document in assemble([*map(str.strip, text.split("\n\n")), None], ReadCounts())]
     assert found == expected
 
@@ -360,7 +353,9 @@ def test_assemble_loses_nothing(paragraphs):
     words = "".join(document.text for document in found).replace(" ", "").replace("\n", "")
     assert words == "".join(filter(None, paragraphs)).replace(" ", "")
     assert all(0 < len(document.text) <= 32 for document in found)
-    assert (counts.documents, counts.characters) == (len(found), sum(len(document.text) for document in found))
+    assert counts.characters == sum(len(document.text) for document in found)
+    assert counts.documents == sum(not document.is_continuation for document in found)
+    assert counts.documents + counts.empty_documents == paragraphs.count(None) + 1
 
 
 # real data

@@ -174,6 +174,10 @@ def test_a_changed_manifest_is_refused(large):
     (large / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=r"manifest\.json is damaged; delete the store and prepare it again"):
         TokenStore.open(large)
+    manifest["splits"]["train"]["shards"][0]["documents"] += 1
+    (large / "manifest.json").write_text(json.dumps(manifest | {"provenance": ["x"]}))
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+        TokenStore.open(large)
     (large / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         TokenStore.open(large)
@@ -213,7 +217,7 @@ def test_an_unknown_split(large):
 
 
 def test_nothing_is_overwritten(large):
-    with pytest.raises(ValueError, match="there is something already"):
+    with pytest.raises(ValueError, match="the path exists; choose another path"):
         write_store(large, {"train": generated(1)}, WORDPIECE)
 
 

@@ -17,7 +17,9 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text import corpus
 from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare
-from bertjax.text.sources.registry import SourceFile, parse_source, read_documents, require_documents, source_files
+from bertjax.text.sources import registry
+from bertjax.text.sources.registry import parse_source, read_documents, require_documents, source_files
+from bertjax.text.sources.source import SourceFile
 from bertjax.text.sources.wikipedia import dump as wikipedia
 from bertjax.text.sources.wikipedia import multistream
 from bertjax.text.sources.wikipedia.dump import Dump
@@ -213,7 +215,7 @@ def test_a_stream_is_found_wherever_the_windows_end(tmp_path, monkeypatch):
 def large(folder, content):
     """A unit's worth of a dump."""
     path = write(folder / "dump.xml.bz2", content)
-    assert path.stat().st_size >= 2 * corpus.UNIT_BYTES // corpus._COMPRESSION
+    assert path.stat().st_size >= 2 * corpus.UNIT_BYTES // registry._COMPRESSION
     return Corpus.of(DataConfig(sources=(f"wikipedia:{path}",), root=str(folder / "root")))
 
 

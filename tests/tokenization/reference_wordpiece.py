@@ -85,7 +85,7 @@ class Rules:
 
 GOOGLE = Rules(longest_word=200, deleted=frozenset({"Cc", "Cf"}))
 TRANSFORMERS = Rules(longest_word=100, deleted=frozenset({"Cc", "Cf", "Cs", "Co", "Cn"}), composes=True)
-OURS = Rules(longest_word=100, deleted=frozenset({"Cc", "Cf", "Co"}), as_tokenizers=True)
+OURS = Rules(longest_word=200, deleted=frozenset({"Cc", "Cf", "Co"}), as_tokenizers=True)
 
 
 def separated(text: str) -> list[str]:
@@ -224,9 +224,10 @@ def differences(text: str, lowercase: bool, strip_accents: bool, other: Rules) -
 
 
 def _has_a_long_word(word: str, lowercase: bool, strip_accents: bool) -> bool:
-    if len(word) * LARGEST_EXPANSION <= OURS.longest_word:
+    if len(word) * LARGEST_EXPANSION <= TRANSFORMERS.longest_word:
         return False
-    return any(len(each) > OURS.longest_word for each in _by_google(lowercase, strip_accents).words(word))
+    lengths = TRANSFORMERS.longest_word, OURS.longest_word
+    return any(lengths[0] < len(each) <= lengths[1] for each in _by_google(lowercase, strip_accents).words(word))
 
 
 @lru_cache
@@ -270,7 +271,7 @@ def _is_mark(character: str) -> bool:
 
 
 DIFFERENCES = (
-    Difference("longest word", (GOOGLE,), _has_a_long_word),
+    Difference("longest word", (TRANSFORMERS,), _has_a_long_word),
     Difference(
         "private use", (GOOGLE,), lambda word, *_: any(unicodedata.category(character) == "Co" for character in word)
     ),

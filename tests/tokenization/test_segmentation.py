@@ -69,7 +69,7 @@ def test_real_chinese_is_hidden_in_whole_words(real_data, tmp_path):
         workers=1,
         sequence_length=64,
         max_predictions=10,
-        whole_word_masking=True,
+        masking="words",
         segmenter="jieba",
     )
     store = TokenStore.open(prepare(data))

@@ -70,7 +70,7 @@ def test_special_tokens_are_found_by_name():
 
 def test_pieces_by_hand():
     made = WordPiece(TOKENS, TextRules(True, True))
-    ids = made.encode_sentences(["The playing, Zürich.", "", "\u200b\x01", "é" * 101 + " 𐍈 the"])
+    ids = made.encode_sentences(["The playing, Zürich.", "", "\u200b\x01", "é" * 201 + " 𐍈 the"])
     tokens = [[TOKENS[i] for i in sentence] for sentence in ids]
     assert tokens == [["the", "play", "##ing", "[UNK]", "zurich", "."], [], [], ["[UNK]", "[UNK]", "the"]]
 

@@ -128,7 +128,9 @@ def test_white_space_parts_texts_of_their_own():
 
 # (row of the table, text, lowercase, strip_accents, tokens by google-research/bert, by BertTokenizerLegacy, by us)
 EXAMPLES = [
-    ("longest word", "a" * 101, False, False, ["a", *["##a"] * 100], ["[UNK]"], ["[UNK]"]),
+    ("longest word", "a" * 201, False, False, ["[UNK]"], ["[UNK]"], ["[UNK]"]),
+    ("longest word", "a" * 200, False, False, ["a", *["##a"] * 199], ["[UNK]"], ["a", *["##a"] * 199]),
+    ("longest word", "a" * 101, False, False, ["a", *["##a"] * 100], ["[UNK]"], ["a", *["##a"] * 100]),
     ("longest word", "a" * 100, False, False, *[["a", *["##a"] * 99]] * 3),
     ("private use", "a\ue000b", False, False, ["a", "##\ue000", "##b"], ["a", "##b"], ["a", "##b"]),
     ("unassigned", "a\ufdd0b", False, False, ["a", "##\ufdd0", "##b"], ["a", "##b"], ["a", "##\ufdd0", "##b"]),

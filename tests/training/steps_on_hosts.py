@@ -43,7 +43,9 @@ def main() -> None:
 def run(config: Config, job: dict[str, Any]) -> dict[str, Any]:
     """What a process does and sees."""
     preflight(config)
-    made = assemble(config, open_training_data([stage.data for stage in stages_of(config)], no_progress))
+    made = assemble(
+        config, open_training_data([s.data for s in stages_of(config)], no_progress, config.training.objectives)
+    )
     with jax.set_mesh(made.mesh):
         restored = [restore_and_compare(made, Path(directory)) for directory in job["restore"]]
         if job["save"]:

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from random_batches import random_batches
 from small_training import OBJECTIVES, Training
-from test_step import IN_CHUNKS, LENGTH, LONG, MODEL, PREDICTIONS, batches, training_on
+from test_step import IN_CHUNKS, LENGTH, LONG, MESHES, MODEL, PREDICTIONS, batches, training_on
 
 from bertjax.config import DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.input.batches import PairBatches
-from bertjax.model.bert import abstract_bert, bind
+from bertjax.model.network import abstract_network, bind
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.training.objectives.objective import Forward
@@ -55,6 +55,26 @@ def test_losses_are_those_of_the_plain_step(
     assert len(kept) > 50 and set(kept) == {jnp.dtype("float32")}, "parameters and moments"
 
 
+# Options of the architecture that change how layers are run or where parameters live; --long has each by itself.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "all": {"embedding_size": 16, "layer_groups": 2, "window": 4, "global_every": 3, "type_vocab_size": 0},
+    "embedding_size": {"embedding_size": 16},
+    "layer_groups": {"layer_groups": 1},
+    "window": {"window": 4, "global_every": 3},
+    "type_vocab_size": {"type_vocab_size": 0},
+}
+
+
+@pytest.mark.parametrize("option", ["all", *[pytest.param(name, marks=LONG) for name in OPTIONS if name != "all"]])
+@pytest.mark.parametrize("mesh", ["data=2,fsdp=2,tensor=2", *[pytest.param(m, marks=LONG) for m in list(MESHES)[:2]]])
+def test_options_of_the_architecture_train_the_same_on_every_mesh(mesh: str, option: str) -> None:
+    model = replace(MODEL, num_hidden_layers=4, **OPTIONS[option])
+    single = training_on(MeshConfig(1, 1, 1), model=model, dropout_seed=3).losses(batches())
+    execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)
+    training = training_on(MESHES[mesh], model=model, execution=execution, accumulate=2, dropout_seed=3)
+    np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
+
+
 def operations(jaxpr: Any) -> Iterator[tuple[str, str]]:
     """Name and operand type of every operation, those within others too."""
     for equation in jaxpr.eqns:
@@ -67,7 +87,7 @@ def operations(jaxpr: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_sums_exponentials_and_losses_stay_in_float32() -> None:
-    graphdef, shapes, _ = abstract_bert(MODEL, ExecutionConfig(dtype="bfloat16"))
+    graphdef, shapes, _ = abstract_network(MODEL, ExecutionConfig(dtype="bfloat16"))
     batch = next(random_batches(1, rows=4, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size))
 
     def figures(params: dict) -> dict:

@@ -32,7 +32,7 @@ SMALL = ModelConfig(
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        # 64 x 16 parameters of the projection for every token; 48 columns fewer in the transform (of 64 rows) and in the
+        # 64 x 16 parameters of the projection for every token; 48 columns fewer in the transform (of 64 rows) and the
         # table (of 1,000), at 4 of 32 tokens.
         ({"embedding_size": 16}, 6 * 64 * 16 - 6 * (64 + 1000) * 48 * 4 / 32),
         ({"embedding_size": 64}, 6 * 64 * 64),

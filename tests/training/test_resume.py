@@ -8,10 +8,13 @@ import re
 import signal
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from tiny_runs import checkpoints, command, digests, finish, start, stop_after, write_recipe
 
+from bertjax.convert.sources import open_source
 from bertjax.training.telemetry import read_metrics
 
 
@@ -123,6 +126,10 @@ def test_it_learned_and_left_everything(whole: tuple[Path, Path, Path]) -> None:
     _, _, run_dir = whole
     config = json.loads((run_dir / "config.json").read_text())
     assert config["model"]["vocab_size"] == len((run_dir / "vocab.txt").read_text().splitlines())
-    assert (run_dir / "report.html").stat().st_size > 10_000
-    assert (run_dir / "huggingface" / "model.safetensors").is_file()
+    records = read_metrics(run_dir / "metrics.jsonl")
+    first, last = ([record[key] for record in records if key in record] for key in ("train/mlm_loss", "eval/mlm_loss"))
+    assert last[-1] < last[0] < first[0], "the loss does not fall"
+    assert f"{last[-1]:.3f}" in (run_dir / "report.html").read_text()
     assert checkpoints(run_dir) == ["100", "110", "120"]
+    exported, trained = (open_source(source)[0] for source in (f"hf:{run_dir / 'huggingface'}", str(run_dir)))
+    jax.tree.map(np.testing.assert_array_equal, exported.params, trained.params)

@@ -11,10 +11,10 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
-from bertjax.model.bert import HEADS, Network, Params, abstract_bert, head_of
-from bertjax.model.encoder import sinusoids
+from bertjax.model.embeddings import sinusoids
 from bertjax.model.families.huggingface import Class, Tensor, dense
 from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
 from bertjax.model.task_heads import VectorNetwork
 from bertjax.training.checkpoint import named_arrays
 
@@ -127,7 +127,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
-    shapes = abstract_bert(config)[1]
+    shapes = abstract_network(config)[1]
     by_name = {tensor.ours: tensor for tensor in tensors_of(config)}
     arrays = [_ours(by_name[name], tensors, leaf.shape) for name, leaf in named_arrays(shapes).items()]
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
@@ -148,7 +148,7 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
 
 def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of our parameters by name, and of the positions that are exported as a table."""
-    shapes = {name: leaf.shape for name, leaf in named_arrays(abstract_bert(config)[1]).items()}
+    shapes = {name: leaf.shape for name, leaf in named_arrays(abstract_network(config)[1]).items()}
     if config.position_embedding == "sinusoidal":
         shapes[_POSITION] = (config.max_position_embeddings, config.embedding_size or config.hidden_size)
     return shapes

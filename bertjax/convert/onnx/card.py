@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertjax.finetune.kinds import kind_of
-from bertjax.model.bert import head_of
+from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
 from bertjax.training.run_directory import TrainedModel
 

@@ -16,7 +16,7 @@ from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.onnx.card import HIDDEN, VECTOR, head_use, vector_use
 from bertjax.convert.sentence_transformers.exporter import encoder_config
-from bertjax.model.bert import head_of
+from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import named_arrays

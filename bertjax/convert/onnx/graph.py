@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
-from bertjax.model.bert import Network
 from bertjax.model.embeddings import sinusoids
+from bertjax.model.network import Network
 from bertjax.model.pooling import Pooling
 
 OPSET = 17  # the first with LayerNormalization; onnxruntime has it since 1.12

@@ -24,7 +24,7 @@ from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.convert.json_file import read_json
 from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
-from bertjax.model.bert import Params
+from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.loading import load_tokenizer

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.files import SPLIT_NAMES, missing, split_file
 from bertjax.finetune.data.labels import number_of
-from bertjax.storage.lines import COMPRESSED, read_chunks, read_lines
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_chunks, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
-from bertjax.text.sources.formats import RECORD_CAP
 
 ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
 

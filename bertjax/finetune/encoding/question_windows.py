@@ -17,8 +17,9 @@ from functools import cached_property
 import numpy as np
 
 from bertjax.finetune.data.examples import Question
-from bertjax.finetune.encoding.rows import RowCounts, Segments, TaskRows, rows_of_segments, too_long
+from bertjax.finetune.encoding.rows import Segments, TaskRows, rows_of_segments, too_long
 from bertjax.finetune.encoding.texts import encode_with_spans
+from bertjax.input.lengths import LengthCounts
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -45,7 +46,7 @@ class WindowSizes:
 
 
 @dataclass
-class QuestionCounts(RowCounts):
+class QuestionCounts(LengthCounts):
     """What became of long texts and questions."""
 
     questions_cut: int = 0  # questions cut off

@@ -1,4 +1,4 @@
-"""Examples as rows of tokens: the layout of [CLS] and [SEP], and what became of long examples."""
+"""Examples as rows of tokens: the layout of [CLS] and [SEP]."""
 
 from __future__ import annotations
 
@@ -118,41 +118,6 @@ def rows_of_segments(
         "sequence_ids": np.repeat(np.tile(np.cumsum(opens), len(sizes)), lengths).astype(np.int32),
     }
     return TaskRows(offsets, tokens, {"cls_positions": cls_positions.astype(np.int32)})
-
-
-@dataclass
-class RowCounts:
-    """How many examples and tokens there were, and what became of the long ones. Special tokens are not counted."""
-
-    examples: int = 0
-    tokens: int = 0
-    truncated: int = 0  # examples cut off
-    tokens_cut: int = 0  # tokens that were lost so
-    windowed: int = 0  # examples split into several windows
-    windows: int = 0  # number of these windows
-    empty: int = 0  # examples with a text without any token
-
-    @property
-    def any_cut(self) -> bool:
-        """Whether any token was left out."""
-        return self.truncated > 0
-
-    def told(self, max_length: int) -> list[str]:
-        """What there is to say of them, a line each; nothing if every example fitted."""
-        lines = []
-        if self.truncated:
-            lines.append(
-                f"{self.truncated:,} of {self.examples:,} examples were longer than {max_length} tokens and were "
-                f"truncated: {self.tokens_cut:,} of {self.tokens:,} tokens were left out"
-            )
-        if self.windowed:
-            lines.append(
-                f"{self.windowed:,} of {self.examples:,} examples were longer than {max_length} tokens and were taken "
-                f"in {self.windows:,} windows"
-            )
-        if self.empty:
-            lines.append(f"{self.empty:,} of {self.examples:,} examples have a text without any token")
-        return lines
 
 
 def too_long(where: str, length: int, max_length: int) -> ValueError:

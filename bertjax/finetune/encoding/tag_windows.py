@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.finetune.data.examples import TaggedSentence
-from bertjax.finetune.encoding.rows import RowCounts, TaskRows, rows_of_segments, too_long
+from bertjax.finetune.encoding.rows import TaskRows, rows_of_segments, too_long
+from bertjax.input.lengths import LengthCounts
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ _SPECIAL = 2  # [CLS] pieces [SEP]
 
 
 @dataclass
-class TagCounts(RowCounts):
+class TagCounts(LengthCounts):
     """What became of long sentences, and of words without a token."""
 
     words: int = 0

@@ -14,7 +14,8 @@ import numpy as np
 import tokenizers
 
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.encoding.rows import RowCounts, Segments, TaskRows, rows_of_segments, too_long
+from bertjax.finetune.encoding.rows import Segments, TaskRows, rows_of_segments, too_long
+from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
 SHORTEST = 8  # tokens of a sequence, special ones included
@@ -27,7 +28,7 @@ def encode_texts(
     segments: Segments,
     tokenizer: Tokenizer,
     max_length: int,
-    counts: RowCounts,
+    counts: LengthCounts,
     *,
     strict: bool = False,
 ) -> TaskRows:
@@ -95,7 +96,7 @@ def _kept(sizes: np.ndarray, segments: Segments, max_length: int) -> np.ndarray:
     return np.stack([a_kept, np.where(fits, b, room - a_kept)], 2).reshape(sizes.shape)
 
 
-def _count(counts: RowCounts, whole: np.ndarray, kept: np.ndarray) -> None:
+def _count(counts: LengthCounts, whole: np.ndarray, kept: np.ndarray) -> None:
     cut = (whole - kept).sum(1)
     counts.examples += len(whole)
     counts.empty += int((whole == 0).any(1).sum())

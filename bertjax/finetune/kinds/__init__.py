@@ -12,7 +12,7 @@ from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
 from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.kinds.vector import VECTOR
-from bertjax.model.bert import HEADS
+from bertjax.model.network import HEADS
 
 KINDS: dict[str, Kind] = {}  # by name, which `training.objectives` of a fine-tuned model's config has
 

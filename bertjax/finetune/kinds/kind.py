@@ -19,7 +19,8 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.tables import Tell
-from bertjax.finetune.encoding.rows import RowCounts, TaskRows
+from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.input.lengths import LengthCounts
 from bertjax.model.task_heads import TaskNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
@@ -110,7 +111,7 @@ class Inference:
     max_length: int
     outputs: Callable[[TaskRows], np.ndarray]  # float32, [rows, ...] or [tokens, ...]
     null_threshold: float | None = None  # for questions that may have no answer
-    counts: RowCounts = field(default_factory=RowCounts)  # of the inputs of the last call
+    counts: LengthCounts = field(default_factory=LengthCounts)  # of the inputs of the last call
 
 
 @dataclass(frozen=True)

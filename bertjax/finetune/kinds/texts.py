@@ -16,7 +16,7 @@ from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.labels import label_numbers, label_set, label_weights
 from bertjax.finetune.data.tables import Columns, read_split_of_table
-from bertjax.finetune.encoding.rows import RowCounts, Segments, TaskRows
+from bertjax.finetune.encoding.rows import Segments, TaskRows
 from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
 from bertjax.finetune.kinds.kind import (
     Figures,
@@ -31,6 +31,7 @@ from bertjax.finetune.kinds.kind import (
     shown,
 )
 from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
+from bertjax.input.lengths import LengthCounts
 from bertjax.storage.files import replace_text
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -77,7 +78,7 @@ class TextKind(Kind):
         labels: Sequence[str],
         tokenizer: Tokenizer,
         max_length: int,
-        counts: RowCounts,
+        counts: LengthCounts,
         *,
         strict: bool = False,
         label_weights: Sequence[float] | None = None,
@@ -115,7 +116,7 @@ class TextKind(Kind):
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """As `Kind.load`."""
-        length, counts = config.data.sequence_length, RowCounts()
+        length, counts = config.data.sequence_length, LengthCounts()
         labels = task.labels
         encode = partial(
             self.encode,
@@ -261,7 +262,7 @@ class TextKind(Kind):
         """As `Kind.predict`."""
         given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
         examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
-        model.counts = RowCounts()
+        model.counts = LengthCounts()
         rows = self.encode(examples, self.labels_given(model, given), model.tokenizer, model.max_length, model.counts)
         return self.decode(model, given, model.outputs(rows))
 

@@ -5,19 +5,19 @@ Rows and masks were drawn when the records were made; what is left to a run is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import batch_spec, rows_of_batch
-from bertjax.input.pair_rows import Vocabulary
+from bertjax.input.batches import Spec, batch_spec, rows_of_batch
+from bertjax.input.layout import Vocabulary
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.files import contents, damaged, read_frames
 from bertjax.input.tfrecords.index import RecordFile
-from bertjax.input.tfrecords.rows import Name, RowShape, Segments, parse, rows_of, text_of
+from bertjax.input.tfrecords.rows import RECORDED, Name, RowShape, Segments, parse, rows_of, text_of
 
 _AT_A_TIME = 1 << 10  # rows, where many are read for their text
 
@@ -66,13 +66,22 @@ class RecordBatches:
     """The rows of a run over some records, as `bertjax.input.batches.PairBatches` has them over text.
 
     Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of records, each of which an
-    epoch has once. Safe to use from many threads.
+    epoch has once. Safe to use from many threads. Raises ValueError for an objective that records hold nothing for.
     """
 
     shares = None
 
-    def __init__(self, view: RecordView, vocabulary: Vocabulary, data: DataConfig, seed: int) -> None:
+    def __init__(
+        self,
+        view: RecordView,
+        vocabulary: Vocabulary,
+        data: DataConfig,
+        seed: int,
+        objectives: Sequence[str] = tuple(RECORDED),
+    ) -> None:
+        require_recorded(objectives)
         self._view, self._vocabulary, self._data, self._seed = view, vocabulary, data, seed
+        self._objectives = tuple(objectives)
         self.rows_per_epoch = len(view)
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -92,14 +101,23 @@ class RecordBatches:
             key = derive_key(self._seed, "records", epoch)
             chosen[epochs == epoch] = permute(places[epochs == epoch], self.rows_per_epoch, key)
         records, name = self._view.read(chosen)
-        return rows_of(parse(records, RowShape.of(self._data), name), self._vocabulary, name)
+        return rows_of(parse(records, RowShape.of(self._data), name), self._vocabulary, name, self._objectives)
 
-    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
-        return batch_spec(self._data, batch_size)
+        return batch_spec(self._data, batch_size, self._objectives)
 
     def texts(self, most: int) -> Iterator[Segments]:
         """What at most that many rows of the first epoch say, in parts."""
         stop = min(most, self.rows_per_epoch)
         for first in range(0, stop, _AT_A_TIME):
             yield text_of(self.rows(np.arange(first, min(first + _AT_A_TIME, stop))), self._vocabulary)
+
+
+def require_recorded(objectives: Sequence[str]) -> None:
+    """Raise ValueError for an objective that records hold nothing for."""
+    if missing := [name for name in objectives if name not in RECORDED]:
+        raise ValueError(
+            f"training.objectives={tuple(objectives)}: records of create_pretraining_data.py hold nothing for "
+            f"{', '.join(missing)}; choose from {', '.join(RECORDED)}, or pretrain from text"
+        )

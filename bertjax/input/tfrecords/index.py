@@ -20,13 +20,13 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.tfrecords.files import scan
 from bertjax.input.tfrecords.rows import RowShape
-from bertjax.storage.atomic_directories import alone_in, nothing_left_of, require_inputs
+from bertjax.storage.atomic_directories import exclusive_lock, removed_on_error, require_inputs
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.lines import COMPRESSED, read_chunks
 from bertjax.storage.progress import Progress
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.pool import run_units
-from bertjax.text.sources.registry import SourceFile
+from bertjax.text.sources.source import SourceFile
 
 INDEX_VERSION = 1  # of what an index holds and how records are drawn; a change makes other ones
 _INDEX, _UNPACKED = "index.npz", "unpacked.tfrecord"
@@ -40,7 +40,7 @@ class RecordFile:
 
     name: str  # for messages
     path: str  # of a compressed file, its unpacked copy
-    source: int  # place in data.sources
+    source: int  # index in data.sources
     shape: RowShape
     edges: np.ndarray  # int64 [records + 1]: the byte where each record begins, and where the last one ends
     draws: np.ndarray  # float64 [records], in [0, 1): below `data.held_out` the record is held out
@@ -54,7 +54,7 @@ def indexed(corpus: Corpus, shapes: Mapping[str, RowShape], data: DataConfig, pr
         for files, of_files in zip(corpus.files, corpus.digests, strict=True)
         for file, digest in zip(files, of_files, strict=True)
     }
-    with alone_in(root):
+    with exclusive_lock(root):
         _make_missing(corpus, digests, data, progress)
     return [
         _load(file, number, shape, digests[file.path], root)
@@ -85,7 +85,7 @@ def _index_unit(unit: Unit, digests: Mapping[str, str], root: Path) -> None:
     (file,) = unit.files
     folder = _folder(root, digests[file.path])
     unfinished = folder.with_name(f"{folder.name}.partial")
-    with nothing_left_of(unfinished, lambda: _bytes_needed(file)):
+    with removed_on_error(unfinished, lambda: _bytes_needed(file)):
         unfinished.mkdir(exist_ok=True)
         if file.path.endswith(COMPRESSED):
             with open(unfinished / _UNPACKED, "wb") as copy:

@@ -12,16 +12,18 @@ from dataclasses import replace
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.pair_rows import Vocabulary
-from bertjax.input.tfrecords.batches import RecordBatches, RecordView
+from bertjax.input.layout import Vocabulary
+from bertjax.input.masking.rule import MASKING_OPTIONS
+from bertjax.input.tfrecords.batches import RecordBatches, RecordView, require_recorded
 from bertjax.input.tfrecords.files import scan
 from bertjax.input.tfrecords.index import RecordFile, indexed
-from bertjax.input.tfrecords.rows import RowShape, Segments, parse, require_special_tokens, rows_of, shape_of
+from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, require_special_tokens, rows_of, shape_of
 from bertjax.storage.lines import read_chunks
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import is_remote, place_of
 from bertjax.text.corpus import Corpus, fingerprint
-from bertjax.text.sources.registry import TFRECORD, parse_source, source_files
+from bertjax.text.sources.registry import is_text, parse_source, source_files
+from bertjax.text.sources.tfrecord import KIND
 from bertjax.text.store.format import SPLITS, Split
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -40,33 +42,44 @@ _DRAWN_ALREADY = (
     "keep_share",
     "random_share",
     "short_sequence_probability",
-    "whole_word_masking",
+    *MASKING_OPTIONS,
 )
 
 
 def are_records(data: DataConfig) -> bool:
     """Whether the sources are pretraining records; some must be then all must be, as `Records.open` demands."""
-    return any(parse_source(source).kind == TFRECORD for source in data.sources)
+    return any(not is_text(parse_source(source)) for source in data.sources)
 
 
 class Records:
     """All records of a run's sources: what `bertjax.input.training_data.TrainingData` asks for."""
 
-    def __init__(self, files: Sequence[RecordFile], tokenizer: Tokenizer, data: DataConfig, fingerprint: str) -> None:
-        self._files, self._data = tuple(files), data
+    def __init__(
+        self,
+        files: Sequence[RecordFile],
+        tokenizer: Tokenizer,
+        data: DataConfig,
+        fingerprint: str,
+        objectives: Sequence[str],
+    ) -> None:
+        self._files, self._data, self._objectives = tuple(files), data, tuple(objectives)
         self.name = f"records {', '.join(data.sources)}"
         self.tokenizer, self.fingerprint = tokenizer, fingerprint
 
     @classmethod
-    def open(cls, stages: Sequence[DataConfig], progress: Progress) -> Records:
+    def open(
+        cls, stages: Sequence[DataConfig], progress: Progress, objectives: Sequence[str] = tuple(RECORDED)
+    ) -> Records:
         """Find, check and index the records of a run's stages, each of which reads those whose rows have its size.
 
-        Raises ValueError if the sources are not all records, if something is asked of their rows that was decided when
-        they were made, if a file has rows that no stage reads or the other way round, or of another vocabulary than
-        `data.vocab`, and for damaged files; OSError if the disk is full.
+        Raises ValueError if the sources are not all records, if they hold nothing for one of the objectives, if
+        something is asked of their rows that was decided when they were made, if a file has rows that no stage reads or
+        the other way round, or of another vocabulary than `data.vocab`, and for damaged files; OSError if the disk is
+        full.
         """
         data = stages[0]
         _require_records_only(data)
+        require_recorded(objectives)
         _require_local(data)
         tokenizer = load_vocabulary(place_of(data.vocab), TextRules.of(data))
         sources = tuple(parse_source(source) for source in data.sources)
@@ -77,14 +90,14 @@ class Records:
         corpus = Corpus.of_sources(sources, data.root)
         order = [digest for group in corpus.digests for digest in group]
         made_of = fingerprint({"records": order, "version": ORDER_VERSION})
-        records = cls(indexed(corpus, shapes, data, progress), tokenizer, data, made_of)
+        records = cls(indexed(corpus, shapes, data, progress), tokenizer, data, made_of, objectives)
         for stage in stages:
             records._require_both_splits(RowShape.of(stage))
         return records
 
     def train(self, data: DataConfig, seed: int) -> RecordBatches:
         """The rows of a stage."""
-        return RecordBatches(self._view("train", RowShape.of(data)), self.tokenizer, data, seed)
+        return RecordBatches(self._view("train", RowShape.of(data)), self.tokenizer, data, seed, self._objectives)
 
     def held_out(self, data: DataConfig, seed: int) -> dict[str, RecordBatches]:
         """The held-out rows of a stage's size, and those of each source that has some if there are several."""
@@ -92,7 +105,7 @@ class Records:
         if len(data.sources) > 1:
             of_source = {n: self._view("held_out", RowShape.of(data), n) for n in range(len(data.sources))}
             views |= {f"eval/source_{n}": view for n, view in of_source.items() if len(view)}
-        return {name: RecordBatches(view, self.tokenizer, data, seed) for name, view in views.items()}
+        return {name: RecordBatches(view, self.tokenizer, data, seed, self._objectives) for name, view in views.items()}
 
     def held_out_text(self) -> Segments:
         """The segments of held-out records, `TEXT_RECORDS` of each size at most, without masks."""
@@ -127,21 +140,21 @@ class Records:
 
 
 def _require_records_only(data: DataConfig) -> None:
-    text = [source for source in data.sources if parse_source(source).kind != TFRECORD]
+    text = [source for source in data.sources if is_text(parse_source(source))]
     if text:
         raise ValueError(
-            f"data.sources has {', '.join(text)} beside {TFRECORD} sources; records are rows already and text is not: "
+            f"data.sources has {', '.join(text)} beside {KIND.name} sources; records are rows already and text is not: "
             "train on one of them, and then on the other with --init-from"
         )
     if not data.vocab:
         raise ValueError(
-            f"data.vocab is empty; {TFRECORD} sources hold ids: give the vocab.txt that the records were made with"
+            f"data.vocab is empty; {KIND.name} sources hold ids: give the vocab.txt that the records were made with"
         )
     usual = DataConfig()
     for key in _DRAWN_ALREADY:
         if getattr(data, key) != getattr(usual, key):
             raise ValueError(
-                f"data.{key}={getattr(data, key)!r}: the rows and masks of {TFRECORD} sources were drawn when the "
+                f"data.{key}={getattr(data, key)!r}: the rows and masks of {KIND.name} sources were drawn when the "
                 f"records were made, and train as they are; leave it at {getattr(usual, key)!r}"
             )
 

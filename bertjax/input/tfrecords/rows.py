@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.pair_rows import Vocabulary, label_pairs
+from bertjax.input.layout import Vocabulary
+from bertjax.input.targets.pair_labels import label_pairs
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.ragged import places_in
 
@@ -64,6 +65,21 @@ class Segments:
         return self.ids[places_in(starts, lengths)]
 
 
+def _predictions(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        "mlm_positions": features["masked_lm_positions"].astype(np.int32),
+        "mlm_labels": features["masked_lm_ids"].astype(np.int32),
+        "mlm_weights": features["masked_lm_weights"],
+    }
+
+
+# What records hold for an objective, by its name.
+RECORDED: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]] = {
+    "mlm": _predictions,
+    "nsp": lambda features: label_pairs(features[_LABEL][:, 0] > 0),
+}
+
+
 def shape_of(record: bytes, name: str) -> RowShape:
     """The sizes of a record's row.
 
@@ -108,21 +124,23 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
         raise
 
 
-def rows_of(features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> dict[str, np.ndarray]:
+def rows_of(
+    features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name, objectives: Sequence[str] = tuple(RECORDED)
+) -> dict[str, np.ndarray]:
     """The rows of B records, as the arrays that `bertjax.input.batches.batch_spec` describes.
 
     Raises ValueError naming the record, the feature and its value for one that no row can have.
     """
     _require_possible(features, vocabulary, name)
     ids, mask, segments = (features[key].astype(np.int32) for key in _OF_TOKENS)
-    return {
+    rows = {
         "input_ids": np.where(mask > 0, ids, np.int32(vocabulary.pad_id)),
         "token_type_ids": segments,
         "sequence_ids": mask,
-        "mlm_positions": features["masked_lm_positions"].astype(np.int32),
-        "mlm_labels": features["masked_lm_ids"].astype(np.int32),
-        "mlm_weights": features["masked_lm_weights"],
-    } | label_pairs(features[_LABEL][:, 0] > 0)
+    }
+    for objective in objectives:
+        rows |= RECORDED[objective](features)
+    return rows
 
 
 def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> None:

@@ -1,8 +1,8 @@
 """Scaled dot-product attention within sequences of equal id, by each back end that can compute it.
 
 All take q, k, v [B, L, H, K] and sequence_ids int32 [B, L], and return [B, L, H, K]. They agree on the real tokens;
-what they make of padding differs, and nothing reads it. XLA is the reference: the fused ones never hold the
-probabilities, which is what makes them fast on long rows and leaves them without dropout.
+their outputs at padding differ, and nothing reads those. XLA is the reference. The fused back ends never store the
+probabilities: this makes them fast on long rows, and is why they have no dropout.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
 from bertjax.parallel.sharding import spec
 
-# `splash_interpreted` runs splash's kernels on any platform, op by op, so that they can be tested without a TPU.
+# `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
-SPLASH_LENGTHS = 128  # splash takes rows whose length is a multiple of it
+SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
 
 
 def attend(
@@ -71,7 +71,7 @@ def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array
 
 
 def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
-    """softmax(q k / sqrt(K)) over the tokens that are seen: [B, L, H, K] twice, bool [B, L, L] -> float32 [B, H, L, L].
+    """softmax(q k / sqrt(K)) over visible tokens: q, k [B, L, H, K], seen bool [B, L, L] -> float32 [B, H, L, L].
 
     The softmax is computed in float32 whatever the dtype of q.
     """
@@ -84,9 +84,9 @@ def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
 
 
 def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The gradient that is derived from the product, but for the order of the keys': [K, M] and not [M, K].
+    """The derivative of the product, except that the keys' gradient is computed as [K, M] and then transposed.
 
-    XLA has no fast path on a CPU for the other, and took twice the time.
+    XLA has no fast path for [M, K] on a CPU: it took twice the time.
     """
     q, k = factors
     to_scaled_q = _einsum("BHLM,BMHK->BHLK", g, k).swapaxes(1, 2).astype(q.dtype)
@@ -115,12 +115,12 @@ def xla_attention(
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """The formula as it stands, over the tokens that are seen, bool [B, L, L]; of [B, H, L, L] it keeps the scores."""
+    """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores."""
 
     @recomputed
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         probs = dropout(_softmax(scores, seen).astype(v.dtype), keys, ATTENTION_PROBS, dropout_rate)
-        # Not straight to BLHK, for which einsum swaps the factors: XLA takes twice the time for that on a CPU.
+        # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
         return jnp.einsum("BHLM,BMHK->BHLK", probs, v).swapaxes(1, 2)
 
     return mixed(_scores(q, k), seen, v, dropout_keys)
@@ -129,7 +129,7 @@ def xla_attention(
 def cudnn_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, packed: bool, causal: bool
 ) -> jax.Array:
-    """cuDNN's flash attention: rows by their lengths, and packed rows, for which it has no ids, by a mask."""
+    """cuDNN's flash attention. It has no sequence ids: rows are passed by their lengths, packed rows by a mask."""
     fused = partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if packed:
         return fused(mask=visible(sequence_ids, causal)[:, None])
@@ -160,7 +160,7 @@ def splash_attention(
         mask = splash.LocalMask(square, window_size=(window, 0 if causal else window), offset=0)
     else:
         mask = (splash.CausalMask if causal else splash.FullMask)(square)
-    # The largest blocks that fit: the default of 128 leaves most of the time to moving them in and out.
+    # The largest blocks that fit: with the default of 128 most of the time goes to moving them in and out.
     block = next(size for size in (512, 256, SPLASH_LENGTHS) if length % size == 0)
     blocks = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
     kernel = splash.make_splash_mha(
@@ -179,7 +179,7 @@ def _per_device(
 ) -> jax.Array:
     """The kernel on each device's own rows and heads.
 
-    The compiler cannot split a kernel: left to it, every device would get all heads or the compilation would fail.
+    The compiler cannot split a kernel: without this every device would compute all heads, or compilation would fail.
     """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}

@@ -1,6 +1,6 @@
-"""Which back end computes the attention: the table of what each can do and where it is the faster one.
+"""Which back end computes the attention: what each can compute, and where it is faster.
 
-Nothing is asked of the machine at hand, for a step may be compiled for another one.
+Nothing here depends on the machine that runs it, because a step may be compiled for another one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import SPLASH_LENGTHS
 from bertjax.model.attention.self_attention import layer_windows
 
-FUSED_FROM = 512  # tokens a row; below it the probabilities are small, and XLA fuses the rest as well
-CUDNN_HEAD_DIM = 128  # at most; Hopper takes 256
-CUDNN_PACKED_FROM = (0, 11, 2)  # the jax whose backward pass with a mask computes no gradient of the mask
-CUDNN_CAPABILITY = (8, 0)  # CUDA compute capability, at least: Ampere
-_DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs that a plan may be for and that are not here
-FUSED = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by the name jax has for the platform
+FUSED_FROM = 512  # least tokens of a row; with fewer the probabilities are small and XLA is as fast
+CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256
+CUDNN_PACKED_FROM = (0, 11, 2)  # first jax whose backward pass with a mask computes no gradient of the mask
+CUDNN_CAPABILITY = (8, 0)  # least CUDA compute capability: Ampere
+_DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs of plans, by a part of the device kind
+FUSED = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by jax's name of the platform
 
 
 def compute_capability(device: Any) -> str | None:
-    """What jax says that a GPU can do: of NVIDIA's a number as 9.0, of others a name; None of other devices."""
+    """jax's compute capability of a device: "9.0" of an NVIDIA GPU, a name of other GPUs, None of other devices."""
     told = getattr(device, "compute_capability", None)
     if told is not None or device.platform not in ("gpu", "cuda"):
         return told
@@ -33,7 +33,7 @@ def compute_capability(device: Any) -> str | None:
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """The back end, and why it is that one."""
+    """The back end and the reason for it."""
 
     backend: Literal["xla", "cudnn", "splash"]
     reason: str
@@ -44,7 +44,7 @@ class AttentionChoice:
 
 @dataclass(frozen=True)
 class Hindrance:
-    """What a back end cannot do, and what to do about it."""
+    """Why a back end cannot be used, and what to change."""
 
     reason: str
     remedy: str
@@ -61,8 +61,8 @@ def choose_attention(
 ) -> AttentionChoice:
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
-    `capability` is what `compute_capability` says of its devices.
-    Raises ValueError if `execution.attention` names one that cannot do it, with the reason and what to do.
+    `capability` is the `compute_capability` of its devices.
+    Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """
     asked = execution.attention
     if asked == "xla":
@@ -92,7 +92,7 @@ def _hindrance(
     capability: str | None,
     jax_version: tuple[int, ...],
 ) -> Hindrance | None:
-    """The first thing that keeps a fused back end from it, if there is one."""
+    """The first reason why a fused back end cannot be used, or None."""
     if FUSED.get(platform) != backend:
         where = "an NVIDIA GPU" if backend == "cudnn" else "a TPU"
         return Hindrance(f"it runs on {where}, and this is compiled for {platform}", "set execution.attention='xla'")

@@ -22,7 +22,7 @@ def layer_windows(config: ModelConfig) -> tuple[int, ...]:
 
 
 class Projection(nnx.Module):
-    """The weights of one of query, key, value."""
+    """The parameters of one of query, key and value."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -32,7 +32,7 @@ class Projection(nnx.Module):
 
 
 def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
-    """[B, L, D] -> [B, L, H, K] for each projection, all in one product: a wide matmul runs nearer to the peak."""
+    """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak."""
     kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
     bias_THK = jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
     y_BLTHK = product(x_BLD, kernel_DTHK) + bias_THK
@@ -41,7 +41,7 @@ def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]
 
 
 class OutputProjection(nnx.Module):
-    """The heads joined and mixed: [B, L, H, K] -> [B, L, D]."""
+    """The dense layer on the joined heads: [B, L, H, K] -> [B, L, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads

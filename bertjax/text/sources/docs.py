@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.docs_prose import prose
+from bertjax.text.sources.source import Paragraphs, Source, SourceFile, SourceKind
 
 UNIT_BYTES = 3_000_000  # of source code; some half a second of work
 STANDARD_LIBRARY = "stdlib"
@@ -49,10 +50,15 @@ def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
     return found
 
 
-def read(members: tuple[str, ...], counts: ReadCounts) -> Iterator[str | None]:
-    """Yield the paragraphs of the modules' documents, one for each module and class; None ends a document."""
+def find(source: Source) -> list[SourceFile]:
+    """The units of the packages. Raises ValueError as `units` does."""
+    return [SourceFile(source.kind, name, members) for name, members in units(source.pattern)]
+
+
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The documents of a unit, one for each module and class."""
     seen: set[str] = set()
-    for path in members:
+    for path in file.members:
         for docstrings in _documents(path, counts):
             paragraphs = []
             for paragraph in (paragraph for docstring in docstrings for paragraph in prose(docstring)):
@@ -137,3 +143,6 @@ def _definitions(node: ast.AST) -> Iterator[ast.AST]:
             yield child
         elif isinstance(child, ast.If | ast.Try | ast.With | ast.ExceptHandler):
             yield from _definitions(child)
+
+
+KIND = SourceKind("docs", read, example="numpy,jax", default_pattern="", find=find, is_english=True)

@@ -8,13 +8,7 @@ import re
 
 from bertjax.storage.remote import is_remote, listing_command, remote_files
 
-_DUMPS = "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles-multistream.xml.bz2"
-_WHERE_FROM = {
-    "wikipedia": f"a dump is at {_DUMPS} (dewiki for German, and so on); download it, and do not unpack it",
-    "wikiextractor": f"WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself, from {_DUMPS}",
-    "parquet": "Wikipedia is had with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
-    "--local-dir wiki`, for parquet:wiki/20231101.en/*.parquet",
-}
+DUMPS = "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles-multistream.xml.bz2"
 _BOOKS = (
     "BooksCorpus is not given out any more; use books that you have, a text file each (text:books/*.txt), or Project "
     "Gutenberg's by tfds:pg19:book_text"
@@ -44,8 +38,6 @@ def matching_files(pattern: str) -> dict[str, int]:
     return {path: os.path.getsize(path) for path in files}
 
 
-def where_from(kind: str, pattern: str) -> str:
-    """Where text of a kind can be had, or what else to use; '' where there is nothing to say."""
-    if kind in _WHERE_FROM:
-        return _WHERE_FROM[kind]
+def where_books_are(pattern: str) -> str:
+    """What to use in place of BooksCorpus, for a pattern that seems to mean it; else ''."""
     return _BOOKS if re.search("book", pattern, re.IGNORECASE) else ""

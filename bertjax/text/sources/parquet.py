@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bertjax.storage.lines import BOMB_BYTES, BOMB_RATIO
+from bertjax.storage.lines import BOMB_BYTES, BOMB_RATIO, COMPRESSED, RECORD_CAP
 from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import paragraphs_of
-from bertjax.text.sources.formats import RECORD_CAP
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 
 if TYPE_CHECKING:
     import pyarrow
@@ -47,12 +47,9 @@ def require_field(path: str, field: str) -> None:
         )
 
 
-def read(path: str, counts: ReadCounts, field: str) -> Iterator[str | None]:
-    """Yield the paragraphs of a file's documents, a row each; lines are paragraphs, None ends a document.
-
-    Raises ValueError as `texts` does.
-    """
-    for text in texts(path, counts, field):
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The file's rows, a document each, whose lines are paragraphs. Raises ValueError as `texts` does."""
+    for text in texts(file.path, counts, file.feature or DEFAULT_FIELD):
         yield from paragraphs_of(text)
 
 
@@ -196,3 +193,15 @@ def _reading(path: str) -> Iterator[ModuleType]:
 
 def _damaged(path: str, what: str) -> ValueError:
     return ValueError(f"{path}: damaged or cut off ({what}); get the file again, or leave it out of the source")
+
+
+KIND = SourceKind(
+    "parquet",
+    read,
+    example="wiki/*.parquet",
+    has_fields=True,
+    check=lambda file: require_field(file.path, file.feature or DEFAULT_FIELD),
+    where_from="Wikipedia is had with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
+    "--local-dir wiki`, for parquet:wiki/20231101.en/*.parquet",
+    compressed=(*COMPRESSED, ".parquet"),
+)

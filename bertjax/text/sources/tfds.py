@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import paragraphs_of
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, Source, SourceFile, SourceKind
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import ReadOnlyBuilder
     from tensorflow_datasets.features import FeaturesDict
 
 PUBLIC_COPY = "gs://tfds-data/datasets"
-DEFAULT_FEATURE = "text"
 SPLIT = "train"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
@@ -39,7 +39,7 @@ def shards(pattern: str) -> tuple[str, list[str]]:
     name, feature = _parse(pattern)
     builder = _builder(_directory(name))
     texts = sorted(key for key, kind in builder.info.features.items() if _is_text(kind))
-    feature = feature or (DEFAULT_FEATURE if DEFAULT_FEATURE in texts or len(texts) != 1 else texts[0])
+    feature = feature or (DEFAULT_FIELD if DEFAULT_FIELD in texts or len(texts) != 1 else texts[0])
     if feature not in texts:
         raise ValueError(
             f"source tfds:{pattern}: no text feature {feature!r}; it has {', '.join(texts) or 'none'}. "
@@ -50,11 +50,18 @@ def shards(pattern: str) -> tuple[str, list[str]]:
     return feature, sorted(str(path) for path in builder.info.splits[SPLIT].filepaths)
 
 
-def read(path: str, feature: str, counts: ReadCounts) -> Iterator[str | None]:
-    """Yield the paragraphs of one file's documents, its examples in order; lines are paragraphs, None ends a document.
+def find(source: Source) -> list[SourceFile]:
+    """The files of the data set's train split. Raises ValueError as `shards` does."""
+    feature, paths = shards(source.pattern)
+    return [SourceFile(source.kind, path, feature=feature) for path in paths]
+
+
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The file's examples in order, a document each, whose lines are paragraphs.
 
     Raises ValueError naming the file if it is damaged, and the first such example if its text is not UTF-8.
     """
+    path, feature = file.path, file.feature
     features = _builder(Path(path).parent).info.features
     utf8 = Utf8(path, f"is {feature} really text? Prepare the data set again, or name another feature", counts)
     for number, record in enumerate(_records(path)):
@@ -163,3 +170,6 @@ def _records(path: str) -> Iterator[bytes]:
         yield from tf.data.TFRecordDataset(path).as_numpy_iterator()
     except tf.errors.OpError as error:
         raise ValueError(f"{path}: damaged TFRecord file: {str(error).splitlines()[0]}") from None
+
+
+KIND = SourceKind("tfds", read, example="wikipedia/20230601.en", find=find)

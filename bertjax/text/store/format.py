@@ -1,4 +1,4 @@
-"""The token store, format version 1: tokens of a corpus on disk, memory-mapped, every block checked when first read.
+"""The token store, format version 1: memory-mapped tokens of a corpus, each block verified when it is first read.
 
 A store is a directory:
     manifest.json            what is in it: counts, tokenizer, fingerprint, and of each file bytes, SHA-256 and the
@@ -8,9 +8,9 @@ A store is a directory:
     train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the documents kept for evaluation
-    train-00000.continues    where words were segmented: bool, whether a token goes on with the word before it
+    train-00000.continues    if words were segmented: bool, whether a token continues the word before it
 Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
-`store_writer` makes one; `prepare` makes one from text.
+`writer.write_store` makes one of ids, `prepare` of text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def content_fingerprint(manifest: Mapping[str, Any]) -> str:
 
 
 def read_manifest(path: Place) -> dict[str, Any]:
-    """What a store says of itself. Raises ValueError if it is none, of another format version, or was changed."""
+    """The manifest of a store. Raises ValueError if there is none, of another format version, or it was changed."""
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
         version = manifest["format_version"]
@@ -65,13 +65,15 @@ def read_manifest(path: Place) -> dict[str, Any]:
         raise ValueError(
             f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
         )
-    if content_fingerprint(manifest) != manifest.get("fingerprint"):
+    is_whole = content_fingerprint(manifest) == manifest.get("fingerprint")
+    # The fingerprint is of the content, which is not all of the manifest.
+    if not is_whole or not isinstance(manifest.get("provenance"), dict):
         raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
     return manifest
 
 
 def size_of(manifest: Mapping[str, Any], split: Split) -> str:
-    """How much there is in a split, for people."""
+    """The numbers of documents, sentences and tokens of a split, to print."""
     about = manifest["splits"][split]
     return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
 
@@ -112,7 +114,7 @@ class TokenStore:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer whose ids the store holds.
 
-        Raises ValueError if its vocabulary is not the one that the manifest speaks of.
+        Raises ValueError if its vocabulary is not the one of the manifest.
         """
         about = self.manifest["tokenizer"]
         made = load_tokenizer(self.path, TextRules.told(about))
@@ -151,32 +153,32 @@ class SplitView:
 
     @property
     def tells_sources(self) -> bool:
-        """Whether the store says which documents are of which source; older ones do not."""
+        """Whether the store records the source of each document; older ones do not."""
         return self._sources is not None
 
     @property
     def num_sources(self) -> int:
-        """How many sources its documents are of. Raises ValueError if the store does not tell."""
+        """The number of sources. Raises ValueError if the store does not record sources."""
         return max(self._homes(), default=-1) + 1
 
     @cached_property
     def source_edges(self) -> np.ndarray:
         """int64 [sources + 1]: the document with which each source starts.
 
-        Raises ValueError if the store does not tell.
+        Raises ValueError if the store does not record sources.
         """
         held = np.zeros(self.num_sources, np.int64)
         np.add.at(held, self._homes(), [shard.num_documents for shard in self._shards])
         return _bases(held)
 
     def of_source(self, source: int) -> SplitView:
-        """The documents of one source. Raises ValueError if the store does not tell."""
+        """The documents of one source. Raises ValueError if the store does not record sources."""
         return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home == source])
 
     def _homes(self) -> list[int]:
         if self._sources is None:
             raise ValueError(
-                "token store: it does not tell which document is of which source, as older ones do not; "
+                "token store: it does not record which document is of which source, as older ones do not; "
                 "delete it and prepare it again"
             )
         return self._sources
@@ -265,7 +267,7 @@ class _CheckedFile:
         if found != record["bytes"]:
             state = "is missing" if found is None else f"has {found} bytes instead of {record['bytes']}"
             raise ValueError(f"token store file {self._path} {state}; delete the store and prepare it again")
-        # A plain array over the map: indexing np.memmap itself costs more than the gather.
+        # A plain array over the map: indexing an np.memmap costs more than the gather.
         self._array = np.asarray(np.memmap(self._path, self.dtype, mode="r"))
         self._checked = np.zeros(len(self._digests), bool)
         self._all_checked = False
@@ -277,7 +279,7 @@ class _CheckedFile:
         return self._array
 
     def take(self, places: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The elements at `places`, which lie in the ranges given by `starts` and `lengths`."""
+        """The elements at the indices `places`, which lie in the ranges given by `starts` and `lengths`."""
         if not self._all_checked:
             per_block = BLOCK_BYTES // self.dtype.itemsize
             first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block

@@ -1,4 +1,4 @@
-"""A token store on this machine's disk, copied there once from where it lies: object storage, or a slow shared disk."""
+"""Copying a token store once to a local disk from object storage or a slow shared disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import alone_in
+from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath, is_remote, open_bytes, remote_files
@@ -20,7 +20,7 @@ _CHUNK = 8 << 20
 
 
 def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
-    """The store of the sources, made if it is not there and copied to `data.cache_dir` if that is set or it is remote.
+    """The store of the sources, made if it does not exist; copied to `data.cache_dir` if that is set or it is remote.
 
     Raises as `prepare`, `local_copy` and `TokenStore.open` do.
     """
@@ -28,7 +28,7 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
 
 
 def open_near(store: Place, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:
-    """A store that is there, by way of a copy if a cache is named or the store is remote."""
+    """Open a store that exists; through a local copy if a cache directory is given or the store is remote."""
     if isinstance(store, Path) and not cache_dir:
         return TokenStore.open(store)
     return TokenStore.open(local_copy(store, cache_dir or DEFAULT_CACHE, progress))
@@ -44,7 +44,7 @@ def local_copy(store: Place, cache_dir: str, progress: Progress = no_progress) -
         raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder of a local disk")
     manifest = read_manifest(store)
     target = Path(cache_dir) / f"{store.name}-{manifest['fingerprint'][:12]}"
-    with alone_in(Path(cache_dir)):
+    with exclusive_lock(Path(cache_dir)):
         if not target.exists():
             _copy(store, manifest, target, progress)
     return target
@@ -64,7 +64,7 @@ def _copy(store: Place, manifest: dict[str, Any], target: Path, progress: Progre
             _copy_file(store / file["name"], folder / file["name"], file)
             done += file["bytes"]
             progress(what, done, total)
-    # What else a store has is small: its vocabulary, which has a fingerprint of its own, and last the manifest.
+    # The other files are small: the vocabulary, which has its own fingerprint, and last the manifest.
     others = _names_in(store) - {file["name"] for file in files} - {"manifest.json"}
     for name in [*sorted(others), "manifest.json"]:
         write_durably(folder / name, (store / name).read_bytes())
@@ -79,7 +79,7 @@ def _files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_there(folder: Path, file: dict[str, Any]) -> bool:
-    """Whether a file is copied: it gets its name when all of it is on the disk and has been checked."""
+    """Whether a file is copied: it gets its name once it is complete and verified."""
     return (folder / file["name"]).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Writing a token store: shards as streams, then the manifest that makes a directory a store."""
+"""Writing a token store: its shards as streams, then its manifest."""
 
 from __future__ import annotations
 
@@ -36,39 +36,58 @@ class ShardWriter:
         self._planes = planes
         self._files = {part: _HashedFile(folder / f"{name}.{part}") for part in (*PARTS, *planes)}
         self._name = name
-        self.documents = self.sentences = self.tokens = 0
+        self._documents = self._sentences = self._tokens = 0
+        self._unended = 0  # sentences of the last document, whose end is written when the next one begins
         for part in ("sentences", "documents"):
             self._files[part].write(np.zeros(1, OFFSET_DTYPE))
 
     def add(
-        self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, **planes: np.ndarray
+        self,
+        ids: np.ndarray,
+        sentence_lengths: np.ndarray,
+        part_lengths: np.ndarray,
+        is_continuation: np.ndarray,
+        **planes: np.ndarray,
     ) -> None:
-        """Append documents.
+        """Append documents, whole or in parts.
 
-        ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens; document_lengths: [documents] in
-        sentences; no length is 0 and each level sums to the one below. Each plane: [tokens].
+        ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens, none 0; part_lengths: [parts] in
+        sentences; is_continuation: bool [parts], whether a part goes on with the document of the part before it, which
+        may be of an earlier call; each level sums to the one below. A document of no sentences is left out. Each plane:
+        [tokens].
         """
-        assert sentence_lengths.sum() == len(ids) and document_lengths.sum() == len(sentence_lengths)
-        assert (sentence_lengths > 0).all() and (document_lengths > 0).all()
+        assert sentence_lengths.sum() == len(ids) and part_lengths.sum() == len(sentence_lengths)
+        assert (sentence_lengths > 0).all() and len(is_continuation) == len(part_lengths)
         assert planes.keys() == set(self._planes) and all(len(plane) == len(ids) for plane in planes.values())
         for name, plane in planes.items():
             self._files[name].write(plane.astype(PLANES[name]))
         self._files["tokens"].write(ids.astype(self._dtype))
-        self._files["sentences"].write((self.tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
-        self._files["documents"].write((self.sentences + np.cumsum(document_lengths)).astype(OFFSET_DTYPE))
-        self.documents += len(document_lengths)
-        self.sentences += len(sentence_lengths)
-        self.tokens += len(ids)
+        self._files["sentences"].write((self._tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
+        self._add_documents(part_lengths, is_continuation)
+        self._sentences += len(sentence_lengths)
+        self._tokens += len(ids)
 
     def finish(self) -> dict[str, Any]:
-        """Put the files on the disk for good and return the shard's record for the manifest."""
+        """Sync the files to disk and return the shard's record for the manifest."""
+        self._add_documents(np.zeros(1, np.int64), np.zeros(1, bool))
         return {
             "name": self._name,
-            "documents": self.documents,
-            "sentences": self.sentences,
-            "tokens": self.tokens,
+            "documents": self._documents,
+            "sentences": self._sentences,
+            "tokens": self._tokens,
             "files": {part: file.finish() for part, file in self._files.items()},
         }
+
+    def _add_documents(self, part_lengths: np.ndarray, is_continuation: np.ndarray) -> None:
+        """Write the ends of all documents but the last, which may go on."""
+        document_of = np.cumsum(~is_continuation)  # 0 is the document that has not ended yet
+        lengths = np.bincount(document_of, weights=part_lengths, minlength=1).astype(np.int64)
+        lengths[0] += self._unended
+        ends = self._sentences - self._unended + np.cumsum(lengths)
+        ended = ends[:-1][lengths[:-1] > 0]
+        self._files["documents"].write(ended.astype(OFFSET_DTYPE))
+        self._documents += len(ended)
+        self._unended = int(lengths[-1])
 
     def discard(self) -> None:
         """Remove the files."""
@@ -127,9 +146,8 @@ def finish_store(
 ) -> None:
     """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
 
-    A remote folder is the target already, and a store once it has a manifest.
-    `shards` are the records of each split's shards in order, which have `planes`; `provenance` tells where the text
-    came from.
+    A remote folder is the target itself, and becomes a store with its manifest. `shards` are the records of each
+    split's shards in order, with these `planes`; `provenance` says where the text came from.
     """
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -169,7 +187,7 @@ def write_store(
     """
     path = Path(path)
     if path.exists():
-        raise ValueError(f"token store {path}: there is something already; choose another path or delete it")
+        raise ValueError(f"token store {path}: the path exists; choose another path or delete it")
     folder = path.with_name(f"{path.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -193,6 +211,7 @@ def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], voca
         np.array([token for sentence in sentences for token in sentence], np.int64),
         np.array([len(sentence) for sentence in sentences], np.int64),
         np.array([len(document) for document in documents], np.int64),
+        np.zeros(len(documents), bool),
     )
     return writer.finish()
 

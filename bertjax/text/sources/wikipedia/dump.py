@@ -15,8 +15,10 @@ from xml.parsers import expat
 from bertjax.storage.lines import Span, read_lines
 from bertjax.storage.remote import bytes_of
 from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources.globs import DUMPS
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia.links import Names, normal_name
-from bertjax.text.sources.wikipedia.multistream import cut_at
+from bertjax.text.sources.wikipedia.multistream import cut_at, split
 from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
 PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
@@ -41,13 +43,12 @@ class Page:
     text: str
 
 
-def read(path: str, counts: ReadCounts | None = None, span: Span | None = None) -> Iterator[str | None]:
-    """Yield the paragraphs of a dump's articles, in the dump's order; None ends an article.
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The articles of a dump, in its order.
 
-    `span` is a range of bytes of a multistream dump: ranges that adjoin give every article of the dump once, in its
-    order, wherever they end. Raises ValueError as `Dump.pages` does.
+    Spans that adjoin give every article of the dump once, wherever they end. Raises ValueError as `Dump.pages` does.
     """
-    dump = Dump(path, counts, span)
+    dump = Dump(file.path, counts, file.span)
     for page in dump.pages():
         if page.namespace == 0 and not page.redirect:
             yield from paragraphs(page.text, dump.names)
@@ -195,3 +196,12 @@ class Dump:
 
     def _refuse_doctype(self, *_: object) -> None:
         raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")
+
+
+KIND = SourceKind(
+    "wikipedia",
+    read,
+    example="enwiki-latest-pages-articles-multistream.xml.bz2",
+    where_from=f"a dump is at {DUMPS} (dewiki for German, and so on); download it, and do not unpack it",
+    split=split,
+)

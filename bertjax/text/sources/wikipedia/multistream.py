@@ -9,9 +9,12 @@ from __future__ import annotations
 import bz2
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import BinaryIO
 
 from bertjax.storage.remote import open_bytes
+from bertjax.text.sources.source import SourceFile
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how a stream begins, and its first block (0x314159265359)
 _STREAM_BYTES = 10
@@ -20,6 +23,14 @@ _FED = 1 << 14  # compressed bytes at once; some streams are smaller
 _HEAD_CAP = 1 << 20  # bytes of text in the first stream; those of the largest editions are 4 KB
 _PAGE = re.compile(rb"\s*<page>")
 _PAGE_OR_END = re.compile(rb"\s*<(?:page|/mediawiki)>")
+
+
+def split(file: SourceFile, count: int) -> list[SourceFile]:
+    """A multistream dump as so many spans of its bytes, each to be read alone; any other file as it is."""
+    if not file.path.endswith(".bz2") or not is_multistream(file.path):
+        return [file]
+    edges = [file.size * number // count for number in range(count + 1)]
+    return [replace(file, span=span) for span in pairwise(edges)]
 
 
 def is_multistream(path: str) -> bool:

@@ -41,6 +41,13 @@ _TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
 _END = {name: re.compile(rf"</{name}\s*>", re.I) for name in _DROPPED | _LITERAL}
 _NESTING = re.compile(r"<(/?)(?:table|ul|ol|dl)\b[^<>]*+>", re.I)
 _HIDDEN = re.compile(r"<(span|div)\b[^<>]{0,300}display:\s{0,9}none[^<>]{0,300}>[^<>]*+</\1\s*>", re.I)
+# MediaWiki's includes/parser/BlockLevelPass.php: which tags begin and end text that keeps its leading spaces as text.
+_BLOCK_OPENS = re.compile(r"<(?:(?:table|h[1-6]|pre|p|ul|ol|dl)|/(?:td|th)|/?(?:tr|caption|dt|dd|li))(?![\w-])", re.I)
+_BLOCK_CLOSES = re.compile(
+    r"<(?:/(?:table|h[1-6]|pre|p|ul|ol|dl)|(?:td|th)|/?(?:center|blockquote|div|hr))(?![\w-])", re.I
+)
+_KEEPS_SPACES = re.compile(r"<(/?)(?:blockquote|poem)(?![\w-])", re.I)
+_OTHER_BLOCK = ("=", "{|", "|")  # headings and tables
 _BREAKS = re.compile(r"(?:<br\b[^<>]*+>\s*+){2,}", re.I)
 _ESCAPED = str.maketrans({character: f"&#{ord(character)};" for character in "[]{}|'<>=*:_-!/"} | {"\n": " "})
 
@@ -91,6 +98,30 @@ def _replacement(name: str, attributes: str, inside: str) -> str:
         text = inside.translate(_ESCAPED)
         return (f"&#{ord(text[0])};{text[1:]}" if text.startswith(("#", ";")) else text) + JOINT
     return GAP
+
+
+def unindent(text: str) -> str:
+    """Take the leading spaces from lines that show as running text for all that: in <p>, <blockquote> and <poem>.
+
+    Any other line that begins with a space is preformatted, unless a tag of a block stands on it.
+    """
+    if "<" not in text or "\n " not in text:
+        return text
+    lines = text.split("\n")
+    in_block = in_quote = False
+    for number, line in enumerate(lines):
+        opens = closes = False
+        if "<" in line:
+            opens, closes = bool(_BLOCK_OPENS.search(line)), bool(_BLOCK_CLOSES.search(line))
+            for tag in _KEEPS_SPACES.finditer(line):
+                in_quote, closes = not tag[1], True
+        elif line.startswith(_OTHER_BLOCK):
+            closes = True
+        if opens or closes:
+            in_block = not closes
+        if line[:1] == " " and (opens or closes or in_block or in_quote):
+            lines[number] = line.lstrip(" ")
+    return "\n".join(lines)
 
 
 def drop_tags(text: str) -> str:

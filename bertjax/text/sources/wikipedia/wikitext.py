@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from html.entities import html5
 
-from bertjax.text.sources.wikipedia.gaps import BREAK, GAP, JOINT, close_gaps, without_marks
+from bertjax.text.sources.wikipedia.gaps import BREAK, GAP, JOINT, close_gaps, replace_nested, without_marks
 from bertjax.text.sources.wikipedia.links import Names, resolve_external_links, resolve_links
-from bertjax.text.sources.wikipedia.tags import drop_opaque, drop_tags
+from bertjax.text.sources.wikipedia.tags import drop_opaque, drop_tags, unindent
 from bertjax.text.sources.wikipedia.templates import resolve_templates
 
 _ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may stand before what makes a line a list or a heading
@@ -26,6 +26,7 @@ _QUOTES = re.compile("'{2,}")
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _LEFT_OPEN = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+")
 _VARIANT = re.compile(r"-\{([^{}]*+)\}-")
+_ANY_VARIANT = re.compile(r"-\{([^-}]*+(?:(?:-(?!\{)|\}(?!-))[^-}]*+)*)\}-")
 _VARIANT_CODE = re.compile(
     r"(?:^|[;；])\s{0,9}(?:zh|sr|kk|ku|iu|uz|shi|crh|gan|tg|ban|[a-z]{2,3}-[a-z-]{2,9})\s{0,9}[:：]"
 )
@@ -40,13 +41,13 @@ def paragraphs(text: str, names: Names) -> list[str]:
     text = drop_opaque(without_marks(text))
     text = resolve_templates(resolve_links(text, names))
     if "-{" in text:
-        text = _VARIANT.sub(_first_variant, text)
-    text = drop_tags(text)
+        text = replace_nested(text, _VARIANT, _ANY_VARIANT, _first_variant)
+    text = drop_tags(unindent(text))
     return [prose for block in _blocks(text) for part in block.split(BREAK) if (prose := _prose(part))]
 
 
 def _first_variant(found: re.Match[str]) -> str:
-    """`-{zh-hans:计算机;zh-hant:電腦}-` is 计算机, `-{text}-` is text."""
+    """The first variant of a rule with no rule inside: `-{zh-hans:计算机;zh-hant:電腦}-` is 计算机, `-{a}-` is a."""
     flags, pipe, text = found[1].rpartition("|")
     if pipe and _HIDDEN_VARIANT.intersection(map(str.strip, flags.split(";"))):
         return GAP
@@ -60,7 +61,7 @@ def _first_variant(found: re.Match[str]) -> str:
 def _blocks(text: str) -> Iterator[str]:
     """Successive lines of prose, joined by spaces as a browser does; everything else ends a block.
 
-    A line that begins with a space is shown as it was typed: programs and diagrams, no prose.
+    A line that begins with a space is preformatted (programs and diagrams, no prose); `unindent` was there before.
     """
     held: list[str] = []
     lines = text.split("\n")

@@ -1,4 +1,4 @@
-"""What the checkpoints of a run make of one text, in the order in which it learned."""
+"""The predictions of every checkpoint of a run for one text, in the order of training."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bertjax.training.run_directory import TrainedModel, load_run
 
 
 @dataclass(frozen=True)
-class AtStep:
-    """What a checkpoint says."""
+class CheckpointPredictions:
+    """The predictions of one checkpoint."""
 
     step: int
     guesses: tuple[tuple[Guess, ...], ...]  # for each [MASK] of the text, best first
     follows: float | None  # the probability that B follows A, of a pair
 
 
-def along_checkpoints(run: str | Place, sentences: Sequence[str], top: int) -> Iterator[AtStep]:
-    """Ask every checkpoint of a run, or the one that is named, for the [MASK]s of a text or pair and for the pair.
+def checkpoint_predictions(run: str | Place, sentences: Sequence[str], top: int) -> Iterator[CheckpointPredictions]:
+    """Predict the [MASK]s of a text or pair, and NSP of a pair, with every checkpoint of a run, or with the one named.
 
     Raises ValueError for a text that has no [MASK] and no second sentence, for no checkpoints, for a pair and a run
     whose newest checkpoint has an untrained NSP head, and as `fill_mask` and `load_run` do.
@@ -46,11 +46,11 @@ def along_checkpoints(run: str | Place, sentences: Sequence[str], top: int) -> I
         yield _asked(newest if step == newest.step else load_run(path), sentences, top)
 
 
-def _asked(model: TrainedModel, sentences: Sequence[str], top: int) -> AtStep:
+def _asked(model: TrainedModel, sentences: Sequence[str], top: int) -> CheckpointPredictions:
     text = sentences[0] if len(sentences) == 1 else (sentences[0], sentences[1])
     guesses = fill_mask(model, [text], top)[0] if any(MASK in sentence for sentence in sentences) else []
     follows = None
     if len(sentences) == 2:
         ids = [np.array(encode_with_masks(model.tokenizer, sentence)) for sentence in sentences]
         follows = next_sentence(model, TokenRow.of(model.tokenizer, ids)).probability
-    return AtStep(model.step, tuple(map(tuple, guesses)), follows)
+    return CheckpointPredictions(model.step, tuple(map(tuple, guesses)), follows)

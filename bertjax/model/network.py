@@ -17,18 +17,18 @@ from bertjax.model.vocabulary_loss import Sums
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
 
-class Bert(TaskNetwork):
+class PretrainingNetwork(TaskNetwork):
     """The encoder and the heads of `model.family`. A network has those of the four heads that its family names."""
+
+    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
+    outputs = ()
+    of_task = False
+    pooled = True  # unless `model.pooler` is none
 
     pooler: Pooler
     mlm_head: MlmHead
     nsp_head: NspHead
     sop_head: SopHead
-
-    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
-    outputs = ()
-    of_task = False
-    pooled = True
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
@@ -57,7 +57,7 @@ class Bert(TaskNetwork):
 
 
 Network = TaskNetwork
-HEADS: dict[str, type[Network]] = {Bert.name: Bert} | TASK_NETWORKS  # by `model.head`
+HEADS: dict[str, type[Network]] = {PretrainingNetwork.name: PretrainingNetwork} | TASK_NETWORKS  # by `model.head`
 
 
 def head_of(config: ModelConfig) -> type[Network]:
@@ -90,7 +90,7 @@ def _network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) ->
     return check_head(config)(config, execution, rngs=rngs)
 
 
-def abstract_bert(
+def abstract_network(
     config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
 ) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """The model without its arrays: (graphdef, parameter shapes, logical axis names of every dim).

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from bertjax.inspect.corpus_figures import Lengths
-from bertjax.inspect.findings import frequent_tokens, tables
 from bertjax.inspect.inspection import Inspection
+from bertjax.inspect.inspection_tables import frequent_tokens, tables
 from bertjax.inspect.readable_rows import ReadablePair, joined
 from bertjax.report.table import Table, text_lines
 

@@ -19,8 +19,8 @@ from their_model import load_tensors, our_params, relative, their_model, their_o
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
-from bertjax.model.bert import abstract_bert, bind, init_params
-from bertjax.model.encoder import positions_in_sequence, sinusoids
+from bertjax.model.embeddings import positions_in_sequence, sinusoids
+from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences
 from bertjax.tokenization.tokenizer import TextRules
@@ -53,12 +53,12 @@ def run(graphdef, params, batch, *, packed):
 def our_outputs(config, params, batch, packed=False, execution=IN_CHUNKS):
     """(hidden states, MLM logits at every position, NSP logits)."""
     inputs = {key: batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids", "cls_positions")}
-    return jax.device_get(run(abstract_bert(config, execution)[0], params, inputs, packed=packed))
+    return jax.device_get(run(abstract_network(config, execution)[0], params, inputs, packed=packed))
 
 
 def our_gradients(config, params, batch):
     """(total loss, its parts, gradients), put together as the train step does."""
-    graphdef = abstract_bert(config, IN_CHUNKS)[0]
+    graphdef = abstract_network(config, IN_CHUNKS)[0]
 
     @functools.partial(jax.value_and_grad, has_aux=True)
     def loss(params):
@@ -103,7 +103,7 @@ def assert_outputs_equal(config, network, params, batch):
     """Hidden states of every layer, and the logits of both heads, over the real tokens."""
     theirs = their_outputs(network, batch)
     hidden, mlm, nsp = our_outputs(config, params, batch)
-    layers = jax.jit(lambda p, *inputs: bind(abstract_bert(config)[0], p).encoder.hidden_states(*inputs))(
+    layers = jax.jit(lambda p, *inputs: bind(abstract_network(config)[0], p).encoder.hidden_states(*inputs))(
         params, batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
     )
     real = batch["sequence_ids"] > 0
@@ -200,10 +200,10 @@ def test_logits_equal_transformers_on_wikipedia_with_the_published_vocabulary(re
 )
 def test_parameter_counts_are_the_papers(config, body, whole):
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
-    shapes = abstract_bert(replace(config, vocab_pad_multiple=1))[1]
+    shapes = abstract_network(replace(config, vocab_pad_multiple=1))[1]
     assert count(shapes["encoder"]) + count(shapes["pooler"]) == body
     assert count(shapes) == whole
-    padded = abstract_bert(config)[1]
+    padded = abstract_network(config)[1]
     assert count(padded) == whole + (30_592 - 30_522) * (config.hidden_size + 1)
 
 
@@ -211,7 +211,7 @@ def described() -> str:
     """Every parameter of BERT-Base and of BERT-Large: name, shape, logical name of each dim."""
     sections = []
     for name, config in {"base": ModelConfig(), "large": LARGE}.items():
-        _, shapes, axes = abstract_bert(config)
+        _, shapes, axes = abstract_network(config)
         leaves = jax.tree.leaves(axes, is_leaf=is_names)
         lines = [
             f"  {parameter}  {' x '.join(f'{size} {dim}' for size, dim in zip(leaf.shape, names, strict=True))}"
@@ -256,7 +256,7 @@ def test_first_weights_are_the_papers():
 
 def test_a_layer_ends_with_its_layer_norm(config, batch):
     """Post-LN: what comes out of any layer is normalised, and so would not be with LayerNorm before each half."""
-    bert = bind(abstract_bert(config)[0], jax.jit(lambda key: init_params(config, key))(jax.random.key(0)))
+    bert = bind(abstract_network(config)[0], jax.jit(lambda key: init_params(config, key))(jax.random.key(0)))
     layers = bert.encoder.hidden_states(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
     np.testing.assert_allclose(layers.mean(axis=-1), 0, atol=1e-5)
     np.testing.assert_allclose(layers.std(axis=-1), 1, atol=1e-5)
@@ -288,7 +288,7 @@ def test_real_rows_start_the_same_under_any_padding():
 @pytest.fixture(scope="module")
 def params(config):
     """Parameters far from their simple first values, drawn from a seed."""
-    shapes = abstract_bert(config)[1]
+    shapes = abstract_network(config)[1]
     draw = np.random.default_rng(3)
     filled = {name: draw.normal(0, 0.1, leaf.shape).astype(np.float32) for name, leaf in named_arrays(shapes).items()}
     return jax.tree.unflatten(jax.tree.structure(shapes), filled.values())

@@ -1,4 +1,4 @@
-"""What an inspection found, as tables and sentences: said once, shown by the terminal and the page alike."""
+"""The tables of an inspection, which the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bertjax.report.table import Table
 
 
 def tables(found: Inspection) -> tuple[Table, ...]:
-    """All the tables of figures, in the order to show them in."""
+    """All tables, in the order in which they are shown."""
     return amounts_table(found), words_table(found), rows_table(found), duplicates_table(found), overlap_table(found)
 
 
 def amounts_table(found: Inspection) -> Table:
-    """How much there is."""
+    """Amounts by split and source."""
     read = "" if found.text_bytes is None else f" The text it was made of has {found.text_bytes:,} bytes (UTF-8)."
     told = any(amount.source for amount in found.amounts)
     sources = "" if told else " The store does not tell which document is of which source."
@@ -37,7 +37,7 @@ def _amount(amount: Amount) -> tuple[str, ...]:
 
 
 def words_table(found: Inspection) -> Table:
-    """How the words meet the vocabulary."""
+    """How well the vocabulary covers the words."""
     words = found.words
     per_word = words.continuations / max(words.words, 1)
 
@@ -72,7 +72,7 @@ def words_table(found: Inspection) -> Table:
 
 
 def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
-    """What became of text that no pieces spell, in the order in which it is tried."""
+    """The rows about text that no pieces spell, in the order in which the tokenizer tries its rules."""
     of_words = f"{percent(words.unknown, words.words, 3)} of words"
     rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words)]
     if words.unknown_are == "characters":
@@ -84,7 +84,7 @@ def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
 
 
 def rows_table(found: Inspection) -> Table:
-    """What rows are made of."""
+    """Padding, masking and pairs of the rows."""
     sampled = sorted({rows.sampled for kind in found.rows for rows in (kind.single, kind.packed) if rows})
     number = f"{sampled[0]:,}" if len(sampled) == 1 else f"{sampled[0]:,} to {sampled[-1]:,}"
     return Table(
@@ -111,7 +111,7 @@ def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
 
 
 def duplicates_table(found: Inspection) -> Table:
-    """Which documents stand there more than once."""
+    """Exact and near duplicates."""
     exact, near, tokens = found.duplicates, found.near, found.words.tokens
     note = (
         f"Training split. Near: an estimated Jaccard similarity of {SIMILAR} or more between the sets of runs of "
@@ -139,7 +139,7 @@ def duplicates_table(found: Inspection) -> Table:
 
 
 def overlap_table(found: Inspection) -> Table:
-    """How much of evaluation texts stands in the training text."""
+    """Overlap of the evaluation texts with the training text."""
     note = (
         "Runs of tokens of each text that stand in the training split. GPT-3's measure (Brown et al. 2020) flags a "
         "text with any run of 13, PaLM's (Chowdhery et al. 2022) one with 70% of its runs of 8. Theirs are words, "
@@ -168,7 +168,7 @@ def _contaminated(name: str, one: Contaminated) -> tuple[str, ...]:
 
 
 def percent(part: float, whole: float, digits: int = 1) -> str:
-    """A share for reading; a dash where there is nothing to have a share of."""
+    """A share as a percentage; a dash where the whole is 0."""
     return f"{part / whole:.{digits}%}" if whole else "-"
 
 

@@ -21,9 +21,9 @@ import bertjax
 from bertjax.runtime import agreement as rules
 from bertjax.runtime import rendezvous as roll_call
 from bertjax.runtime.agreement import Agreement
-from bertjax.runtime.clusters import Seat
-from bertjax.runtime.heartbeat import FAILED, LOST, Peers
-from bertjax.runtime.rendezvous import Line, Roll, StoppedElsewhere, _greeting, call_roll
+from bertjax.runtime.clusters import ProcessInfo
+from bertjax.runtime.heartbeat import FAILED, LOST, Heartbeat
+from bertjax.runtime.rendezvous import Line, Meeting, StoppedElsewhere, _greeting, rendezvous
 
 
 def free_address() -> str:
@@ -50,9 +50,9 @@ def in_threads(tasks: list[Callable[[], object]]) -> list[object]:
 
 
 def join_all(address: str, count: int, numbers: list[int], seconds: float = 30) -> list[object]:
-    """What the roll call gives to each of these processes."""
-    places = [Seat("address", address, count, number) for number in numbers]
-    return in_threads([lambda place=place: call_roll(place, f"host-{place.process}", seconds) for place in places])
+    """What the meeting call gives to each of these processes."""
+    places = [ProcessInfo("address", address, count, number) for number in numbers]
+    return in_threads([lambda info=info: rendezvous(info, f"host-{info.process}", seconds) for info in places])
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def process_2_has_come(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when process 0 has process 2 on its list."""
     come, hear = threading.Event(), roll_call._hear
 
-    def heard(roll: Roll, line: Line, place: Seat) -> bool:
-        goes_on = hear(roll, line, place)
-        if 2 in roll.lines:
+    def heard(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
+        goes_on = hear(meeting, line, info)
+        if 2 in meeting.lines:
             come.set()
         return goes_on
 
@@ -71,7 +71,7 @@ def process_2_has_come(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def joining_in_background(address: str, count: int) -> tuple[threading.Thread, list[object]]:
-    """Processes 0 and 2 of so many; what the roll call gives them is in the list once the thread has ended."""
+    """Processes 0 and 2 of so many; what the meeting call gives them is in the list once the thread has ended."""
     outcomes: list[object] = []
     thread = threading.Thread(target=lambda: outcomes.extend(join_all(address, count, [0, 2])))
     thread.start()
@@ -80,10 +80,10 @@ def joining_in_background(address: str, count: int) -> tuple[threading.Thread, l
 
 def test_all_come() -> None:
     rolls = join_all(free_address(), 4, [3, 1, 0, 2])
-    assert all(isinstance(roll, Roll) for roll in rolls), rolls
-    assert {tuple(roll.names) for roll in rolls} == {("host-0", "host-1", "host-2", "host-3")}
-    for roll in rolls:
-        for line in roll.lines.values():
+    assert all(isinstance(meeting, Meeting) for meeting in rolls), rolls
+    assert {tuple(meeting.names) for meeting in rolls} == {("host-0", "host-1", "host-2", "host-3")}
+    for meeting in rolls:
+        for line in meeting.lines.values():
             line.close()
 
 
@@ -100,7 +100,7 @@ def test_a_coordinator_that_nobody_is_at_is_named() -> None:
     address = free_address()
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match=rf"process 2 of 3: nobody answers at {address}"):
-        call_roll(Seat("address", address, 3, 2), "host", 1)
+        rendezvous(ProcessInfo("address", address, 3, 2), "host", 1)
     assert time.monotonic() - begun < 5
 
 
@@ -124,19 +124,19 @@ def test_what_is_left_of_an_earlier_job_is_not_taken_for_process_0(words: bytes)
 
     def first() -> object:
         earlier.join(5)
-        return call_roll(Seat("address", address, 2, 0), "host-0", 10)
+        return rendezvous(ProcessInfo("address", address, 2, 0), "host-0", 10)
 
     earlier = threading.Thread(target=remains, daemon=True)
     earlier.start()
-    rolls = in_threads([first, lambda: call_roll(Seat("address", address, 2, 1), "host-1", 10)])
-    assert [roll.names for roll in rolls] == [["host-0", "host-1"]] * 2
+    rolls = in_threads([first, lambda: rendezvous(ProcessInfo("address", address, 2, 1), "host-1", 10)])
+    assert [meeting.names for meeting in rolls] == [["host-0", "host-1"]] * 2
 
 
 def test_what_never_becomes_process_0_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(TimeoutError, match=f"what answers at {address} is not process 0 of this job"):
-            call_roll(Seat("address", address, 2, 1), "host", 1)
+            rendezvous(ProcessInfo("address", address, 2, 1), "host", 1)
 
 
 def test_another_version_is_refused(process_2_has_come: threading.Event) -> None:
@@ -144,7 +144,7 @@ def test_another_version_is_refused(process_2_has_come: threading.Event) -> None
     joining, outcomes = joining_in_background(address, 3)
     assert process_2_has_come.wait(60)
     line = Line(socket.create_connection(address.split(":")))
-    line.send(_greeting(Seat("address", address, 3, 1), "old-host") | {"version": "0.0.7"})
+    line.send(_greeting(ProcessInfo("address", address, 3, 1), "old-host") | {"version": "0.0.7"})
     joining.join()
     line.close()
     assert len(outcomes) == 2
@@ -158,7 +158,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen at {address}"):
-            call_roll(Seat("address", address, 2, 0), "host", 1)
+            rendezvous(ProcessInfo("address", address, 2, 0), "host", 1)
 
 
 def test_a_stranger_and_one_that_died_and_came_again() -> None:
@@ -169,7 +169,7 @@ def test_a_stranger_and_one_that_died_and_came_again() -> None:
         for words in (
             b"GET / HTTP/1.1\r\n\r\n",
             b'{"is": "nonsense"}\n',
-            json.dumps(_greeting(Seat("address", address, 3, 1), "early")).encode() + b"\n",
+            json.dumps(_greeting(ProcessInfo("address", address, 3, 1), "early")).encode() + b"\n",
         ):
             for _ in range(100):
                 with contextlib.suppress(OSError):
@@ -179,13 +179,13 @@ def test_a_stranger_and_one_that_died_and_came_again() -> None:
                     break
                 time.sleep(0.05)
 
-    places = [Seat("address", address, 3, number) for number in range(3)]
+    places = [ProcessInfo("address", address, 3, number) for number in range(3)]
     first = threading.Thread(target=disturb)
     first.start()
-    tasks = [lambda: call_roll(places[0], "host-0", 30)]
-    tasks += [lambda place=place: (first.join(), call_roll(place, "late", 30))[1] for place in places[1:]]
+    tasks = [lambda: rendezvous(places[0], "host-0", 30)]
+    tasks += [lambda info=info: (first.join(), rendezvous(info, "late", 30))[1] for info in places[1:]]
     rolls = in_threads(tasks)
-    assert [roll.names for roll in rolls] == [["host-0", "late", "late"]] * 3
+    assert [meeting.names for meeting in rolls] == [["host-0", "late", "late"]] * 3
 
 
 def test_a_signal_during_the_roll_call_is_passed_on(process_2_has_come: threading.Event) -> None:
@@ -193,7 +193,7 @@ def test_a_signal_during_the_roll_call_is_passed_on(process_2_has_come: threadin
     joining, outcomes = joining_in_background(address, 4)
     assert process_2_has_come.wait(60)
     line = Line(socket.create_connection(address.split(":")))
-    line.send(_greeting(Seat("address", address, 4, 1), "host-1"))
+    line.send(_greeting(ProcessInfo("address", address, 4, 1), "host-1"))
     line.send({"is": "stopped", "signal": 15})
     joining.join()
     line.close()
@@ -201,7 +201,7 @@ def test_a_signal_during_the_roll_call_is_passed_on(process_2_has_come: threadin
 
 
 class Crew:
-    """Peers in one process, and how each was told to end."""
+    """Heartbeat in one process, and how each was told to end."""
 
     def __init__(self, count: int, heartbeat: float = 20) -> None:
         rolls = join_all(free_address(), count, list(range(count)))
@@ -209,15 +209,15 @@ class Crew:
         self.agreements = [Agreement() for _ in range(count)]
         self.unwound: list[int] = []
         self.peers = [
-            Peers(
+            Heartbeat(
                 number,
-                roll,
+                meeting,
                 heartbeat,
                 self.agreements[number],
                 lambda words, code, number=number: self.ends[number].append((words, code)),
                 lambda number=number: self.unwound.append(number),
             )
-            for number, roll in enumerate(rolls)
+            for number, meeting in enumerate(rolls)
         ]
         for peers in self.peers:
             peers.start()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.tokenization.word_counts import count_spaced_words, most_frequent
+from bertjax.tokenization.training import count_spaced_words, most_frequent
 
 
 def test_words_are_what_stands_between_white_space():

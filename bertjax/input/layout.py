@@ -1,0 +1,198 @@
+"""Text in rows: the one place that writes [CLS] A [SEP] B [SEP], and [CLS] text [SEP] for running text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bertjax.input.packing import BatchKey
+from bertjax.input.randomness import fold_in, hash64
+from bertjax.text.ragged import before_in_row, places_in
+
+
+class Split(Protocol):
+    """What rows need of a split of the token store (`bertjax.text.store.format.SplitView`)."""
+
+    document_offsets: np.ndarray  # int64 [documents + 1], in sentences
+    sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
+
+    @property
+    def source_edges(self) -> np.ndarray:
+        """int64 [sources + 1], in documents; read only if the sources are mixed."""
+        ...
+
+    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ids of ranges [start, start + length), concatenated in order."""
+        ...
+
+    @property
+    def tells_words(self) -> bool:
+        """Whether the store has a plane that says which tokens continue a unit: a word, a phrase or an entity."""
+        ...
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """That plane for ranges of tokens, bool, concatenated in order; read only if `tells_words`."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """What rows need of a tokenizer (`bertjax.tokenization.tokenizer.Tokenizer`)."""
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special: Mapping[str, int]  # the ids of all special tokens, by role
+    is_continuation: np.ndarray  # bool [vocab_size], tokens that continue a word
+
+
+@dataclass(frozen=True)
+class Template:
+    """Where a family of models puts its special tokens. [CLS] opens a row; [SEP] closes the row and each document."""
+
+    separators: int = 1  # [SEP] tokens between A and B; RoBERTa: <s> A </s></s> B </s>
+    token_types: bool = True  # 1 for B and its [SEP]; False: 0 everywhere
+
+    @property
+    def of_pair(self) -> int:
+        """Special tokens in a row of one sentence pair."""
+        return 2 + self.separators
+
+    @property
+    def of_text(self) -> int:
+        """Special tokens in a row of running text from one document; each further document has one more."""
+        return 2
+
+
+BERT = Template()
+
+
+class Text(NamedTuple):
+    """The text in rows: where it stands, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
+
+    is_text: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+def encoder_keys(length: int, pad_id: int = 0) -> dict[str, BatchKey]:
+    """The arrays that an encoder reads, of rows of `length` tokens."""
+    return {
+        "input_ids": BatchKey("token", length, np.int32, filler=pad_id),
+        "token_type_ids": BatchKey("token", length, np.int32),
+        "sequence_ids": BatchKey("token", length, np.int32),
+    }
+
+
+def lay_out_pairs(
+    split: Split,
+    first: np.ndarray,
+    count: np.ndarray,
+    keys: np.ndarray,
+    length: int,
+    vocabulary: Vocabulary,
+    template: Template = BERT,
+) -> tuple[dict[str, np.ndarray], Text]:
+    """Rows of A and B, `count` sentences from sentence `first` on, int64 [B, 2] both, cut under `keys`, uint64 [B].
+
+    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and the text in them.
+    """
+    begin = split.sentence_offsets[first].astype(np.int64)
+    sizes = split.sentence_offsets[first + count] - begin
+    starts, lengths = truncate(begin, sizes, length - template.of_pair, fold_in(keys, "truncate"))
+    tokens = split.tokens(starts.ravel(), lengths.ravel())
+    encoder, is_text = lay_out(tokens, lengths, length, vocabulary, template)
+    return encoder, Text(is_text, starts.ravel(), lengths.ravel())
+
+
+def truncate(
+    starts: np.ndarray, lengths: np.ndarray, max_tokens: int, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut pairs to `max_tokens` tokens, as if one by one from the longer segment (B if equal), from either end.
+
+    Rule: truncate_seq_pair of google-research/bert. All arrays but `keys`, uint64 [B], are int64 [B, 2] for A and B.
+    """
+    half = np.array([max_tokens - max_tokens // 2, max_tokens // 2])
+    kept = np.minimum(lengths, np.maximum(max_tokens - lengths[:, ::-1], half))
+    return starts + _heads(lengths - kept, keys), kept
+
+
+def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """How many of each number of fair coins show heads, int64 [B, 2]: the ones among that many random bits."""
+    number = tosses.ravel()
+    words = -(-number // 64)
+    owner = np.repeat(np.arange(len(number)), words)
+    word = np.arange(len(owner)) - np.repeat(np.cumsum(words) - words, words)
+    bits = hash64(hash64(keys[:, None], np.arange(2)).ravel()[owner], word)
+    bits >>= (64 - np.minimum(number[owner] - 64 * word, 64)).astype(np.uint64)
+    ones = np.bincount(owner, weights=np.bitwise_count(bits), minlength=len(number))
+    return ones.astype(np.int64).reshape(tosses.shape)
+
+
+def lay_out(
+    tokens: np.ndarray, lengths: np.ndarray, length: int, vocabulary: Vocabulary, template: Template = BERT
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Rows [CLS] A [SEP] B [SEP] from the concatenated tokens of all A and B, whose lengths are int64 [B, 2].
+
+    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and where the text stands, bool [B, L].
+    """
+    column = np.arange(length, dtype=np.int32)
+    between = (lengths[:, :1] + 1).astype(np.int32) + np.arange(template.separators, dtype=np.int32)
+    last = (lengths.sum(axis=1, keepdims=True) + template.of_pair - 1).astype(np.int32)
+    rows = np.arange(len(lengths))[:, None]
+    is_inside = column <= last
+    is_text = column < last
+    is_text[:, 0] = False
+    is_text[rows, between] = False
+    input_ids = np.full(is_inside.shape, vocabulary.pad_id, np.int32)
+    input_ids[:, 0] = vocabulary.cls_id
+    input_ids[rows, between] = vocabulary.sep_id
+    input_ids[rows, last] = vocabulary.sep_id
+    input_ids[is_text] = tokens
+    if template.token_types:
+        token_types = ((column > between[:, -1:]) & is_inside).astype(np.int32)
+    else:
+        token_types = np.zeros_like(input_ids)
+    encoder = {"input_ids": input_ids, "token_type_ids": token_types, "sequence_ids": is_inside.astype(np.int32)}
+    return encoder, is_text
+
+
+def lay_out_sentences(
+    split: Split, first: np.ndarray, count: np.ndarray, length: int, vocabulary: Vocabulary, template: Template = BERT
+) -> tuple[dict[str, np.ndarray], Text]:
+    """Rows [CLS] text [SEP] of `count` sentences from sentence `first` on, int64 [B] both; a [SEP] ends each document.
+
+    Returns input_ids, token_type_ids (all 0), sequence_ids, int32 [B, L], and the text in them.
+    """
+    row, start, sizes = _parts(split, first, first + count, length - template.of_text)
+    begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
+    text = places_in(begin, sizes)
+    is_text = np.zeros((len(first), length), bool)
+    is_text.ravel()[text] = True
+    input_ids = np.full(is_text.shape, vocabulary.pad_id, np.int32)
+    input_ids[:, 0] = vocabulary.cls_id
+    input_ids.ravel()[text] = split.tokens(start, sizes)
+    input_ids.ravel()[begin + sizes] = vocabulary.sep_id
+    used = 1 + np.bincount(row, sizes + 1, len(first))
+    encoder = {
+        "input_ids": input_ids,
+        "token_type_ids": np.zeros_like(input_ids),
+        "sequence_ids": (np.arange(length) < used[:, None]).astype(np.int32),
+    }
+    return encoder, Text(is_text, start, sizes)
+
+
+def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The documents' parts in rows of the sentences [begin, end): row, first token, tokens; int64 [N] each."""
+    documents, sentences = split.document_offsets, split.sentence_offsets
+    home = np.searchsorted(documents, begin, side="right") - 1
+    parts = np.searchsorted(documents, end, side="left") - home
+    row = np.repeat(np.arange(len(begin)), parts)
+    document = places_in(home, parts)
+    start = sentences[np.maximum(documents[document], begin[row])].astype(np.int64)
+    stop = sentences[np.minimum(documents[document + 1], end[row])].astype(np.int64)
+    return row, start, np.minimum(stop - start, room)  # only a sentence too long for any row, alone in it, is cut

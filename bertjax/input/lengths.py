@@ -1,0 +1,43 @@
+"""Texts that are longer than a row: how many there were, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass
+class LengthCounts:
+    """Numbers of examples and tokens, and of those truncated or split. Special tokens are not counted."""
+
+    unit: ClassVar[str] = "examples"
+    window: ClassVar[str] = "windows"
+    remedy: ClassVar[str] = ""  # continues the line about truncated examples
+    when_empty: ClassVar[str] = "have a text without any token"
+
+    examples: int = 0
+    tokens: int = 0
+    truncated: int = 0  # examples cut off
+    tokens_cut: int = 0  # tokens lost by that
+    windowed: int = 0  # examples split into several windows
+    windows: int = 0  # number of these windows
+    empty: int = 0  # examples with a text without any token
+
+    @property
+    def any_cut(self) -> bool:
+        """Whether any token was left out."""
+        return self.truncated > 0
+
+    def told(self, max_length: int) -> list[str]:
+        """Lines for the user about truncated, split and empty examples; none if every example fits."""
+        of = f"of {self.examples:,} {self.unit}"
+        longer = f"{of} were longer than {max_length} tokens and were"
+        lines = []
+        if self.truncated:
+            lost = f"{self.tokens_cut:,} of {self.tokens:,} tokens were left out{self.remedy}"
+            lines.append(f"{self.truncated:,} {longer} truncated: {lost}")
+        if self.windowed:
+            lines.append(f"{self.windowed:,} {longer} taken in {self.windows:,} {self.window}")
+        if self.empty:
+            lines.append(f"{self.empty:,} {of} {self.when_empty}")
+        return lines

@@ -1,0 +1,208 @@
+"""What is hidden together: single tokens, words, n-grams of words, spans of words, units that the store tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.masking.words import Words
+from bertjax.input.randomness import fold_in, hash64, uniform
+
+_POSITION_MASK = 2**16 - 1
+_LAST = np.uint64(2**64 - 1)
+
+
+class Unit(Protocol):
+    """A way to choose the tokens to hide."""
+
+    needs_words: ClassVar[bool]  # it must be told which tokens continue a word
+    needs_plane: bool  # by the store; otherwise the vocabulary does, where the store has no plane
+
+    def choose(
+        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
+    ) -> np.ndarray:
+        """Columns to hide, int64 [B, slots], ascending, L in unused slots: of each row as many as `counts` at most.
+
+        `candidates` bool [B, L] is true where a token may be hidden; `continues`, bool for each candidate in order,
+        says which belong to the candidate before them; `counts` int64 [B] is at most the candidates and the slots;
+        `keys` uint64 [B] is all that the draws depend on.
+        """
+        ...
+
+
+class Tokens:
+    """Every token alone, `counts` of them without replacement."""
+
+    needs_words = False
+    needs_plane = False
+
+    def choose(
+        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
+    ) -> np.ndarray:
+        """As `Unit` has it."""
+        order = shuffle_key(candidates, keys)
+        length = order.shape[1]
+        positions = np.full((len(order), slots), length, np.int64)
+        kept = min(slots, length)
+        first = np.sort(np.partition(order, kept - 1, axis=1)[:, :kept], axis=1)
+        positions[:, :kept] = first & _POSITION_MASK
+        positions[np.arange(slots) >= counts[:, None]] = length
+        positions.sort(axis=1)
+        return positions
+
+
+@dataclass(frozen=True)
+class WholeWords:
+    """Words in random order, of which one with more tokens than are still to be hidden is skipped.
+
+    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py.
+    """
+
+    needs_words: ClassVar[bool] = True
+    needs_plane: bool = False
+
+    def choose(
+        self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+    ) -> np.ndarray:
+        """As `Unit` has it."""
+        words = Words.of(candidates, continues)
+        is_chosen = np.zeros(len(words.sizes), bool)
+        left = counts.copy()
+        for rows, number in _in_random_order(words.counts, keys, left):
+            word = words.first[rows] + number
+            fits = words.sizes[word] <= left[rows]
+            is_chosen[word[fits]] = True
+            left[rows] -= words.sizes[word] * fits
+        return words.positions(np.repeat(is_chosen, words.sizes), slots)
+
+
+@dataclass(frozen=True)
+class NGrams:
+    """n words in succession, n drawn with `shares`, in random order of their first words.
+
+    Rule: create_masked_lm_predictions of google-research/albert, create_pretraining_data.py: the shares are scaled to
+    the n that end inside the row; an n-gram too long for what is still to be hidden is shortened by words, and is
+    skipped if no word fits or one of its words is hidden already.
+    """
+
+    shares: tuple[float, ...]  # of n = 1, 2, ...
+    needs_words: ClassVar[bool] = True
+    needs_plane: ClassVar[bool] = False
+
+    def choose(
+        self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+    ) -> np.ndarray:
+        """As `Unit` has it."""
+        words = Words.of(candidates, continues)
+        length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
+        edges = np.cumsum(self.shares)
+        is_chosen = np.zeros(len(words.sizes) + len(self.shares), bool)  # so that no n-gram reaches over the end
+        left = counts.copy()
+        for rows, number in _in_random_order(words.counts, keys, left):
+            fitting = np.minimum(words.counts[rows] - number, len(self.shares))
+            drawn = uniform(hash64(length_keys[rows], number)) * edges[fitting - 1]
+            wanted = np.minimum(1 + np.count_nonzero(drawn[:, None] >= edges, axis=1), fitting)
+            members = (words.first[rows] + number)[:, None] + steps
+            ends = words.starts[np.minimum(members + 1, len(words.sizes))]
+            tokens = ends - words.starts[members[:, :1]]
+            is_member = (steps < wanted[:, None]) & (tokens <= left[rows][:, None])
+            is_member &= ~(is_member & is_chosen[members]).any(axis=1, keepdims=True)
+            is_chosen[members[is_member]] = True
+            left[rows] -= np.max(tokens, axis=1, where=is_member, initial=0)
+        return words.positions(np.repeat(is_chosen[: len(words.sizes)], words.sizes), slots)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Words in succession from a random token's word on, their number geometric: exactly `counts` tokens of a row.
+
+    Rule: facebookresearch/SpanBERT, masking.py: P(n) in proportion to p (1 - p)^(n - 1) for n up to `longest`; a span
+    is cut, even inside a word, where enough is hidden; it may run over tokens that are hidden already, which count
+    once. Drawing a token again while it is hidden is the same as taking the first one of a random order that is not.
+    """
+
+    p: float
+    longest: int
+    needs_words: ClassVar[bool] = True
+    needs_plane: ClassVar[bool] = False
+
+    def choose(
+        self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+    ) -> np.ndarray:
+        """As `Unit` has it."""
+        words = Words.of(candidates, continues)
+        edges = np.cumsum(self.p * (1 - self.p) ** np.arange(self.longest))
+        length_keys = fold_in(keys, "length")
+        is_chosen = np.zeros(len(words.cells), bool)
+        left = counts.copy()
+        for rows, number in _in_random_order(words.available, keys, left):
+            is_free = ~is_chosen[words.first_candidate[rows] + number]
+            rows, number = rows[is_free], number[is_free]
+            word = words.of_candidate[words.first_candidate[rows] + number]
+            drawn = uniform(hash64(length_keys[rows], number)) * edges[-1]
+            wanted = np.minimum(1 + np.searchsorted(edges, drawn, side="right"), self.longest)
+            begin = words.starts[word]
+            end = words.starts[np.minimum(word + wanted, words.first[rows] + words.counts[rows])]
+            reach = begin[:, None] + np.arange(int((end - begin).max(initial=0)))
+            is_new = (reach < end[:, None]) & ~is_chosen[np.minimum(reach, len(is_chosen) - 1)]
+            is_new &= np.cumsum(is_new, axis=1) <= left[rows][:, None]
+            is_chosen[reach[is_new]] = True
+            left[rows] -= np.count_nonzero(is_new, axis=1)
+        return words.positions(is_chosen, slots)
+
+
+def _in_random_order(counts: np.ndarray, keys: np.ndarray, left: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of rows with so many things each, int64 [B], one thing after another: (rows, number of the thing in each).
+
+    A row takes part as long as its `left`, int64 [B], which the caller lowers, is above 0 and it has more things.
+    """
+    column = np.arange(int(counts.max(initial=0)))
+    order = np.sort(shuffle_key(column < counts[:, None], keys), axis=1) & _POSITION_MASK
+    rows = np.flatnonzero(left)
+    for number in column.tolist():
+        rows = rows[(left[rows] > 0) & (number < counts[rows])]
+        if not len(rows):
+            return
+        yield rows, order[rows, number].astype(np.int64)
+
+
+def shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """uint64 [B, n]: sorting a row shuffles its columns, those with `is_drawn` false last; low bits hold the column."""
+    column = np.arange(is_drawn.shape[1], dtype=np.uint64)
+    assert len(column) <= _POSITION_MASK
+    order = hash64(keys[:, None], column)
+    order &= ~np.uint64(_POSITION_MASK)
+    order |= column
+    np.copyto(order, _LAST, where=~is_drawn)
+    return order
+
+
+def _ngrams(data: DataConfig) -> NGrams:
+    shares = data.ngram_shares
+    if not shares or min(shares) < 0 or not shares[0] > 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            f"data.ngram_shares={shares} with data.masking={data.masking!r}: give the shares of n-grams of 1, 2, ... "
+            "words; none may be negative, the first must be positive, and their sum must be 1"
+        )
+    return NGrams(tuple(shares))
+
+
+@dataclass(frozen=True)
+class UnitEntry:
+    """How a config gets its unit. `make` raises ValueError for options that cannot be."""
+
+    make: Callable[[DataConfig], Unit]
+    options: tuple[str, ...] = ()  # fields of DataConfig that only this unit reads
+
+
+UNITS = {
+    "tokens": UnitEntry(lambda _: Tokens()),
+    "words": UnitEntry(lambda _: WholeWords()),
+    "ngrams": UnitEntry(_ngrams, ("ngram_shares",)),  # ALBERT, MacBERT, DeBERTa
+    "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT
+    "units": UnitEntry(lambda _: WholeWords(needs_plane=True)),  # ERNIE: phrases and entities
+}

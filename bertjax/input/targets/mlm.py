@@ -1,0 +1,114 @@
+"""Prediction of tokens: of hidden ones, or at every position of the token that follows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.masking.rule import MaskRule, changed_options, check_masking, mask_tokens, most_predictions
+from bertjax.input.packing import BatchKey
+from bertjax.input.targets.target import Make, Sequences
+
+
+class HiddenTokens:
+    """Masked language modelling (BERT, section 3.1)."""
+
+    pairing = None
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """As `Target` has it."""
+        check_masking(data)
+        return prediction_keys(most_predictions(data))
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """As `Target` has it."""
+        rule = MaskRule.of(data, vocabulary, split)
+        reads_plane = rule.unit.needs_words and split.tells_words
+
+        def make(rows: Sequences) -> dict[str, np.ndarray]:
+            ids, text = rows.encoder["input_ids"], rows.text
+            continues = split.continues(text.starts, text.lengths) if reads_plane else None
+            if data.mask_special:
+                candidates, special = rows.encoder["sequence_ids"] > 0, 0
+                if continues is not None:
+                    of_row = np.zeros(candidates.shape, bool)  # special tokens continue no unit
+                    of_row[text.is_text] = continues
+                    continues = of_row[candidates]
+            else:
+                candidates = text.is_text
+                special = rows.encoder["sequence_ids"].sum(axis=1) - candidates.sum(axis=1)
+            masked, predictions = mask_tokens(ids, candidates, rows.keys, rule, special, continues)
+            return {"input_ids": masked, **predictions}
+
+        return make
+
+
+class NextTokens:
+    """Left-to-right language modelling (BERT, section 5.1): nothing is hidden."""
+
+    pairing = None
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """As `Target` has it."""
+        for key in changed_options(data):
+            raise ValueError(
+                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, for nothing is "
+                "hidden; leave it at its default"
+            )
+        return prediction_keys(data.sequence_length - 1)
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """As `Target` has it."""
+        return lambda rows: next_tokens(rows.encoder["input_ids"], rows.encoder["sequence_ids"])
+
+
+_PREDICTED = {"masked": HiddenTokens(), "next": NextTokens()}
+
+
+class TokenPrediction:
+    """What `data.predict` says."""
+
+    pairing = None
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """As `Target` has it."""
+        return _PREDICTED[data.predict].keys(data)
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """As `Target` has it."""
+        return _PREDICTED[data.predict].prepare(data, vocabulary, split)
+
+
+def prediction_keys(slots: int) -> dict[str, BatchKey]:
+    """Tokens to predict: where, which, and 1 in the slots that are used."""
+    used = "mlm_weights"
+    return {
+        "mlm_positions": BatchKey("prediction", slots, np.int32, used, is_position=True),
+        "mlm_labels": BatchKey("prediction", slots, np.int32, used),
+        "mlm_weights": BatchKey("prediction", slots, np.float32, used),
+    }
+
+
+def expected_predictions(data: DataConfig) -> float:
+    """The mean number of predictions of a full row."""
+    slots = TARGET.keys(data)["mlm_weights"].width
+    share = 1.0 if data.predict == "next" else data.mask_probability
+    return min(slots, share * data.sequence_length)
+
+
+def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray) -> dict[str, np.ndarray]:
+    """At every position the token after it, as predictions; both int32 [B, L].
+
+    Returns the arrays of `prediction_keys` for L - 1 slots: one for every token but the last of its sequence.
+    """
+    has_next = (sequence_ids[:, 1:] == sequence_ids[:, :-1]) & (sequence_ids[:, 1:] > 0)
+    positions = np.broadcast_to(np.arange(has_next.shape[1], dtype=np.int32), has_next.shape)
+    return {
+        "mlm_positions": np.where(has_next, positions, 0),
+        "mlm_labels": np.where(has_next, input_ids[:, 1:], 0),
+        "mlm_weights": has_next.astype(np.float32),
+    }
+
+
+TARGET = TokenPrediction()

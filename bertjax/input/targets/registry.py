@@ -1,0 +1,40 @@
+"""The NumPy halves by the names of their objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertjax.input.targets import mlm, nsp, sop
+from bertjax.input.targets.target import Pairing, Target
+
+TARGETS: dict[str, Target] = {
+    "mlm": mlm.TARGET,
+    "nsp": nsp.TARGET,
+    "sop": sop.TARGET,
+}
+OF_BERT = ("mlm", "nsp")
+
+
+def choose(objectives: Sequence[str]) -> dict[str, Target]:
+    """Their NumPy halves by name.
+
+    Raises ValueError for an unknown name, none at all, the same twice, or two that want pairs made differently.
+    """
+    unknown = [name for name in objectives if name not in TARGETS]
+    if unknown or not objectives or len(set(objectives)) < len(objectives):
+        raise ValueError(
+            f"training.objectives={tuple(objectives)}: choose one or more of {', '.join(TARGETS)}, each once"
+        )
+    chosen = {name: TARGETS[name] for name in objectives}
+    of_pairs = [name for name, target in chosen.items() if target.pairing]
+    if len(of_pairs) > 1:
+        raise ValueError(
+            f"training.objectives={tuple(objectives)}: {' and '.join(of_pairs)} want pairs of different kinds; leave "
+            "one of them out"
+        )
+    return chosen
+
+
+def pairing_of(objectives: Sequence[str]) -> Pairing:
+    """How sentence pairs are made for these objectives: as BERT's, where none is about pairs. Raises as `choose`."""
+    return next((target.pairing for target in choose(objectives).values() if target.pairing), Pairing())

@@ -1,0 +1,9 @@
+"""Sentence order prediction (ALBERT, section 3.1): does B follow A, or have the two changed places?
+
+As in google-research/albert, create_pretraining_data.py, a chunk of one sentence gets a random B, with label 1 too.
+"""
+
+from bertjax.input.targets.pair_labels import PairLabels
+from bertjax.input.targets.target import Pairing
+
+TARGET = PairLabels(Pairing(random_b=False, exchanges=True))

@@ -1,0 +1,55 @@
+"""What the NumPy half of an objective is: the arrays that it adds to a batch, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Text, Vocabulary
+from bertjax.input.packing import BatchKey
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """N sequences laid out, each in a row of its own: a sentence pair, or running text. Nothing is hidden in them."""
+
+    encoder: Mapping[str, np.ndarray]  # input_ids, token_type_ids, sequence_ids; int32 [N, L]
+    text: Text
+    keys: np.ndarray  # uint64 [N]: all draws depend on them
+    pair_labels: np.ndarray  # bool [N]: B does not follow A, in the meaning of the pair objective
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How sentence pairs are made of text. A chunk of one sentence always gets a random B, from another document."""
+
+    random_b: bool = True  # half of the chunks of several sentences get one too
+    exchanges: bool = False  # in half of the pairs whose B follows A, the two change places
+
+
+Make = Callable[[Sequences], dict[str, np.ndarray]]
+
+
+class Target(Protocol):
+    """The NumPy half of an objective. At most one objective of a run has a `pairing`."""
+
+    pairing: Pairing | None  # of an objective about pairs: how it wants them made
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """The arrays that it adds to a batch of rows of `data`, by name.
+
+        Raises ValueError for options of `data` that it cannot serve.
+        """
+        ...
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """The function that makes these arrays of sequences, [N, n] each, before packing.
+
+        It may return other `input_ids` too, which the encoder then sees; it is called from many threads. Raises
+        ValueError as `keys` does, and for what the vocabulary or the split cannot serve.
+        """
+        ...

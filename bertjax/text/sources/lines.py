@@ -1,0 +1,24 @@
+"""The `lines` source: google-research/bert's format, a sentence a line and a blank line between documents."""
+
+from __future__ import annotations
+
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
+
+
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The sentences of the file's documents; the end of the file ends a document too."""
+    inside = False
+    for line in lines_of(file, counts):
+        line = line.strip()
+        if line:
+            inside = True
+            yield line
+        elif inside:
+            inside = False
+            yield None
+    if inside:
+        yield None
+
+
+KIND = SourceKind("lines", read, sentence_per_line=True)

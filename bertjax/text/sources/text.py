@@ -1,0 +1,38 @@
+"""The `text` source: files of running text, one document each."""
+
+from __future__ import annotations
+
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.documents import DOCUMENT_CAP
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
+
+WRAP_LIMIT = 200  # characters; nobody wraps lines by hand at more
+
+
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The file as one document; blank lines end paragraphs.
+
+    The lines between blank lines are one wrapped paragraph, unless one of them is longer than `WRAP_LIMIT`: then every
+    line is a paragraph.
+    """
+    block: list[str] = []
+    size = 0
+    for line in lines_of(file, counts):
+        line = line.strip()
+        if line and size < DOCUMENT_CAP:
+            block.append(line)
+            size += len(line) + 1
+            continue
+        yield from _unwrapped(block)
+        block, size = ([line], len(line)) if line else ([], 0)
+    yield from _unwrapped(block)
+    yield None
+
+
+def _unwrapped(block: list[str]) -> list[str]:
+    if not block or any(len(line) > WRAP_LIMIT for line in block):
+        return block
+    return [" ".join(block)]
+
+
+KIND = SourceKind("text", read)

@@ -1,0 +1,13 @@
+"""The `tfrecord` source: rows of google-research/bert's `create_pretraining_data.py`, which hold ids and no text."""
+
+from __future__ import annotations
+
+from bertjax.text.sources.source import SourceKind
+
+KIND = SourceKind(
+    "tfrecord",
+    read=None,
+    no_text="its records are prepared already, as rows of ids; there is nothing to make of them: `bertjax pretrain` "
+    "trains on them with --data.vocab, the vocab.txt that they were made with",
+    example="pretraining_data/*.tfrecord",
+)

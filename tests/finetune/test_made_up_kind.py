@@ -1,0 +1,185 @@
+"""A kind of task is added by one file and one registration: no other module has to know of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from small_tasks import BEASTS, content_of, sentences, small_config, small_start
+
+import bertjax
+from bertjax.__main__ import main
+from bertjax.finetune import kinds
+from bertjax.finetune.run import finetune
+from bertjax.model import network
+from bertjax.runtime.processes import alone
+from bertjax.training.run_directory import load_run
+
+# Several labels at once: which of some words are in a text, with its own head, targets, metric and predictions.
+SOURCE = '''
+"""Which words of a list a text has."""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bertjax.finetune.data.examples import TextExample
+from bertjax.input.lengths import LengthCounts
+from bertjax.finetune.encoding.rows import Segments
+from bertjax.finetune.encoding.texts import encode_texts
+from bertjax.finetune.kinds.kind import Card, Kind, Recipe, Split, Task, TaskContent
+from bertjax.model.heads import gather_positions
+from bertjax.model.task_heads import TaskHead, TaskNetwork
+
+
+class SetNetwork(TaskNetwork):
+    name, transformers = "words_at_cls", "ForSequenceClassification"
+    labelled = True
+
+    def __init__(self, config, execution, *, rngs):
+        super().__init__(config, execution, rngs=rngs)
+        self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
+
+    def word_logits(self, hidden_BLD, cls_positions_BS, keys=None):
+        return self.head(gather_positions(hidden_BLD, cls_positions_BS), keys)
+
+
+class WordSetKind(Kind):
+    name, network, own_task = "word_set", SetNetwork, "words"
+    metrics = ("exact",)
+    packed = False
+    names_outputs = True
+    card = Card("text-classification", "finds the words of a text", "")
+
+    def sums(self, task, forward, batch, keys):
+        logits = forward.model.word_logits(forward(batch), batch["cls_positions"], keys)[:, 0]
+        weights = batch["label_weights"]
+        loss = optax.sigmoid_binary_cross_entropy(logits, batch["targets"]).mean(-1)
+        hits = ((logits > 0) == (batch["targets"] > 0.5)).mean(-1)
+        return {"loss": jnp.sum(loss * weights), "accuracy": jnp.sum(hits * weights)}
+
+    def outputs(self, model, hidden, batch):
+        return model.word_logits(hidden, batch["cls_positions"])[:, 0]
+
+    def own(self, config):
+        return Task("own", self, self.metrics, Recipe(2e-5), _read, config.labels)
+
+    def labels_in(self, train):
+        return tuple(sorted({word for example in train for word in example.label}))
+
+    def shared_part(self, example):
+        return example.texts
+
+    def load(self, task, config, tokenizer, splits):
+        def rows_of(examples):
+            counts = LengthCounts()
+            length = config.data.sequence_length
+            rows = encode_texts(examples, Segments.one_sequence(1), tokenizer, length, counts)
+            targets = np.array([[word in one.label for word in task.labels] for one in examples], np.float32)
+            return rows.extended(rows={"targets": targets, "label_weights": np.ones(len(examples), np.float32)})
+
+        def split(name, examples):
+            rows = rows_of(examples)
+            measure = lambda logits: {"exact": float(np.mean(((logits > 0) == (rows.rows["targets"] > 0)).all(-1)))}
+            return Split(rows, partial(_write, name, task.labels), measure)
+
+        parts = {name: split(name, examples) for name, examples in splits.dev.items()}
+        return TaskContent(self, task.labels, rows_of(splits.train), parts, {}, task.metrics)
+
+    def predict(self, model, inputs):
+        examples = [TextExample(f"input {n}", str(n), (text,), None) for n, text in enumerate(inputs, 1)]
+        rows = encode_texts(examples, Segments.one_sequence(1), model.tokenizer, model.max_length, model.counts)
+        rows = rows.extended(rows={"targets": np.zeros((len(rows), len(model.labels)), np.float32),
+                                   "label_weights": np.zeros(len(rows), np.float32)})
+        return [_named(model.labels, logits) for logits in model.outputs(rows)]
+
+    def lines(self, prediction):
+        return sorted(prediction)
+
+
+def _read(data, split, tell):
+    lines = [json.loads(line) for line in (data / f"{split}.jsonl").read_text().splitlines()] if split != "test" else []
+    return [TextExample(f"{split}:{n}", str(n), (one["text"],), tuple(one["words"])) for n, one in enumerate(lines)]
+
+
+def _named(labels, logits):
+    return {label for label, logit in zip(labels, logits, strict=True) if logit > 0}
+
+
+def _write(name, labels, folder, logits):
+    path = folder / f"{name}.txt"
+    path.write_text("".join(" ".join(sorted(_named(labels, row))) + "\\n" for row in logits))
+    return [path]
+
+
+WORD_SET = WordSetKind()
+'''
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module of the kind, which is registered for as long as the test runs."""
+    path = tmp_path / "word_set.py"
+    path.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("word_set", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "word_set", module)
+    spec.loader.exec_module(module)
+    known, heads = dict(kinds.KINDS), dict(network.HEADS)
+    kinds.register(module.WORD_SET)
+    yield module
+    for registry, before in ((kinds.KINDS, known), (network.HEADS, heads)):
+        registry.clear()
+        registry.update(before)
+
+
+def write_words(folder: Path) -> Path:
+    folder.mkdir()
+    for number, (name, count) in enumerate({"train": 160, "dev": 32}.items()):
+        found = {text: sorted({*text.split()} & {*BEASTS}) for text in sentences(count, number)}
+        lines = [json.dumps({"text": text, "words": words}) for text, words in found.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_it_is_trained_measured_saved_loaded_and_used(
+    made_up: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = small_start(tmp_path / "start")
+    config = small_config("words", start, write_words(tmp_path / "data"), tmp_path / "run", epochs=16)
+    content = content_of(config, start)
+    assert content.kind is made_up.WORD_SET and content.labels == tuple(sorted(BEASTS))
+    with alone() as processes:
+        result = finetune(config, start, content, processes, lambda line: None)
+    assert result.figures["eval/exact"] > 0.9
+    assert "eval/word_set_loss" in result.figures and result.predictions == ("predictions/dev.txt",)
+    run = load_run(result.directory)
+    assert (run.kind, run.config.model.head, run.config.model.num_labels) == ("word_set", "words_at_cls", len(BEASTS))
+    text = "the red cat saw a dog near the dog ."
+    assert bertjax.load(result.directory).predict([text, text]) == [{"cat", "dog"}] * 2
+    assert main(["predict", result.directory, text]) == 0
+    assert capsys.readouterr().out == "cat\ndog\n"
+
+
+def test_a_file_of_the_package_names_no_other_kind_than_its_own(made_up: ModuleType) -> None:
+    package = Path(bertjax.__file__).parent
+    for path in package.rglob("*.py"):
+        assert "word_set" not in path.read_text(encoding="utf-8"), path
+
+
+def test_an_unknown_kind_or_head_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match="kind of task 'sequense' is unknown; did you mean sequence"):
+        kinds.kind_of("sequense")
+    with pytest.raises(ValueError, match=r"model\.head='tokenz' is unknown; did you mean tokens"):
+        network.head_of(bertjax.config.ModelConfig(head="tokenz"))
+    assert np.isin([kind.network.name for kind in kinds.KINDS.values()], [*network.HEADS]).all()

@@ -1,0 +1,350 @@
+"""The options of the architecture: equal to a NumPy reference, and to the networks that they are special cases of."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
+from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.dropout import HEAD, dropout, row_keys
+from bertjax.model.families.family import Family
+from bertjax.model.families.registry import FAMILIES
+from bertjax.model.network import Params, abstract_network, bind
+from bertjax.parallel.sharding import is_names
+from bertjax.training.checkpoint import named_arrays
+from bertjax.training.optimizer import make_optimizer
+
+LENGTH = 24
+PLAIN = ModelConfig(
+    vocab_size=70, hidden_size=12, num_hidden_layers=8, num_attention_heads=3, intermediate_size=20,
+    max_position_embeddings=LENGTH,
+)  # fmt: skip
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "narrow tables": {"embedding_size": 8},
+    "narrow sinusoids": {"embedding_size": 8, "position_embedding": "sinusoidal"},
+    "no token types": {"type_vocab_size": 0},
+    "one token type": {"type_vocab_size": 1},
+    "one group": {"layer_groups": 1},
+    "four groups": {"layer_groups": 4},
+    "three groups, not of one size": {"layer_groups": 3},
+    "relu": {"hidden_act": "relu"},
+    "silu": {"hidden_act": "silu"},
+    "windows": {"window": 3, "global_every": 3},  # two periods and two layers more
+    "windows, causal": {"window": 3, "global_every": 3, "causal": True},
+    "windows everywhere": {"window": 3, "global_every": 0},
+    "a period longer than the stack": {"window": 3, "global_every": 9},
+    "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 2, "window": 3, "global_every": 3},
+}
+each_option = pytest.mark.parametrize("option", OPTIONS)
+
+
+def with_options(option: str) -> ModelConfig:
+    return replace(PLAIN, **OPTIONS[option])
+
+
+def drawn(config: ModelConfig, seed: int = 0) -> Params:
+    """Every parameter random, biases too; scales around 1."""
+    draw = np.random.default_rng(seed)
+
+    def fill(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        return draw.normal(1.0 if path[-1].key == "scale" else 0.0, 0.3, leaf.shape).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, abstract_network(config)[1])
+
+
+def rows(lengths: list[list[int]], seed: int = 1) -> dict[str, np.ndarray]:
+    """A batch with sequences of these lengths in each row, two segments in each sequence."""
+    draw = np.random.default_rng(seed)
+    ids, types, sequences = (np.zeros((len(lengths), LENGTH), np.int32) for _ in range(3))
+    for row, parts in enumerate(lengths):
+        start = 0
+        for number, length in enumerate(parts):
+            ids[row, start : start + length] = draw.integers(0, PLAIN.vocab_size, length)
+            types[row, start + length // 2 : start + length] = 1
+            sequences[row, start : start + length] = number + 1
+            start += length
+    return {"input_ids": ids, "token_type_ids": types, "sequence_ids": sequences}
+
+
+@functools.partial(jax.jit, static_argnames=("config", "packed", "execution"))
+def outputs(
+    config: ModelConfig,
+    params: Params,
+    batch: dict[str, np.ndarray],
+    packed: bool = True,
+    keys: jax.Array | None = None,
+    execution: ExecutionConfig = DEFAULT_EXECUTION,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(the input of the first layer and the output of each, the last again, MLM logits at every position)."""
+    model = bind(abstract_network(config, execution)[0], params)
+    inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
+    last = model.encode(*inputs, keys, packed=packed)
+    everywhere = jnp.broadcast_to(jnp.arange(LENGTH), batch["input_ids"].shape)
+    logits = model.mlm_logits(last, everywhere)[..., : config.vocab_size]
+    return model.encoder.hidden_states(*inputs, packed=packed), last, logits
+
+
+def relative(ours: Any, reference: Any) -> float:
+    return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
+
+
+class Reference:
+    """The network of one sequence in float64, written from the formulas, layer by layer."""
+
+    def __init__(self, config: ModelConfig, params: Params) -> None:
+        self.config = config
+        self.params = {name: np.asarray(x, np.float64) for name, x in named_arrays(params).items()}
+
+    def norm(self, x: np.ndarray, name: str, layer: Any = ()) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        wide = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + self.config.layer_norm_eps)
+        return wide * self.params[f"{name}/scale"][layer] + self.params[f"{name}/bias"][layer]
+
+    def dense(self, x: np.ndarray, name: str, layer: Any = ()) -> np.ndarray:
+        return x @ self.params[f"{name}/kernel"][layer] + self.params[f"{name}/bias"][layer]
+
+    def activation(self, x: np.ndarray) -> np.ndarray:
+        return {
+            "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+            "relu": lambda x: np.maximum(x, 0),
+            "silu": lambda x: x / (1 + np.exp(-x)),
+        }[self.config.hidden_act](x)
+
+    def embedded(self, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
+        table, n = "encoder/embeddings", len(ids)
+        x = self.params[f"{table}/word"][ids]
+        if self.config.position_embedding == "learned":
+            x = x + self.params[f"{table}/position"][:n]
+        else:
+            width = x.shape[1]
+            angles = np.arange(n)[:, None] / 10_000 ** (2 * (np.arange(width) // 2) / width)
+            waves = np.where(np.arange(width) % 2 == 0, np.sin(angles), np.cos(angles))
+            x = x + waves * math.sqrt(2) * self.config.initializer_range
+        if self.config.type_vocab_size:
+            x = x + self.params[f"{table}/token_type"][np.minimum(types, self.config.type_vocab_size - 1)]
+        x = self.norm(x, f"{table}/norm")
+        return self.dense(x, f"{table}/projection") if self.config.embedding_size else x
+
+    def layer(self, x: np.ndarray, number: int) -> np.ndarray:
+        config, stack, n = self.config, "encoder/layers", len(x)
+        layer = number if not config.layer_groups else number * config.layer_groups // config.num_hidden_layers
+        heads = {}
+        for name in ("query", "key", "value"):
+            part = f"{stack}/attention/{name}"
+            heads[name] = (
+                np.einsum("id,dhk->hik", x, self.params[f"{part}/kernel"][layer])
+                + self.params[f"{part}/bias"][layer][:, None]
+            )
+        scores = np.einsum("hik,hjk->hij", heads["query"], heads["key"]) / math.sqrt(heads["key"].shape[-1])
+        i, j = np.arange(n)[:, None], np.arange(n)
+        is_global = config.window == 0 or (config.global_every > 0 and number % config.global_every == 0)
+        hidden = np.zeros((n, n), bool) if is_global else np.abs(i - j) > config.window
+        hidden |= config.causal & (j > i)
+        scores = np.where(hidden, -np.inf, scores)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = np.einsum("hij,hjk->ihk", weights / weights.sum(-1, keepdims=True), heads["value"])
+        out = np.einsum("ihk,hkd->id", mixed, self.params[f"{stack}/attention/output/kernel"][layer])
+        x = self.norm(x + out + self.params[f"{stack}/attention/output/bias"][layer], f"{stack}/attention_norm", layer)
+        inner = self.activation(self.dense(x, f"{stack}/mlp/intermediate", layer))
+        return self.norm(x + self.dense(inner, f"{stack}/mlp/output", layer), f"{stack}/mlp_norm", layer)
+
+    def __call__(self, ids: np.ndarray, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(hidden states [layers + 1, n, D], MLM logits [n, V])."""
+        states = [self.embedded(ids, types)]
+        for number in range(self.config.num_hidden_layers):
+            states.append(self.layer(states[-1], number))
+        head = self.norm(self.activation(self.dense(states[-1], "mlm_head/transform")), "mlm_head/norm")
+        logits = head @ self.params["encoder/embeddings/word"].T + self.params["mlm_head/bias"]
+        return np.stack(states), logits[:, : self.config.vocab_size]
+
+
+@each_option
+def test_every_option_is_the_reference_in_packed_rows_and_in_rows_of_one_sequence(option: str) -> None:
+    config = with_options(option)
+    params = drawn(config)
+    reference = Reference(config, params)
+    for lengths, packed in (([[LENGTH], [17], [1]], False), ([[9, 2, 13], [1, 20]], True)):
+        batch = rows(lengths)
+        states, last, logits = outputs(config, params, batch, packed)
+        assert states.shape == (9, len(lengths), LENGTH, 12)
+        for row, parts in enumerate(lengths):
+            for number in range(len(parts)):
+                place = batch["sequence_ids"][row] == number + 1
+                wanted, wanted_logits = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
+                assert relative(states[:, row, place], wanted) < 5e-6
+                assert relative(last[row, place], wanted[-1]) < 5e-6
+                assert relative(logits[row, place], wanted_logits) < 5e-6
+
+
+def test_the_comparison_sees_every_option() -> None:
+    """No option leaves the outputs as they are: the parameters that two networks share are the same."""
+    batch, params = rows([[LENGTH]]), drawn(PLAIN)
+    plain = np.asarray(outputs(PLAIN, params, batch)[1])
+    for option in ("relu", "silu", "windows", "windows, causal", "windows everywhere"):
+        assert relative(outputs(with_options(option), params, batch)[1], plain) > 1e-2, option
+    every_third, everywhere = (
+        outputs(with_options(name), params, batch)[1] for name in ("windows", "windows everywhere")
+    )
+    assert relative(every_third, np.asarray(everywhere)) > 1e-2
+
+
+def copied_layers(params: Params, config: ModelConfig) -> Params:
+    """A group's parameters as those of each of its layers."""
+    group = np.arange(config.num_hidden_layers) * config.layer_groups // config.num_hidden_layers
+    layers = jax.tree.map(lambda stack: stack[group], params["encoder"]["layers"])
+    return params | {"encoder": params["encoder"] | {"layers": layers}}
+
+
+def loss_and_gradient(config: ModelConfig, params: Params, batch: dict[str, np.ndarray]) -> tuple[jax.Array, Params]:
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params: Params) -> jax.Array:
+        model = bind(abstract_network(config)[0], params)
+        last = model.encode(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
+        positions = jnp.tile(jnp.arange(8), (len(last), 1))
+        return model.mlm_sums(last, positions, batch["input_ids"][:, :8], jnp.ones(positions.shape)).loss
+
+    return loss(params)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_shared_layers_are_copies_of_one_and_get_the_sum_of_their_gradients(groups: int) -> None:
+    shared = replace(PLAIN, layer_groups=groups)
+    params, batch = drawn(shared), rows([[LENGTH], [10, 9]])
+    loss, gradient = loss_and_gradient(shared, params, batch)
+    wanted, of_copies = loss_and_gradient(PLAIN, copied_layers(params, shared), batch)
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
+    sums = jax.tree.map(
+        lambda stack: stack.reshape(groups, 8 // groups, *stack.shape[1:]).sum(axis=1), of_copies["encoder"]["layers"]
+    )
+    of_copies = of_copies | {"encoder": of_copies["encoder"] | {"layers": sums}}
+    whole = np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in jax.tree.leaves(of_copies)))
+    for name, reference in named_arrays(of_copies).items():
+        off = np.linalg.norm(named_arrays(gradient)[name] - reference)
+        assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
+
+
+def test_albert_with_an_identity_projection_is_bert_with_copied_layers() -> None:
+    albert = replace(PLAIN, embedding_size=PLAIN.hidden_size, layer_groups=1)
+    params, batch = drawn(albert), rows([[LENGTH], [10, 9]])
+    embeddings = dict(params["encoder"]["embeddings"])
+    projection = {"kernel": np.eye(12, dtype=np.float32), "bias": np.zeros(12, np.float32)}
+    params["encoder"]["embeddings"]["projection"] = projection
+    bert = copied_layers(params, albert)
+    bert["encoder"] |= {"embeddings": {k: x for k, x in embeddings.items() if k != "projection"}}
+    for ours, wanted in zip(outputs(albert, params, batch), outputs(PLAIN, bert, batch), strict=True):
+        assert relative(ours, np.asarray(wanted)) < 1e-6
+
+
+@pytest.mark.parametrize("every", [0, 3, 9])
+def test_a_window_as_wide_as_the_row_is_full_attention_with_the_same_dropout(every: int) -> None:
+    params, batch = drawn(PLAIN), rows([[LENGTH], [10, 9]])
+    keys = row_keys(0, jnp.int32(5), jnp.arange(2))
+    wide = replace(PLAIN, window=LENGTH - 1, global_every=every)
+    for ours, wanted in zip(
+        outputs(wide, params, batch, keys=keys), outputs(PLAIN, params, batch, keys=keys), strict=True
+    ):
+        assert relative(ours, np.asarray(wanted)) < 1e-6
+    almost = replace(wide, window=LENGTH - 2)
+    assert relative(outputs(almost, params, batch)[1][0], np.asarray(outputs(PLAIN, params, batch)[1][0])) > 1e-5
+
+
+@pytest.mark.parametrize(("remat", "unroll"), [("none", 2), ("dots", 1), ("full", 99)])
+def test_periods_are_the_same_under_any_execution(remat: str, unroll: int) -> None:
+    config = with_options("all")
+    params, batch = drawn(config), rows([[LENGTH], [10, 9]])
+    keys = row_keys(0, jnp.int32(5), jnp.arange(2))
+    execution = ExecutionConfig(remat=remat, scan_unroll=unroll)
+    found, plain = (outputs(config, params, batch, keys=keys, execution=e)[1] for e in (execution, DEFAULT_EXECUTION))
+    assert relative(found, np.asarray(plain)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("depth", "window", "every", "windows"),
+    [
+        (4, 0, 3, (0, 0, 0, 0)),
+        (4, 5, 1, (0, 0, 0, 0)),
+        (4, 5, 0, (5, 5, 5, 5)),
+        (7, 5, 3, (0, 5, 5, 0, 5, 5, 0)),
+        (2, 5, 3, (0, 5)),
+    ],
+)
+def test_every_so_many_layers_is_global(depth: int, window: int, every: int, windows: tuple[int, ...]) -> None:
+    config = replace(PLAIN, num_hidden_layers=depth, window=window, global_every=every)
+    assert layer_windows(config) == windows
+
+
+def test_names_of_dims_of_groups_and_of_the_projection() -> None:
+    _, shapes, axes = abstract_network(with_options("all"))
+    names = dict(zip(named_arrays(shapes), jax.tree.leaves(axes, is_leaf=is_names), strict=True))
+    sizes = {name: leaf.shape for name, leaf in named_arrays(shapes).items()}
+    assert names["encoder/embeddings/projection/kernel"] == ("embed", "hidden")
+    assert sizes["encoder/embeddings/projection/kernel"] == (8, 12)
+    assert names["encoder/embeddings/projection/bias"] == ("hidden",)
+    assert sizes["encoder/embeddings/word"] == (128, 8) and sizes["encoder/embeddings/norm/scale"] == (8,)
+    assert names["mlm_head/transform/kernel"] == ("embed", "hidden")
+    assert sizes["mlm_head/transform/kernel"] == (12, 8) and sizes["mlm_head/norm/bias"] == (8,)
+    layers = {name for name in names if name.startswith("encoder/layers/")}
+    assert len(layers) == 16 and all(names[n][0] == "layers" and sizes[n][0] == 2 for n in layers)
+    assert all(len(names[name]) == len(sizes[name]) for name in names)
+
+
+def test_albert_base_has_its_published_number_of_parameters() -> None:
+    """11,813,810 with the heads for MLM and sentence order (transformers' AlbertForPreTraining)."""
+    albert = ModelConfig(vocab_size=30_000, embedding_size=128, layer_groups=1, vocab_pad_multiple=1)
+    assert sum(leaf.size for leaf in jax.tree.leaves(abstract_network(albert)[1])) == 11_813_810
+
+
+def test_the_trust_ratio_is_one_for_each_group() -> None:
+    config = replace(PLAIN, layer_groups=2)
+    lamb = make_optimizer(OptimizerConfig(name="lamb", weight_decay=0.0))
+    params, draw = drawn(config), np.random.default_rng(5)
+    gradients = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), params)
+    updates, _ = lamb.update(gradients, lamb.init(params), params)
+    kernel, update = (tree["encoder"]["layers"]["mlp"]["output"]["kernel"] for tree in (params, updates))
+    for group in range(2):
+        assert np.linalg.norm(update[group]) == pytest.approx(np.linalg.norm(kernel[group]), rel=1e-5)
+    bias = updates["encoder"]["layers"]["mlp"]["output"]["bias"]
+    np.testing.assert_allclose(np.abs(bias), 1, rtol=1e-4, err_msg="the first update of Adam, without a ratio")
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A family that pretrains with MLM and sentence order."""
+    family = Family(name="made_up", presets={}, heads=("pooler", "mlm_head", "sop_head"))
+    monkeypatch.setitem(FAMILIES, "made_up", family)
+    return "made_up"
+
+
+def test_sentence_order_is_a_dense_layer_on_the_pooled_vector_after_dropout(made_up: str) -> None:
+    config = replace(PLAIN, family=made_up, hidden_dropout_prob=0.4)
+    params = drawn(config)
+    assert set(params) == {"encoder", "pooler", "mlm_head", "sop_head"}
+    hidden = np.random.default_rng(0).normal(size=(2, LENGTH, 12)).astype(np.float32)
+    places, keys = jnp.asarray([[0, 9], [0, 3]]), row_keys(0, jnp.int32(1), jnp.arange(2))
+    model = bind(abstract_network(config)[0], params)
+    vectors = np.stack([hidden[row, place] for row, place in enumerate(np.asarray(places))])
+    pooled = np.tanh(vectors @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
+    for key, kept in ((None, pooled), (keys, np.asarray(dropout(jnp.asarray(pooled), keys, HEAD, 0.4)))):
+        wanted = kept @ params["sop_head"]["dense"]["kernel"] + params["sop_head"]["dense"]["bias"]
+        np.testing.assert_allclose(model.sop_logits(hidden, places, key), wanted, rtol=1e-5, atol=1e-6)
+    assert (kept != pooled).any(), "nothing was dropped"
+
+
+def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch, made_up: str) -> None:
+    for family, head in (("bert", "nsp_head"), (made_up, "sop_head")):
+        with pytest.raises(ValueError, match=rf"model.pooler='none' with model.family='{family}': its {head} reads"):
+            abstract_network(replace(PLAIN, pooler="none", family=family))
+    monkeypatch.setitem(FAMILIES, "plain", Family(name="plain", presets={}, heads=("pooler", "mlm_head")))
+    for pooler, heads in (("none", {"mlm_head"}), ("tanh", {"mlm_head", "pooler"})):
+        shapes = abstract_network(replace(PLAIN, pooler=pooler, family="plain"))[1]
+        assert set(shapes) == {"encoder", *heads}

@@ -1,0 +1,114 @@
+"""A document that is read in parts is one document: of one split, and never its own random neighbour."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpus import changed, generated_text
+
+from bertjax.__main__ import main
+from bertjax.input.plan import build_plan
+from bertjax.storage.progress import no_progress
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.corpus import Corpus
+from bertjax.text.documents import notes_of
+from bertjax.text.pool import processes
+from bertjax.text.prepare import prepare, reading_notes
+from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.writer import ShardWriter
+from bertjax.text.trained_vocabulary import count_corpus
+
+NOVELS, SENTENCES, CAP = 8, 120, 1000
+
+
+@pytest.fixture
+def novels(data, tmp_path, monkeypatch):
+    """Eight novels that are read in several parts each, and a word in every sentence that tells whose it is."""
+    monkeypatch.setattr("bertjax.text.documents.DOCUMENT_CAP", CAP)
+    monkeypatch.setattr("bertjax.text.shards._BATCH_CHARACTERS", 2 * CAP)  # parts of one novel in several batches
+    vocabulary = (tmp_path / "vocab.txt").read_text().split("\n")
+    (tmp_path / "novels.txt").write_text("\n".join([*vocabulary, *(f"novel{n}" for n in range(NOVELS))]))
+    (tmp_path / "novels").mkdir()
+    for n in range(NOVELS):
+        text = "\n\n".join(generated_text(f"{n} {chapter}") for chapter in range(SENTENCES // 12))
+        text = text.replace(".", f" novel{n}.")
+        assert len(text) > 4 * CAP
+        (tmp_path / "novels" / f"{n}.txt").write_text(text)
+    sources = (f"text:{tmp_path}/novels/*.txt",)
+    return changed(data, sources=sources, vocab=str(tmp_path / "novels.txt"), held_out=0.4)
+
+
+def novels_of(view, tokens):
+    """The names in each document of a split."""
+    spelled = np.array(tokens)[view.tokens(view.sentence_offsets[:-1], np.diff(view.sentence_offsets))]
+    bounds = view.sentence_offsets[view.document_offsets]
+    return [{word for word in spelled[a:b] if word.startswith("novel")} for a, b in itertools.pairwise(bounds)]
+
+
+def test_every_novel_is_one_document_of_one_split(novels):
+    store = TokenStore.open(prepare(novels))
+    tokens = store.tokenizer().tokens
+    found = {split: novels_of(store.split(split), tokens) for split in SPLITS}
+    assert all(len(names) == 1 for names in itertools.chain(*found.values()))
+    train, held_out = (set().union(*found[split]) for split in SPLITS)
+    assert len(found["train"]) == len(train) >= 2 and len(found["held_out"]) == len(held_out) >= 2
+    assert not train & held_out and len(train | held_out) == NOVELS
+    sentences = sum(store.split(split).num_sentences for split in SPLITS)
+    assert sentences == NOVELS * SENTENCES  # nothing is lost where a novel is cut in parts
+
+
+def test_a_random_b_is_of_another_novel(novels):
+    store = TokenStore.open(prepare(novels))
+    view = store.split("train")
+    plan = build_plan(
+        view.document_offsets, view.sentence_offsets, max_tokens=61, short_sequence_probability=0.1, seed=1, epoch=0
+    )
+    last = view.tokens(view.sentence_offsets[1:] - 2, np.ones(view.num_sentences, int))  # before the period
+    assert all(store.tokenizer().tokens[token].startswith("novel") for token in last)
+    a, b = last[plan.a_start], last[plan.b_start]
+    assert plan.is_random.sum() > 30 and (~plan.is_random).sum() > 30
+    assert (a != b)[plan.is_random].all() and (a == b)[~plan.is_random].all()
+
+
+def test_a_vocabulary_is_counted_on_whole_training_novels(novels):
+    """Words of a held-out novel are in no count, whichever part of it they stand in."""
+    store = TokenStore.open(prepare(novels))
+    tokens = store.tokenizer().tokens
+    trained_on = set().union(*novels_of(store.split("train"), tokens))
+    (counted,), _ = count_corpus(Corpus.of(novels), novels, no_progress, processes(1))
+    assert {word for word in counted if word.startswith("novel")} == trained_on
+    assert all(counted[name] == SENTENCES for name in trained_on)
+
+
+def test_what_was_split_is_told(novels, capsys):
+    note = f"{NOVELS} documents of over {CAP:,} characters were read in parts; each is one document of the store"
+    assert reading_notes(TokenStore.open(prepare(novels)).manifest) == [note]
+    keys = {"sources": novels.sources[0], "root": novels.root, "vocab": novels.vocab, "held-out": 0.4, "workers": 1}
+    recipe = str(Path(__file__).parents[2] / "configs" / "bert_mini.py")
+    assert (
+        main(["prepare", recipe, *(word for key, value in keys.items() for word in (f"--data.{key}", str(value)))]) == 0
+    )
+    assert f"note: {note}\n" in capsys.readouterr().out
+
+
+def test_every_count_of_what_reading_changed_has_a_note():
+    names = {field.name for field in dataclasses.fields(ReadCounts)} - {"documents", "characters"}
+    for name in names:
+        (note,) = notes_of(ReadCounts(**{name: 1234}))
+        assert note.startswith("1,234 ")
+    assert notes_of(ReadCounts(documents=3, characters=9)) == []
+
+
+def test_a_part_without_tokens_does_not_join_its_document_to_another(tmp_path):
+    """Parts of 0 sentences, at the beginning, inside and at the end of documents, in one call and over calls."""
+    lengths = np.array([2, 0, 1, 0, 3, 0, 1])
+    continues = np.array([False, False, True, False, True, True, False])
+    expected = [0, 2, 3, 6, 7]
+    for cuts in ([], [2], [3], [4], [1, 4, 5], [1, 2, 3, 4, 5, 6]):
+        writer = ShardWriter(tmp_path, "shard", 100)
+        for part, goes_on in zip(np.split(lengths, cuts), np.split(continues, cuts), strict=True):
+            writer.add(np.arange(part.sum()), np.ones(part.sum(), int), part, goes_on)
+        assert writer.finish()["documents"] == 4
+        assert np.fromfile(tmp_path / "shard.documents", "<i8").tolist() == expected
