@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
-from bertjax.model.embeddings import sinusoids
+from bertjax.model.encoder import sinusoids
 from bertjax.model.network import Network
 from bertjax.model.pooling import Pooling
 
