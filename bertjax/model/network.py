@@ -10,9 +10,8 @@ from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.families.registry import family_of
-from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, gather_positions, pretraining_heads
+from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, Sums, gather_positions, pretraining_heads
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
-from bertjax.model.vocabulary_loss import Sums
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 

@@ -20,7 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.sentencepiece_model import read_model
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
 
 VOCABULARY_FILE = "spiece.model"
 WORD = "▁"  # stands for the space before a word
@@ -47,17 +47,19 @@ class SentencePiece(Tokenizer):
     def __init__(self, model: bytes, rules: TextRules, origin: str = "SentencePiece model") -> None:
         """Read a serialised model; `origin` names it in messages.
 
-        Raises ValueError if it is none, a special token is missing, or it cuts text in ways that are not supported.
+        Raises ValueError if it is not a model, has no special token of a role, or has options that are not supported.
         """
         self._proto = _parsed(model, origin)
+        self.kind = "unigram" if self._proto.trainer_spec.model_type == _UNIGRAM else "bpe"
         self.rules = rules
         self.files = {VOCABULARY_FILE: model}
         self.tokens = [piece.piece for piece in self._proto.pieces]
         self.special = _special(self.tokens, origin)
         if rules.unknown != "words":
             raise ValueError(
-                f"data.unknown={rules.unknown!r}: {origin} has no words to split; it is WordPiece's option"
+                f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
             )
+        refuse_bare_start(rules, origin)
         self._chunks = ChunkEncoder(self._tokenizer(forgeable=False), _CHUNKS)
 
     @classmethod
@@ -106,7 +108,7 @@ class SentencePiece(Tokenizer):
 
 
 def _parsed(model: bytes, origin: str) -> Any:
-    """The model's fields. Raises ValueError if it is none, or of a kind that is not supported."""
+    """The model's fields. Raises ValueError if it is not a model, or of a kind that is not supported."""
     proto = read_model(model, origin)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
@@ -153,7 +155,7 @@ def _model(proto: Any, names: list[str], unk_id: int) -> models.Model:
 
 
 def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
-    """Our rules as AlbertTokenizer has them, then the model's own table."""
+    """Our rules as in AlbertTokenizer, then the model's own table."""
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]

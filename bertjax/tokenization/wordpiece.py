@@ -1,10 +1,10 @@
 """WordPiece: a vocabulary with BERT's normalisation, encoding exactly as `tokenizers` does.
 
-`backend` is the Hugging Face tokenizer that is exported, and `encode` gives its ids (special tokens aside). Chunks end
-where BERT's rules cut whatever stands around: at white space, ASCII punctuation, CJK characters.
+`backend` is the Hugging Face tokenizer that is exported, and `encode` gives its ids (except special tokens in text).
+Chunks end where BERT's rules always cut: at white space, ASCII punctuation, and CJK characters.
 
-We follow `tokenizers`, for an export runs on it. google-research/bert's rules and transformers' pure-Python
-`BertTokenizerLegacy` give the same ids but for these rows (tests/tokenization/check_wordpiece.py proves it):
+We follow `tokenizers`, which runs an export. google-research/bert and transformers' pure-Python `BertTokenizerLegacy`
+give the same ids except for these rows (tests/tokenization/check_wordpiece.py proves it):
 
     rule                                google-research/bert   BertTokenizerLegacy    here
     the longest word before [UNK]       200 characters         100                    200
@@ -18,7 +18,7 @@ We follow `tokenizers`, for an export runs on it. google-research/bert's rules a
     lower case                          Python's Unicode       Python's Unicode       Unicode 17.0
     a special token spelled in text     plain text             the special token      plain; special in `backend`
     a lone surrogate                    in words               deleted                ValueError
-    lowercase without strip_accents     not to be had          possible               possible
+    lowercase without strip_accents     impossible             possible               possible
     white space in a line of vocab.txt  stripped               kept                   kept
 """
 
@@ -34,7 +34,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
 
 VOCABULARY_FILE = "vocab.txt"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -58,13 +58,14 @@ _IS_CHINESE = re.compile(f"[{_CHINESE}]")
 class WordPiece(Tokenizer):
     """A vocabulary and BERT's rules; special tokens are found by name."""
 
-    named = "WordPiece"
+    named, kind = "WordPiece", "wordpiece"
 
     def __init__(self, tokens: Sequence[str], rules: TextRules, origin: str = "vocabulary") -> None:
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
         Raises ValueError if a special token is missing, or a token is empty or stands twice.
         """
+        refuse_bare_start(rules, origin)
         self.tokens = list(tokens)
         self.rules = rules
         self.files = {VOCABULARY_FILE: "".join(f"{token}\n" for token in self.tokens).encode()}
