@@ -14,7 +14,7 @@ import pytest
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.families.family import Family
+from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import FAMILIES
 from bertjax.model.layers import HEAD, dropout, row_keys
 from bertjax.model.network import Params, abstract_network, bind
@@ -320,7 +320,7 @@ def test_the_trust_ratio_is_one_for_each_group() -> None:
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
     """A family that pretrains with MLM and sentence order."""
-    family = Family(name="made_up", presets={}, heads=("pooler", "mlm_head", "sop_head"))
+    family = replace(BERT, name="made_up", presets={}, heads=("pooler", "mlm_head", "sop_head"))
     monkeypatch.setitem(FAMILIES, "made_up", family)
     return "made_up"
 
@@ -344,7 +344,7 @@ def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch,
     for family, head in (("bert", "nsp_head"), (made_up, "sop_head")):
         with pytest.raises(ValueError, match=rf"model.pooler='none' with model.family='{family}': its {head} reads"):
             abstract_network(replace(PLAIN, pooler="none", family=family))
-    monkeypatch.setitem(FAMILIES, "plain", Family(name="plain", presets={}, heads=("pooler", "mlm_head")))
+    monkeypatch.setitem(FAMILIES, "plain", replace(BERT, name="plain", presets={}, heads=("pooler", "mlm_head")))
     for pooler, heads in (("none", {"mlm_head"}), ("tanh", {"mlm_head", "pooler"})):
         shapes = abstract_network(replace(PLAIN, pooler=pooler, family="plain"))[1]
         assert set(shapes) == {"encoder", *heads}
