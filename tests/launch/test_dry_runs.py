@@ -254,3 +254,13 @@ def test_a_target_needs_five_commands_at_most(commands: list[str], launched: Lau
         assert done.returncode == 0, done.stderr
     # Beside these: git clone, and for hosts with a bucket the preparation of its text.
     assert len(PREPARE) == 1 and 1 + len(PREPARE) + len(commands) <= 5
+
+
+def test_a_launcher_in_the_readme_is_understood(launched: Launch) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    launchers = [shlex.split(line) for line in readme.splitlines() if re.match(r"\./launch/.* configs/", line)]
+    assert launchers
+    for launcher, *arguments in launchers:
+        done = launched(launcher.rpartition("/")[2], "--dry-run", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "pretrain configs/bert_base.py" in done.stdout
