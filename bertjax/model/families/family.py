@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bertjax.config import ModelConfig
-from bertjax.input.layout import BERT, Template
+from bertjax.input.layout import BERT as BERT_TEMPLATE
+from bertjax.input.layout import Template
 from bertjax.model.families.huggingface import HuggingFace
 
 
@@ -18,7 +19,7 @@ class Family:
     presets: Mapping[str, ModelConfig]  # published sizes by name, such as "base"
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
     huggingface: HuggingFace
-    template: Template = BERT  # where special tokens stand
+    template: Template = BERT_TEMPLATE
 
     @property
     def objectives(self) -> tuple[str, ...]:
