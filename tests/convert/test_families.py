@@ -82,6 +82,18 @@ def test_states_of_every_layer_and_all_logits_equal_transformers(name: str) -> N
         assert relative(mine, reference) < 1e-5, key
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["roberta", "albert"])
+def test_a_network_of_the_full_size_equals_transformers(family: str) -> None:
+    config = FAMILIES[family].presets["base"]
+    network, batch = their_model(config, std=0.02), rows(config)
+    ours = our_forward(config, our_params(network, config), batch)
+    theirs = their_forward(network, config, batch)
+    real = batch["attention_mask"] == 1
+    assert relative(ours["states"][:, real], theirs["states"].detach().numpy()[:, real]) < 1e-5
+    assert relative(ours["MLM logits"][real], theirs["MLM logits"].detach().numpy()[real]) < 1e-5
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_equal_transformers(name: str) -> None:
     import torch

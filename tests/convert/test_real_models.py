@@ -48,7 +48,7 @@ def test_a_trained_albert_fills_masks_as_in_transformers(
     assert main(["import", f"hf:{reactions}", "--output", "run"]) == 0
     said = capsys.readouterr().out
     assert "MLM logits" in said and "hidden states" in said, "the comparison uses the class that the folder has"
-    assert "fill-mask" in said and "pooler: not in the source" in said
+    assert "fill-mask" in said and "SOP head: not in the source" in said
     model = load_run("run")
     assert model.config.model.layer_groups == 1 and model.config.model.embedding_size == 128
     network = transformers.AlbertForMaskedLM.from_pretrained(reactions).eval()

@@ -171,3 +171,25 @@ def test_too_small_a_vocabulary():
         train_tokenizer("byte_bpe", {"a": 3}, 200, AS_IT_IS)
     with pytest.raises(ValueError, match="no words to train on"):
         train_tokenizer("byte_bpe", {}, 500, AS_IT_IS)
+
+
+def test_a_text_may_begin_without_a_space_as_in_the_published_roberta():
+    transformers = pytest.importorskip("transformers")
+    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, AS_IT_IS), 400, AS_IT_IS)
+    bare = ByteLevelBPE(*made.files.values(), TextRules(False, False, prefix_space=False))
+    merges = [tuple(line.split(" ")) for line in made.files["merges.txt"].decode().split("\n")[1:] if line]
+    theirs = transformers.RobertaTokenizer(vocab=json.loads(made.files["vocab.json"]), merges=merges)
+    texts = [*TEXT[:3], " the cat", "the  cat ", "\tthe", "", "cat"]
+    assert [ids.tolist() for ids in bare.encode_sentences(texts)] == theirs(texts, add_special_tokens=False)[
+        "input_ids"
+    ]
+    assert bare.encode_sentences(["cat"])[0].tolist() != made.encode_sentences(["cat"])[0].tolist()
+    assert bare.decode(bare.encode_sentences([" the cat"])[0]) == " the cat"
+    assert bare.fingerprint != made.fingerprint
+
+
+def test_other_kinds_have_no_such_rule():
+    with pytest.raises(ValueError, match=r"data\.prefix_space=False.*byte-level BPE's option"):
+        train_tokenizer(
+            "unigram", count_for("unigram", TEXT, AS_IT_IS), 120, TextRules(False, False, prefix_space=False)
+        )
