@@ -115,7 +115,8 @@ def test_the_feature_based_variant_is_trained_and_used(
     place = command.index(of_base[0])
     assert command[place - 1 :][: len(of_base) + 1] == ["--model.features", *of_base]
     command[place : place + len(of_base)] = here  # of two layers
-    assert main([*command, "--epochs", "1", "--run-dir", "runs/features"]) == 0
+    command[command.index("--epochs") + 1] = "1"
+    assert main([*command, "--run-dir", "runs/features"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"best run +runs/features\n +predictions +runs/features/predictions\n", said)
     assert "Hugging Face has no network" in said and "--to onnx" not in said

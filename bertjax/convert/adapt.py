@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, for_pretraining
-from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import Params
 from bertjax.tokenization.tokenizer import Tokenizer
 

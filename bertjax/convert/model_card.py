@@ -12,7 +12,9 @@ import bertjax
 from bertjax.config import Config, to_dict
 from bertjax.convert.task_card import task_about, task_figures, task_use
 from bertjax.finetune.kinds import kind_of
+from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
+from bertjax.training.objectives import OBJECTIVES, choose, measures_of
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -23,11 +25,6 @@ _DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
 _FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
 _PRIVATE = ("run_dir", "init_from", "data.root", "data.cache_dir", "data.sources", "data.vocab", *_FILES_OF_TASKS)
-_MEASURES = (
-    ("MLM loss, nats per masked token", "mlm_loss", "unigram_loss", "the held-out text's word frequencies", "{:.3f}"),
-    ("MLM accuracy", "mlm_accuracy", "unigram_accuracy", "always the most frequent token", "{:.1%}"),
-    ("NSP accuracy", "nsp_accuracy", "majority_accuracy", "always the more frequent label", "{:.1%}"),
-)
 
 _FRONT_MATTER = """\
 ---
@@ -152,10 +149,13 @@ def _is_imported(model: TrainedModel) -> bool:
 
 def _objectives(config: Config) -> str:
     if config.model.causal:
-        return "left-to-right attention and a head for the next word; its next-sentence head was never trained"
-    if "nsp" in config.training.objectives:
-        return "heads for masked words (MLM) and the next sentence (NSP)"
-    return "a head for masked words (MLM); its next-sentence head was never trained"
+        return "left-to-right attention and a head for the next word; no other head was trained"
+    heads = family_of(config.model.family).heads
+    trained = [objective.about for objective in choose(config.training.objectives)]
+    able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
+    untrained = [objective.about for objective in able if objective.about not in trained]
+    told = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
+    return f"{told}; its head for {' and '.join(untrained)} was never trained" if untrained else told
 
 
 def _limits(model: TrainedModel) -> str:
@@ -177,10 +177,11 @@ def _figures(model: TrainedModel) -> Mapping[str, float]:
 
 def _held_out(figures: Mapping[str, float]) -> str:
     rows = []
-    for label, measure, baseline, meaning, form in _MEASURES:
-        value, base = figures.get(f"eval/{measure}", math.nan), figures.get(f"baseline/{baseline}", math.nan)
+    for name, measure in measures_of(OBJECTIVES.values()):
+        value, base = figures.get(f"eval/{name}", math.nan), figures.get(f"baseline/{measure.baseline}", math.nan)
         if not math.isnan(value):
-            rows.append((label, form.format(value), "" if math.isnan(base) else f"{form.format(base)} ({meaning})"))
+            beside = "" if math.isnan(base) else f"{base:{measure.form}} ({measure.meaning})"
+            rows.append((measure.title, f"{value:{measure.form}}", beside))
     if not rows:
         return "This checkpoint was not evaluated in its run."
     return "On documents kept out of training:\n\n" + _table(("measure", "this model", "baseline"), rows)

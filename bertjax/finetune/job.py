@@ -19,7 +19,7 @@ from bertjax.config import FinetuneConfig, ModelConfig, to_dict
 from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.finetune.predict import Predictor
-from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible

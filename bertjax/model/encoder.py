@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -10,9 +11,92 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.dropout import fold
-from bertjax.model.embeddings import Embeddings
+from bertjax.model.layers import EMBEDDINGS, Dense, LayerNorm, dropout, fold, weight
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
+from bertjax.parallel.sharding import constrain
+
+
+def padded_vocab_size(config: ModelConfig) -> int:
+    """Rows of the word table: the vocabulary rounded up, so that every mesh can split it evenly."""
+    return -(-config.vocab_size // config.vocab_pad_multiple) * config.vocab_pad_multiple
+
+
+def embedding_width(config: ModelConfig) -> int:
+    """Columns of the embedding tables (E): `embedding_size`, or `hidden_size` where it is 0."""
+    return config.embedding_size or config.hidden_size
+
+
+def sinusoids(config: ModelConfig) -> jax.Array:
+    """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, E].
+
+    They are scaled to the standard deviation of a learned table's initial values. With an amplitude of 1 they would
+    outweigh word vectors of that deviation after the LayerNorm.
+    """
+    width = embedding_width(config)
+    rates = 10_000.0 ** (-jnp.arange(0, width, 2) / width)
+    angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
+    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, :width]
+    return waves * (math.sqrt(2) * config.initializer_range)
+
+
+def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
+    """Positions that restart where the sequence id changes: int32 [B, L] -> int32 [B, L]."""
+    place = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
+    first = jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
+
+
+class Embeddings(nnx.Module):
+    """Word + position + token type, LayerNorm, dropout (modeling.py `embedding_postprocessor`): [B, L] -> [B, L, D].
+
+    With `embedding_size` E the tables and their norm are E wide, and a dense layer maps E to D (ALBERT, section 3.1).
+    """
+
+    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+        E = embedding_width(config)
+        word = weight(rngs, (config.vocab_size, E), ("vocab", "embed"), config)
+        # Padded after drawing, so that the real rows do not depend on the padding.
+        padding = padded_vocab_size(config) - config.vocab_size
+        word.set_value(jnp.pad(word.get_value(), ((0, padding), (0, 0))))
+        self.word = word
+        if config.position_embedding == "learned":
+            self.position = weight(rngs, (config.max_position_embeddings, E), ("position", "embed"), config)
+        if config.type_vocab_size:
+            self.token_type = weight(rngs, (config.type_vocab_size, E), ("token_type", "embed"), config)
+        self.norm = LayerNorm(config, E)
+        if config.embedding_size:
+            self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
+        self.config, self.dtype = config, execution.dtype
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        sequence_ids: jax.Array,
+        keys: jax.Array | None,
+        packed: bool,
+    ) -> jax.Array:
+        x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
+        x = self._with_token_types(x, token_type_ids)
+        position = self.position[...] if self.config.position_embedding == "learned" else sinusoids(self.config)
+        if packed:
+            x += jnp.take(position, positions_in_sequence(sequence_ids), axis=0, mode="clip")
+        else:
+            x += position[: input_ids.shape[1]]
+        x = constrain(self.norm(x).astype(self.dtype), "act_batch", "act_length", "act_embed")
+        x = dropout(x, keys, EMBEDDINGS, self.config.hidden_dropout_prob)
+        if not self.config.embedding_size:
+            return x
+        return constrain(self.projection(x), "act_batch", "act_length", "act_embed")
+
+    def _with_token_types(self, x: jax.Array, token_type_ids: jax.Array) -> jax.Array:
+        if not self.config.type_vocab_size:
+            return x
+        if self.config.type_vocab_size == 1:  # every token has it, whichever segment it is in (RoBERTa)
+            return x + self.token_type[...][0]
+        # A product with one-hot rows: its gradient is a product too, not a scatter of every token.
+        one_hot = jax.nn.one_hot(token_type_ids, self.config.type_vocab_size, dtype=x.dtype)
+        return x + one_hot @ self.token_type[...]
 
 
 class Encoder(nnx.Module):

@@ -10,9 +10,8 @@ from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.families.registry import family_of
-from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, gather_positions, pretraining_heads
+from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, Sums, gather_positions, pretraining_heads
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
-from bertjax.model.vocabulary_loss import Sums
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
@@ -20,15 +19,15 @@ Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses
 class PretrainingNetwork(TaskNetwork):
     """The encoder and the heads of `model.family`. A network has those of the four heads that its family names."""
 
-    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
-    outputs = ()
-    of_task = False
-    pooled = True  # unless `model.pooler` is none
-
     pooler: Pooler
     mlm_head: MlmHead
     nsp_head: NspHead
     sop_head: SopHead
+
+    name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
+    outputs = ()
+    of_task = False
+    pooled = True
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)

@@ -12,8 +12,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.self_attention import SelfAttention, layer_windows
-from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
-from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
+from bertjax.model.layers import ATTENTION_OUTPUT, MLP_OUTPUT, PRODUCT, FeedForward, LayerNorm, dropout
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config
 from bertjax.input.targets.mlm import expected_predictions
-from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.replication import Replicated, replicated
 from bertjax.parallel.sharding import check_divisible, most_microbatches

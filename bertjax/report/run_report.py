@@ -10,7 +10,6 @@ from bertjax.report.page import escaped, render_page
 from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
-from bertjax.training.objectives import Measure
 from bertjax.training.progress import duration
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
@@ -84,14 +83,10 @@ def _compare(one: Measured) -> str:
     shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
     kind = "number better" if one.gain > 0 else "number"
     return (
-        f'<tr><th>{escaped(_title(measure))}</th><td class="number main">{one.value:{form}}</td><td class="number">'
+        f'<tr><th>{escaped(measure.title)}</th><td class="number main">{one.value:{form}}</td><td class="number">'
         f"<small>{escaped(measure.baseline_name)}</small>{one.baseline:{form}}</td>"
         f'<td class="{kind}">{shown.replace("-", "−")}</td></tr>'
     )
-
-
-def _title(measure: Measure) -> str:
-    return f"{measure.name} ({measure.unit})" if measure.unit else measure.name
 
 
 def _tiles(summary: Summary) -> str:
@@ -125,7 +120,7 @@ def _charts(summary: Summary, found: Curves) -> str:
     levels = {one.figure: one for one in summary.held_out}
     charts = [
         line_chart(
-            _title(levels[figure].measure) if figure in levels else figure.replace("_", " "),
+            levels[figure].measure.title if figure in levels else figure.replace("_", " "),
             pair(figure),
             [Level(levels[figure].measure.baseline_name, levels[figure].baseline)] if figure in levels else [],
             **({"form": "percent"} if figure.endswith("accuracy") else {}),

@@ -1,7 +1,7 @@
-"""A vocabulary with the words of new text in it: fewer pieces for what a field, a company or a country talks about.
+"""Extending a vocabulary by the words of new text, so that the terms of a domain take fewer tokens.
 
-New tokens take the places of `[unused]` ones first, so that the tables need not grow, and then stand behind the others.
-A model that starts from weights of the old vocabulary gives each the mean of the pieces it had (`convert.adapt`).
+New tokens replace `[unused]` ones first, so that the tables need not grow, and are then appended. A model that starts
+from weights of the old vocabulary gives each new token the mean of its former pieces (`convert.adapt`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ LONGEST_WORD = 30  # characters
 
 @dataclass(frozen=True)
 class Extension:
-    """A vocabulary that was extended, and what that does to the text it was extended for."""
+    """An extended vocabulary, and its effect on the text it was extended for."""
 
     path: Place
     added: tuple[str, ...]
-    replaced: int  # of the [unused] places
+    replaced: int  # number of [unused] tokens that were replaced
     pieces_before: float  # a word of the text
     pieces_after: float
 
@@ -77,9 +77,9 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
 
 
 def worthwhile_words(old: WordPiece, words: Mapping[str, int], most: int) -> list[str]:
-    """The words that save most tokens as tokens of their own: count x (pieces - 1), of [UNK] as one lost word more.
+    """The words that save the most tokens: count x (pieces - 1), plus count for a word that is [UNK].
 
-    Words of letters alone, seen `LEAST_COUNT` times or more; of equal worth those first in the alphabet.
+    Only words of letters with a count of at least `LEAST_COUNT`; ties are in alphabetical order.
     """
     known = set(old.tokens)
     eligible = sorted(
@@ -97,7 +97,7 @@ def worthwhile_words(old: WordPiece, words: Mapping[str, int], most: int) -> lis
 
 
 def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
-    """The tokens with new ones in place of `[unused…]` ones, then behind; and how many took a place."""
+    """The tokens with the new ones in place of `[unused…]` ones, then appended; and how many were replaced."""
     places = [place for place, token in enumerate(tokens) if token.startswith("[unused")][: len(added)]
     extended = list(tokens)
     for place, token in zip(places, added, strict=False):
@@ -106,7 +106,7 @@ def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
 
 
 def _pieces(tokenizer: WordPiece, words: Mapping[str, int]) -> float:
-    """Tokens a word of the text takes on average."""
+    """Mean number of tokens per word of the text."""
     names = list(words)
     lengths = tokenizer.encode(names)[1]
     counts = np.array([words[name] for name in names])

@@ -1,6 +1,6 @@
-"""Where sentences end: a terminator, what may close after it, a space, and then what begins a sentence.
+"""Splitting sentences: at a terminator, closing marks, a space, and then the beginning of a sentence.
 
-One compiled expression finds the candidates and set look-ups decide on them, so that splitting costs little beside
+One compiled expression finds the candidates and set look-ups decide on them, so that splitting is cheap compared to
 WordPiece. The idea of the rules is Punkt's (Kiss and Strunk 2006: abbreviations, initials, ordinals, sentence starters)
 with lists instead of statistics. Unlike Punkt a lower-case word goes on with the sentence after `?` and `!` too, some
 abbreviations stand only before a number, and the terminators of scripts other than Latin are known.
@@ -36,7 +36,7 @@ UNSPACED = "。！？｡︒︕︖។៕။"
 # An ellipsis may end a sentence, and the Tibetan shad does, though Unicode has it as the end of a phrase.
 SPACED = "".join(sign for sign in SENTENCE_TERMINAL if sign not in UNSPACED) + "…།༎"
 
-SENTENCE_CAP = 10_000  # characters; what is longer is no sentence, and is cut at a space
+SENTENCE_CAP = 10_000  # characters; a longer one is cut at a space
 UNMARKED_CAP = 250  # the same in scripts that mark no ends, where a space stands between phrases
 
 

@@ -54,7 +54,7 @@ class ByteLevelBPE(Tokenizer):
             raise ValueError(f"{origin}: no {', '.join(missing)} in {VOCABULARY_FILE}; RoBERTa's has them")
         self.special = {role: self._ids[name] for role, name in SPECIAL_TOKENS.items()}
         if rules.unknown != "words":
-            raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; it is WordPiece's option")
+            raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; the option is for WordPiece")
         self._chunks = ChunkEncoder(self._tokenizer(), _CHUNKS, whole=_UNCOMMON_SPACE, before=" ")
 
     @classmethod
@@ -99,7 +99,7 @@ class ByteLevelBPE(Tokenizer):
 
 
 def normalizer(rules: TextRules) -> normalizers.Normalizer:
-    """The two rules; RoBERTa has neither."""
+    """Accents and case by the rules; RoBERTa changes neither."""
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFD(), normalizers.StripAccents()]

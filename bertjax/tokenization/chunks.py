@@ -1,7 +1,7 @@
-"""Text to ids by chunks: each is encoded once by `tokenizers`; text, being mostly known ones, is looked up.
+"""Encoding text by chunks: `tokenizers` encodes each distinct chunk once, and repeated chunks are looked up.
 
-So encoding is several times as fast as the library. It is exact where a chunk's ids do not depend on what stands around
-it, which is for each kind of tokenizer to see to when it says where text may be cut.
+That is several times as fast as the library alone. It is exact if the ids of a chunk do not depend on its neighbours,
+which each kind of tokenizer must ensure by its pattern.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-SEPARATOR = "\0"  # every kind of tokenizer drops it from text, so it is free to stand between sentences
+SEPARATOR = "\0"  # between sentences; every kind of tokenizer drops it from text
 
 _BOUNDARY = 0xFFFFFFFF
 _CACHED_CHUNKS = 1 << 19
@@ -20,9 +20,9 @@ _CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chu
 
 
 class ChunkEncoder:
-    """Sentences to ids with a tokenizer that adds nothing, cut by `pattern`, which finds SEPARATOR as a chunk too.
+    """Encodes sentences with a tokenizer that adds no special tokens, cut by `pattern`, for which SEPARATOR is a chunk.
 
-    `before` is put before each sentence. One in which `whole` is found then is not cut: the tokenizer gets it as it is.
+    `before` is prepended to each sentence. A sentence that then matches `whole` is encoded uncut.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class ChunkEncoder:
         return chunks[:-1]
 
     def size(self, chunk: str) -> int:
-        """How many tokens a chunk has."""
+        """The number of tokens of a chunk."""
         if chunk not in self._known:
             self._learn([chunk])
         return len(self._known[chunk]) // 4
 
     def _learn(self, chunks: Iterable[str]) -> None:
-        """Make every one of the chunks known; forgets old ones when there are too many."""
+        """Encode the chunks that are not cached; clears the cache when it is too large."""
         if not self._known or len(self._known) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
             self._characters = 0
             self._known = {SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
@@ -76,7 +76,7 @@ class ChunkEncoder:
         except (TypeError, UnicodeEncodeError):
             broken = next(c for c in unknown if any("\ud800" <= character <= "\udfff" for character in c))
             raise ValueError(
-                f"text has a lone surrogate, in {broken!r}; it is no valid Unicode, mend the source"
+                f"text has a lone surrogate, in {broken!r}; it is not valid Unicode; correct the source"
             ) from None
         self._characters += sum(map(len, unknown))
         for chunk, encoding in zip(unknown, encodings, strict=True):

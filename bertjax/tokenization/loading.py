@@ -1,4 +1,4 @@
-"""A tokenizer from its files; which kind it is, the files' names tell."""
+"""Loading a tokenizer from its files, whose names tell its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
 
 
 def files_with(name: str) -> tuple[str, ...]:
-    """The names of all files of a vocabulary of which one is called `name`, that one first."""
+    """The names of all files of the vocabulary that has a file `name`, with that one first."""
     if name == byte_level.MERGES_FILE:
         return name, byte_level.VOCABULARY_FILE
     is_of_bytes = Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix

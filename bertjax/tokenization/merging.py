@@ -1,7 +1,7 @@
-"""Byte-pair encoding (Sennrich et al. 2016): the most frequent pair of neighbours becomes a piece, again and again.
+"""Byte-pair encoding (Sennrich et al. 2016): repeatedly merge the most frequent pair of adjacent pieces.
 
-The trainers in `tokenizers` do so too, but their ids, and sometimes their pieces, change from run to run; ours are the
-same for the same counts. Equal counts are ordered by the strings.
+The result depends on the counts alone; ties are ordered by the strings. The trainers of `tokenizers` give other ids,
+and sometimes other pieces, from run to run.
 """
 
 from __future__ import annotations

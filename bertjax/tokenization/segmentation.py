@@ -1,6 +1,6 @@
-"""Words of a script that does not space them, for whole-word masking: what Chinese BERT-wwm (Cui et al. 2019) hides.
+"""Word segmentation for whole-word masking of Chinese, as Chinese BERT-wwm (Cui et al. 2019).
 
-WordPiece makes each Chinese character a token. A segmenter says which of them are one word; ids stay what they are.
+WordPiece makes each Chinese character a token. A segmenter finds which of them form a word; the ids do not change.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def load_segmenter(name: Literal["jieba"]) -> Segmenter:
 def encode_words(
     tokenizer: WordPiece, sentences: Sequence[str], segment: Segmenter
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `tokenizer.encode`, and which tokens go on with the word before them: bool [tokens].
+    """As `tokenizer.encode`, and which tokens continue the word before them: bool [tokens].
 
-    A Chinese character does if the segmenter has it in one word with the Chinese character before it; any other token
-    as ever.
+    A Chinese character does if the segmenter puts it in one word with the Chinese character before it; any other token
+    does if `tokenizer.is_continuation`.
     """
     sentences = [sentence.replace(SEPARATOR, "") for sentence in sentences]  # the tokenizer drops it
     ids, lengths = tokenizer.encode(sentences)

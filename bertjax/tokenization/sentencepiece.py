@@ -47,7 +47,7 @@ class SentencePiece(Tokenizer):
     def __init__(self, model: bytes, rules: TextRules, origin: str = "SentencePiece model") -> None:
         """Read a serialised model; `origin` names it in messages.
 
-        Raises ValueError if it is none, a special token is missing, or it cuts text in ways that are not supported.
+        Raises ValueError if it is not a model, has no special token of a role, or has options that are not supported.
         """
         self._proto = _parsed(model, origin)
         self.rules = rules
@@ -56,7 +56,7 @@ class SentencePiece(Tokenizer):
         self.special = _special(self.tokens, origin)
         if rules.unknown != "words":
             raise ValueError(
-                f"data.unknown={rules.unknown!r}: {origin} has no words to split; it is WordPiece's option"
+                f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
             )
         self._chunks = ChunkEncoder(self._tokenizer(forgeable=False), _CHUNKS)
 
@@ -106,7 +106,7 @@ class SentencePiece(Tokenizer):
 
 
 def _parsed(model: bytes, origin: str) -> Any:
-    """The model's fields. Raises ValueError if it is none, or of a kind that is not supported."""
+    """The model's fields. Raises ValueError if it is not a model, or of a kind that is not supported."""
     proto = read_model(model, origin)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
@@ -153,7 +153,7 @@ def _model(proto: Any, names: list[str], unk_id: int) -> models.Model:
 
 
 def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
-    """Our rules as AlbertTokenizer has them, then the model's own table."""
+    """Our rules as in AlbertTokenizer, then the model's own table."""
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]

@@ -1,4 +1,4 @@
-"""What every kind of tokenizer is to the rest of bertjax: text to ids, and what is known of each id.
+"""The interface of every kind of tokenizer: text to ids, and the properties of each id.
 
 Ids are positions in `tokens`. A store, a run and an export keep a tokenizer as its `files` with its `TextRules`.
 """
@@ -30,11 +30,13 @@ _UNSPACED_LEADS = range(0xE4, 0xEA)  # first bytes in UTF-8 of U+4000 to U+9FFF
 
 @dataclass(frozen=True)
 class TextRules:
-    """What is done to text before its pieces are looked up."""
+    """How text is normalised before its pieces are looked up."""
 
     lowercase: bool
     strip_accents: bool
-    unknown: Literal["words", "characters"] = "words"  # what is [UNK]: a word with an unknown character, or that alone
+    unknown: Literal["words", "characters"] = (
+        "words"  # what is [UNK]: a word with an unknown character, or only that character
+    )
 
     @classmethod
     def of(cls, data: DataConfig) -> TextRules:
@@ -43,11 +45,11 @@ class TextRules:
 
     @classmethod
     def told(cls, about: Mapping[str, Any]) -> TextRules:
-        """The rules in a JSON object that holds more than them."""
+        """The rules in a JSON object that may have other keys too."""
         return cls(**{field.name: about[field.name] for field in fields(cls) if field.name in about})
 
     def described(self) -> dict[str, Any]:
-        """The rules as JSON; one that was added later is left out at its default, so that fingerprints last."""
+        """The rules as JSON; `unknown` is left out at its default, which keeps fingerprints stable."""
         rules = asdict(self)
         if self.unknown == "words":
             del rules["unknown"]
@@ -57,7 +59,7 @@ class TextRules:
 class Tokenizer(ABC):
     """A vocabulary and how text is cut into it. Subclasses set `tokens`, `special`, `rules`, `files` and `_chunks`."""
 
-    named: ClassVar[str]  # the kind, as people call it
+    named: ClassVar[str]  # the name of the kind in messages
     tokens: list[str]  # as the vocabulary's own files spell them
     special: dict[str, int]  # the ids of pad, unk, cls, sep and mask
     rules: TextRules
@@ -67,7 +69,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def surfaces(self) -> list[bytes]:
-        """The text that each token stands for, UTF-8, without a mark of where words begin; nothing for special ones."""
+        """The text of each token in UTF-8, without a mark for the beginning of a word; empty for special tokens."""
 
     @property
     @abstractmethod
@@ -86,27 +88,27 @@ class Tokenizer(ABC):
 
     @property
     def pad_id(self) -> int:
-        """The id of what fills rows up."""
+        """The id of the padding token."""
         return self.special["pad"]
 
     @property
     def unk_id(self) -> int:
-        """The id of what is not in the vocabulary."""
+        """The id of the unknown token."""
         return self.special["unk"]
 
     @property
     def cls_id(self) -> int:
-        """The id of what stands before a sequence."""
+        """The id of the token that begins a sequence."""
         return self.special["cls"]
 
     @property
     def sep_id(self) -> int:
-        """The id of what ends a segment."""
+        """The id of the token that ends a segment."""
         return self.special["sep"]
 
     @property
     def mask_id(self) -> int:
-        """The id of what stands for a hidden token."""
+        """The id of the mask token."""
         return self.special["mask"]
 
     @property
@@ -122,9 +124,9 @@ class Tokenizer(ABC):
 
     @cached_property
     def shown(self) -> list[str]:
-        """Each token for people: special ones as [MASK], what continues a word behind ##, broken UTF-8 as U+FFFD.
+        """Each token for display: special ones as [MASK], ## before one that continues a word, invalid UTF-8 as U+FFFD.
 
-        A token that stands for a space alone is shown as it is spelled.
+        A token that is only a space is shown as it is in the vocabulary.
         """
         names = [
             ("##" if continues else "") + surface.decode(errors="replace") or token
@@ -137,8 +139,8 @@ class Tokenizer(ABC):
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode sentences without special tokens: (ids uint32 [tokens], lengths int64 [sentences]).
 
-        Text that spells a special token is plain text: a corpus cannot forge a [MASK]. A sentence with nothing in it
-        that is kept has length 0. Raises ValueError for a lone surrogate.
+        Text that spells a special token is plain text: a corpus cannot forge a [MASK]. A sentence of which normalising
+        leaves nothing has length 0. Raises ValueError for a lone surrogate.
         """
         return self._chunks.encode(sentences)
 
@@ -148,13 +150,13 @@ class Tokenizer(ABC):
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Text for ids, pieces glued, special tokens left out unless asked for."""
+        """The text of ids, by default without special tokens."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
     def _with_special_tokens(self, tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-        """Let a tokenizer know special tokens in text, and put them around a text or a pair as in training."""
+        """Make a tokenizer find special tokens in text, and add them around a text or a pair as in training."""
         for role, number in self.special.items():
-            # A mask takes the space before it along: in training that belongs to the word which is hidden.
+            # A mask includes the space before it: in training that space belongs to the masked word.
             tokenizer.add_special_tokens(
                 [tokenizers.AddedToken(self.tokens[number], lstrip=role == "mask", normalized=False, special=True)]
             )

@@ -18,7 +18,7 @@ TRAINER_VERSION = 2  # of counting and training; a change makes other vocabulari
 
 
 def count_for(kind: Kind, texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    """The words of texts as the trainer of a kind takes them."""
+    """The word counts that the trainer of a kind needs."""
     return count_words(texts, rules) if kind == "wordpiece" else count_spaced_words(texts)
 
 
@@ -31,8 +31,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train on words that `count_for` counted; the same counts give the same bytes.
 
-    `progress` gets (pieces done, pieces in all), but of SentencePiece. Raises ValueError if there are no words, or no
-    room for them.
+    `progress` is called with (pieces done, total), except by SentencePiece. Raises ValueError if there are no words, or
+    no room for them.
     """
     if kind == "wordpiece":
         return WordPiece(train_wordpiece(word_counts, vocab_size, progress), rules)
@@ -47,7 +47,7 @@ def train_tokenizer(
 
 
 def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
-    """Count what stands between white space, as it is."""
+    """Count the words between white space, without normalising them."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(text.split())

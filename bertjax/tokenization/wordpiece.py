@@ -1,10 +1,10 @@
 """WordPiece: a vocabulary with BERT's normalisation, encoding exactly as `tokenizers` does.
 
-`backend` is the Hugging Face tokenizer that is exported, and `encode` gives its ids (special tokens aside). Chunks end
-where BERT's rules cut whatever stands around: at white space, ASCII punctuation, CJK characters.
+`backend` is the Hugging Face tokenizer that is exported, and `encode` gives its ids (except special tokens in text).
+Chunks end where BERT's rules always cut: at white space, ASCII punctuation, and CJK characters.
 
-We follow `tokenizers`, for an export runs on it. google-research/bert's rules and transformers' pure-Python
-`BertTokenizerLegacy` give the same ids but for these rows (tests/tokenization/check_wordpiece.py proves it):
+We follow `tokenizers`, which runs an export. google-research/bert and transformers' pure-Python `BertTokenizerLegacy`
+give the same ids except for these rows (tests/tokenization/check_wordpiece.py proves it):
 
     rule                                google-research/bert   BertTokenizerLegacy    here
     the longest word before [UNK]       200 characters         100                    200
@@ -18,7 +18,7 @@ We follow `tokenizers`, for an export runs on it. google-research/bert's rules a
     lower case                          Python's Unicode       Python's Unicode       Unicode 17.0
     a special token spelled in text     plain text             the special token      plain; special in `backend`
     a lone surrogate                    in words               deleted                ValueError
-    lowercase without strip_accents     not to be had          possible               possible
+    lowercase without strip_accents     impossible             possible               possible
     white space in a line of vocab.txt  stripped               kept                   kept
 """
 

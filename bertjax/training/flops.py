@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.embeddings import embedding_width
+from bertjax.model.encoder import embedding_width
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
 # `device_kind` counts. On TPU v2, v3 and TPU7x a jax device is half a chip.

@@ -15,7 +15,7 @@ from bertjax.input.targets import registry as targets
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
-from bertjax.model.embeddings import embedding_width, padded_vocab_size
+from bertjax.model.encoder import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh

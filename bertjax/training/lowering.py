@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
 from bertjax.input.batches import batch_spec
-from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import check_divisible
 from bertjax.training.optimizer import make_optimizer

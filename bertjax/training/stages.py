@@ -10,7 +10,7 @@ import optax
 
 from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
 from bertjax.training.objectives import Objective, choose
-from bertjax.training.schedules import Schedule, make_schedule
+from bertjax.training.optimizer import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import Packed, TrainStep, make_train_step
 

@@ -18,14 +18,14 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention.choice import choose_attention, compute_capability
-from bertjax.model.dropout import row_keys
+from bertjax.model.layers import row_keys
 from bertjax.model.network import Network, Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
 from bertjax.parallel.xla_flags import Options, compiler_options, known_options
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
-from bertjax.training.schedules import Schedule
+from bertjax.training.optimizer import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]

@@ -217,7 +217,7 @@ def test_the_card_tells_the_figures_of_the_exported_step(model, tmp_path):
     ]
     (model.directory / METRICS_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
     card = (export_huggingface(model, tmp_path / "out") / "README.md").read_text(encoding="utf-8")
-    assert "| MLM loss, nats per masked token | 4.500 | 6.250 (the held-out text's word frequencies) |" in card
+    assert "| MLM loss (nats) | 4.500 | 6.250 (the held-out text's word frequencies) |" in card
     assert "| MLM accuracy | 25.4% | 6.0% (always the most frequent token) |" in card
     assert "| NSP accuracy | 81.0% |  |" in card
     assert "9.875" not in card and "8.125" not in card
@@ -236,4 +236,4 @@ def test_the_card_has_front_matter_that_is_yaml(exported):
 def test_the_card_says_so_if_there_was_no_next_sentence_objective(model, tmp_path):
     config = replace(model.config, training=replace(model.config.training, objectives=("mlm",)))
     card = (export_huggingface(replace(model, config=config), tmp_path / "out") / "README.md").read_text()
-    assert "next-sentence head was never trained" in card
+    assert "its head for the next sentence (NSP) was never trained" in card

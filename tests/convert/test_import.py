@@ -30,7 +30,7 @@ from bertjax.convert.tf1.checkpoint import (
     read_tensorflow,
     suggests_lowercase,
 )
-from bertjax.model.embeddings import padded_vocab_size
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run

@@ -121,7 +121,7 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert capsys.readouterr().out.count("finished before") == 2
     assert main(["evaluate", str(tmp_path / "runs" / "seed-0")]) == 1
     said = capsys.readouterr().err
-    assert "was fine-tuned; its figures are in" in said and "with --test FILE, measures its weights" in said
+    assert "was fine-tuned; its figures are in" in said and "with --test FILE: it trains nothing again" in said
 
 
 def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

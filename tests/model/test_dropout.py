@@ -13,7 +13,7 @@ from real_batches import real_batch, small_wordpiece
 from their_model import our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
-from bertjax.model.dropout import (
+from bertjax.model.layers import (
     ATTENTION_OUTPUT,
     ATTENTION_PROBS,
     EMBEDDINGS,

@@ -14,9 +14,9 @@ import pytest
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import FAMILIES
+from bertjax.model.layers import HEAD, dropout, row_keys
 from bertjax.model.network import Params, abstract_network, bind
 from bertjax.parallel.sharding import is_names
 from bertjax.training.checkpoint import named_arrays

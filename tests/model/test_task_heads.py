@@ -16,15 +16,13 @@ from their_model import relative, their_model
 from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
 from bertjax.finetune.kinds import KINDS
-from bertjax.model.lstm import BiLstmLayer
 from bertjax.model.network import abstract_network, bind, check_head, init_params
-from bertjax.model.task_heads import TASK_NETWORKS
+from bertjax.model.task_heads import TASK_NETWORKS, BiLstmLayer
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives.objective import MODEL, Forward
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums, several_sequences
 

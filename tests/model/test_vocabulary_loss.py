@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.vocabulary_loss import vocabulary_cross_entropy
+from bertjax.model.heads import vocabulary_cross_entropy
 
 ROWS, WIDTH, VOCABULARY, PADDED = 37, 24, 50, 64
 SCALE = 2.5  # of the loss, as something above it in the graph would scale it

@@ -109,7 +109,7 @@ def test_a_source_without_text_is_refused(tmp_path):
         ),
         (
             "text:Books/*.txt",
-            r"; BooksCorpus is not given out any more; use books .* or .* tfds:pg19:book_text",
+            r"; BooksCorpus is not distributed any more; use your own books, .* or .* tfds:pg19:book_text",
         ),
         ("lines:corpus/*.txt", r"the glob matches nothing \(working directory [^;]*\)$"),
     ],

@@ -162,7 +162,7 @@ def test_files_that_are_missing(tmp_path, small):
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(ValueError, match=r"the folder holds vocab\.txt and vocab\.json; name one file"):
         load_tokenizer(tmp_path, AS_IT_IS)
-    with pytest.raises(ValueError, match=r"data\.unknown='characters': .* it is WordPiece's option"):
+    with pytest.raises(ValueError, match=r"data\.unknown='characters': .* the option is for WordPiece"):
         load_tokenizer(tmp_path / "vocab.json", TextRules(False, False, "characters"))
 
 

@@ -131,7 +131,7 @@ def test_nothing_to_encode(small):
     ids, lengths = small.encode(["", " ", "\0", "the"])
     assert lengths.tolist()[:3] == [0, 0, 0] and lengths[3] == len(ids) > 0
     assert small.encode([])[1].shape == (0,)
-    with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'; .*mend the source"):
+    with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'; .*correct the source"):
         small.encode(["a th\ud800e"])
 
 
@@ -199,7 +199,7 @@ def test_what_is_no_model_is_refused(tmp_path, small):
         (tmp_path / "x.model").write_bytes(content)
         with pytest.raises(ValueError, match=r"SentencePiece model .*x\.model"):
             load_tokenizer(tmp_path / "x.model", AS_IT_IS)
-    with pytest.raises(ValueError, match=r"data\.unknown='characters': .* it is WordPiece's option"):
+    with pytest.raises(ValueError, match=r"data\.unknown='characters': .* the option is for WordPiece"):
         SentencePiece(small.files["spiece.model"], TextRules(False, False, "characters"))
 
 

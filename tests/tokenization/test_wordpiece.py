@@ -164,7 +164,7 @@ def test_a_full_cache_changes_nothing(monkeypatch):
 
 
 def test_a_lone_surrogate_is_named():
-    with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*mend the source"):
+    with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*correct the source"):
         WordPiece(TOKENS, TextRules(True, True)).encode(["the", "th\ud800e."])
 
 

@@ -71,6 +71,7 @@ OBJECTIVES["length"] = Objective(
             unit="",
             baseline="length_majority",
             baseline_name="majority",
+            meaning="always the more frequent length",
             clause="{value} of the lengths are told",
             brief="length",
         ),

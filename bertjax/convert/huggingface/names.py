@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.model.embeddings import sinusoids
+from bertjax.model.encoder import sinusoids
 from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
 from bertjax.training.checkpoint import named_arrays
 

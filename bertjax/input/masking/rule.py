@@ -2,18 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil, sqrt
 from typing import TypeVar
 
 import numpy as np
 
-from bertjax.config import DataConfig
+from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.counts import COUNTS, Count
-from bertjax.input.masking.replacement import RANDOM_IDS, REPLACED_BY, Replacement
 from bertjax.input.masking.units import UNITS, Unit
-from bertjax.input.randomness import fold_in
+from bertjax.input.randomness import below, derive_key, fold_in, hash64, uniform
+
+_LOW_HALF = 2**32 - 1
+
+Draw = Callable[[np.ndarray], np.ndarray]  # uint64 random bits [n] -> ids [n]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a hidden token is shown as; by default [MASK] in 80 %, a random token and itself in 10 % (BERT, 3.1)."""
+
+    mask_id: int
+    random_id: Draw
+    keep_share: float = 0.1
+    random_share: float = 0.1  # the rest is shown as [MASK]
+    drawn_at: Callable[[np.ndarray], np.ndarray] = lambda positions: positions  # see `REPLACED_BY`
+
+    def shown(self, labels: np.ndarray, positions: np.ndarray, is_used: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """What stands at `positions` int64 [B, P], ascending where `is_used`, for `labels` int32 [B, P]: int32 [B, P].
+
+        All draws depend on `keys`, uint64 [B], and the positions alone.
+        """
+        keys = fold_in(keys, "replacement")[:, None]
+        bits = hash64(keys, positions)
+        places = self.drawn_at(positions)
+        kind = ((bits if places is positions else hash64(keys, places)) & _LOW_HALF) * 2.0**-32
+        shown = np.where(kind < self.keep_share, labels, np.int32(self.mask_id))
+        is_random = (kind >= self.keep_share) & (kind < self.keep_share + self.random_share) & is_used
+        shown[is_random] = self.random_id(bits[is_random])
+        return shown
+
+
+def _first_of_run(positions: np.ndarray) -> np.ndarray:
+    """The first of the successive positions that each one is among, int64 [B, P]."""
+    slot = np.arange(positions.shape[1])
+    is_first = np.diff(positions, axis=1, prepend=-2) != 1
+    return np.take_along_axis(positions, np.maximum.accumulate(np.where(is_first, slot, 0), axis=1), axis=1)
+
+
+# Where the kind of replacement is drawn: for each token, or once for tokens that stand side by side (SpanBERT).
+REPLACED_BY = {"token": lambda positions: positions, "span": _first_of_run}
+
+
+def _of_vocabulary(vocabulary: Vocabulary, _: Split) -> Draw:
+    size = vocabulary.vocab_size
+    return lambda bits: (bits >> 32) * size >> 32
+
+
+def _ordinary(vocabulary: Vocabulary, _: Split) -> Draw:
+    ids = np.setdiff1d(np.arange(vocabulary.vocab_size), list(vocabulary.special.values()))
+    return lambda bits: ids[(bits >> 32) * len(ids) >> 32]
+
+
+def _of_corpus(_: Vocabulary, split: Split) -> Draw:
+    tokens, key = int(split.sentence_offsets[-1]), derive_key("token of the corpus")
+
+    def draw(bits: np.ndarray) -> np.ndarray:
+        starts = below(hash64(key, bits), tokens)
+        return split.tokens(starts, np.ones_like(starts))
+
+    return draw
+
+
+RANDOM_IDS: dict[str, Callable[[Vocabulary, Split], Draw]] = {
+    "vocabulary": _of_vocabulary,  # all ids, special ones too
+    "ordinary": _ordinary,  # all but the special ones: RoBERTa, BigBird
+    "corpus": _of_corpus,  # a token of the text, each as likely: SpanBERT
+}
+
+
+_DEVIATIONS = 4  # independent draws above this many standard deviations are cut, of which there are 1 in 30,000 rows
+
+
+@dataclass(frozen=True)
+class Count:
+    """A rule for the number of hidden tokens."""
+
+    # (tokens of each sequence with its special ones, tokens that may be hidden, uint64 keys, share) -> int64 [B]
+    draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
+    # (tokens, sequences, share) -> the most that sequences of together so many tokens have
+    most: Callable[[int, int, float], int]
+    # (tokens, share) -> the least `max_predictions` under which the rule holds for a sequence of so many tokens
+    least_limit: Callable[[int, float], int]
+
+
+def _round(tokens: np.ndarray, _: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
+    return np.maximum(np.rint(tokens * share), 1).astype(np.int64)  # half to even, as Python's round
+
+
+def _most_rounded(tokens: int, sequences: int, share: float) -> int:
+    # A sequence of n tokens has max(1, round(n p)), so at most n p and this many more.
+    more = max(0.5, 1 - SHORTEST_ROW * share)
+    return int(share * tokens + more * sequences)
+
+
+def _random_round(tokens: np.ndarray, _: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
+    return (tokens * share + uniform(fold_in(keys, "count"))).astype(np.int64)
+
+
+def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
+    """The number of successes of one draw a token: to hide so many, all equally likely, is to draw for each alone."""
+    column = np.arange(int(available.max(initial=0)))
+    hits = uniform(hash64(fold_in(keys, "count")[:, None], column)) < share
+    drawn = np.count_nonzero(hits & (column < available[:, None]), axis=1)
+    deviation = np.sqrt(available * share * (1 - share))
+    return np.minimum(drawn, (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1)
+
+
+def _most_of_each(tokens: int, sequences: int, share: float) -> int:
+    # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
+    spread = sqrt(sequences * tokens * share * (1 - share))
+    return int(share * tokens + _DEVIATIONS * spread) + sequences
+
+
+COUNTS = {
+    "round": Count(_round, _most_rounded, lambda *_: 1),  # google-research/bert, which cuts at max_predictions
+    "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
+        _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
+    ),
+    "each": Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
+}
+
 
 T = TypeVar("T")
 

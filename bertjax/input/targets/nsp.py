@@ -1,6 +1,46 @@
 """Next sentence prediction (BERT, section 3.1): does B follow A, or is it from another document?"""
 
-from bertjax.input.targets.pair_labels import PairLabels
-from bertjax.input.targets.target import Pairing
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.packing import BatchKey
+from bertjax.input.targets.target import Make, Pairing
+
+
+@dataclass(frozen=True)
+class PairLabels:
+    """0 where B follows A, 1 where it does not; weight 0 for rows without pairs."""
+
+    pairing: Pairing
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """As `Target` has it."""
+        slots = data.pair_slots
+        return {
+            "cls_positions": BatchKey("sequence", slots, np.int32, is_position=True),
+            "pair_labels": BatchKey("sequence", slots, np.int32),
+            "pair_weights": BatchKey("sequence", slots, np.float32),
+        }
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """As `Target` has it."""
+        weight = float(data.rows == "pairs")
+        return lambda rows: label_pairs(rows.pair_labels, weight)
+
+
+def label_pairs(is_odd: np.ndarray, weight: float = 1.0) -> dict[str, np.ndarray]:
+    """The arrays of sequences whose [CLS] is their first token: label 1 where `is_odd`, bool [N]."""
+    labels = is_odd[:, None].astype(np.int32)
+    return {
+        "cls_positions": np.zeros_like(labels),
+        "pair_labels": labels,
+        "pair_weights": np.full(labels.shape, weight, np.float32),
+    }
+
 
 TARGET = PairLabels(Pairing(random_b=True))

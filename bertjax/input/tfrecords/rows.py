@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
-from bertjax.input.targets.pair_labels import label_pairs
+from bertjax.input.targets.nsp import label_pairs
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.ragged import places_in
 

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from bertjax.model.dropout import ATTENTION_PROBS, dropout
-from bertjax.model.layers import recomputed
+from bertjax.model.layers import ATTENTION_PROBS, dropout, recomputed
 from bertjax.parallel.sharding import spec
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.

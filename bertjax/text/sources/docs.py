@@ -1,8 +1,8 @@
 """The `docs` source: the English prose in the docstrings of the installed Python packages and the standard library.
 
-Nothing is imported: modules are read with `ast`. The same versions give the same bytes, whatever the file system. A
-unit of work is a package, or a part of a large one; a paragraph that a unit has had already is left out, so that units
-stay independent of each other and of how many processes read them.
+Nothing is imported: modules are parsed with `ast`. The same versions give the same bytes on any file system. A unit of
+work is a package, or a part of a large one; paragraphs are deduplicated within a unit, so that units do not depend on
+each other or on the number of processes.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python no longer likes
+            warnings.simplefilter("ignore")  # of invalid escape sequences
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        counts.unreadable_modules += 1  # for another Python, or a template
+        counts.unreadable_modules += 1  # for another version of Python, or a template
         return
     classes: list[ast.AST] = [tree]
     for node in classes:

@@ -1,4 +1,4 @@
-"""From a docstring to its prose: what is code, a table, a list of parameters or markup goes, whole sentences stay."""
+"""The prose of a docstring: whole sentences, without code, tables, lists of parameters and markup."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _SHORTEST, _LONGEST = 20, 600  # characters of a sentence
 
 
 def prose(docstring: str) -> Iterator[str]:
-    """Yield the paragraphs of a docstring's English prose, free of markup, as whole sentences."""
+    """Yield the paragraphs of a docstring's English prose, as whole sentences without markup."""
     lines = inspect.cleandoc(docstring).split("\n")
     for block in _blocks(_without_list_sections(list(_without_literals(lines)))):
         text = " ".join(block)
@@ -117,7 +117,7 @@ def _without_literals(lines: list[str]) -> Iterator[str]:
 
 
 def _without_list_sections(lines: list[str]) -> Iterator[str]:
-    """Leave out underlined headings, and what stands under those that list parameters or show code."""
+    """Leave out underlined headings, and the sections of those that list parameters or show code."""
     listing = underline = False
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if underline:

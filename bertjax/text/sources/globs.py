@@ -1,4 +1,4 @@
-"""Which files a glob means, on this machine or in object storage, and where to get text if it means none."""
+"""The files that a glob matches, local or in object storage, and where to get text if it matches none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertjax.storage.remote import is_remote, listing_command, remote_files
 
 DUMPS = "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles-multistream.xml.bz2"
 _BOOKS = (
-    "BooksCorpus is not given out any more; use books that you have, a text file each (text:books/*.txt), or Project "
+    "BooksCorpus is not distributed any more; use your own books, a text file each (text:books/*.txt), or Project "
     "Gutenberg's by tfds:pg19:book_text"
 )
 

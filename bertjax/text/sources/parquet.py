@@ -1,6 +1,6 @@
-"""The `parquet` source: the rows of Parquet and Arrow files, as Hugging Face data sets lie on disk.
+"""The `parquet` source: the rows of Parquet and Arrow files, the formats of Hugging Face data sets.
 
-Which of them a file is, its first bytes tell: Parquet, an Arrow stream (`data-*.arrow`, as `save_to_disk` of Hugging
+The first bytes of a file tell its format: Parquet, an Arrow stream (`data-*.arrow`, as `save_to_disk` of Hugging
 Face's `datasets` writes them) or an Arrow file. One column is read, a few rows at a time.
 """
 
@@ -95,18 +95,18 @@ def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
             binary = getattr(pa, _STRINGS[str(column.type)])()
             for start in range(0, len(column), _ROWS):
                 rows = column.slice(start, _ROWS).view(binary)
-                rows.validate(full=True)  # offsets that point outside of the file's data would be followed
+                rows.validate(full=True)  # pyarrow would follow offsets that point outside of the data
                 for row in rows:
                     yield row.as_buffer()
 
 
 def _columns(path: str, field: str, pa: ModuleType) -> Iterator[pyarrow.Array]:
-    """The field's values in successive arrays; those of Arrow files lie in the file and not in memory."""
+    """The field's values in successive arrays; those of Arrow files are memory-mapped."""
     return (batch.column(0) for batch in _batches(path, [field], pa, _ROWS))
 
 
 def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Iterator[pyarrow.RecordBatch]:
-    """Some columns of a file, of Parquet at most so many rows at a time, of Arrow in the file's own batches."""
+    """Some columns of a file; of Parquet at most `rows` rows at a time, of Arrow in the batches of the file."""
     if _magic(path) == _PARQUET:
         import pyarrow.parquet
 
@@ -157,7 +157,7 @@ def _remote_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
 
 
 def _require_stream_end(path: str) -> None:
-    """A stream that was cut off between two batches would pass for a shorter one."""
+    """Detect a stream that was truncated between two batches, which pyarrow reads without an error."""
     with open_bytes(path) as file:
         file.seek(-len(_STREAM_END), os.SEEK_END)
         if file.read() != _STREAM_END:
@@ -176,7 +176,7 @@ def _refuse_bomb(path: str, metadata: pyarrow.parquet.FileMetaData) -> None:
 
 @contextmanager
 def _reading(path: str) -> Iterator[ModuleType]:
-    """pyarrow, whose complaints become ValueErrors that name the file."""
+    """pyarrow, whose errors become ValueErrors that name the file."""
     try:
         import pyarrow as pa
     except ModuleNotFoundError:

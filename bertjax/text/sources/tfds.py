@@ -1,6 +1,6 @@
-"""The `tfds` source: documents out of a data set that TensorFlow Datasets has prepared, file by file.
+"""The `tfds` source: the examples of a data set that TensorFlow Datasets has prepared, file by file.
 
-The files are read where they lie; nothing is fetched, built, or imported from the data set's own code.
+The prepared files are read in place; nothing is downloaded, built, or imported from the data set's own code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def data_dir() -> Path:
-    """Where prepared data sets lie: $TFDS_DATA_DIR, else TensorFlow Datasets' default."""
+    """The directory of prepared data sets: $TFDS_DATA_DIR, else the default of TensorFlow Datasets."""
     return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
 
 
 def shards(pattern: str) -> tuple[str, list[str]]:
     """(feature, files of the train split in order) of `NAME[/CONFIG][:VERSION][:FEATURE]`.
 
-    Raises ValueError if the data set is not there, saying where it can be had, or has no such text feature.
+    Raises ValueError, with where to get it, if the data set is not prepared, or if it has no such text feature.
     """
     name, feature = _parse(pattern)
     builder = _builder(_directory(name))

@@ -16,6 +16,7 @@ MLM = Objective(
     sums=_sums,
     epsilon=1e-5,  # run_pretraining.py: numerator / (sum of weights + 1e-5)
     heads=("mlm_head",),
+    about="masked words (MLM)",
     measures=(
         Measure(
             figure="loss",
@@ -23,6 +24,7 @@ MLM = Objective(
             unit="nats",
             baseline="unigram_loss",
             baseline_name="unigram",
+            meaning="the held-out text's word frequencies",
             clause="the masked-token loss on held-out text is {value}, {gain} what word frequencies alone give",
             brief="loss",
         ),
@@ -32,6 +34,7 @@ MLM = Objective(
             unit="",
             baseline="unigram_accuracy",
             baseline_name="most frequent token",
+            meaning="always the most frequent token",
             clause="{value} of the masked tokens are predicted right",
             brief="mlm",
         ),

@@ -15,6 +15,7 @@ NSP = Objective(
     weight_key="pair_weights",
     sums=_sums,
     heads=("pooler", "nsp_head"),
+    about="the next sentence (NSP)",
     measures=(
         Measure(
             figure="accuracy",
@@ -22,6 +23,7 @@ NSP = Objective(
             unit="",
             baseline="majority_accuracy",
             baseline_name="majority",
+            meaning="always the more frequent label",
             clause="{value} of the sentence pairs are told apart",
             brief="nsp",
         ),

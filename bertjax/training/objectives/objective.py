@@ -65,8 +65,14 @@ class Measure:
     unit: str  # behind the name of a chart: "nats"; empty for a share
     baseline: str  # its name in the log, behind `baseline/`
     baseline_name: str  # for people: "unigram"
+    meaning: str  # of the baseline: "the held-out text's word frequencies"
     clause: str  # of the report's first sentence, with {value} and, for a loss, {gain} over the baseline
     brief: str = ""  # the word on the progress line; empty: the figure is not there
+
+    @property
+    def title(self) -> str:
+        """Name and unit, as over a chart."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
 
     @property
     def is_loss(self) -> bool:
@@ -112,6 +118,7 @@ class Objective:
     figures: tuple[str, ...] = ("loss", "accuracy")
     heads: tuple[str, ...] = ()  # modules of the network that it asks
     measures: tuple[Measure, ...] = ()
+    about: str = ""  # what its head predicts, for people: "the next sentence (NSP)"
     baselines: Callable[[HeldOutFacts], dict[str, float]] = lambda facts: {}  # by `Measure.baseline`
 
 

@@ -15,6 +15,7 @@ SOP = Objective(
     weight_key="pair_weights",
     sums=_sums,
     heads=("pooler", "sop_head"),
+    about="the order of sentences (SOP)",
     measures=(
         Measure(
             figure="accuracy",
@@ -22,6 +23,7 @@ SOP = Objective(
             unit="",
             baseline="order_majority_accuracy",
             baseline_name="majority",
+            meaning="always the more frequent label",
             clause="{value} of the sentence pairs are put in their order",
             brief="sop",
         ),

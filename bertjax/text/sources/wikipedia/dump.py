@@ -27,7 +27,7 @@ _TAG_CAP = 1 << 16  # characters of one tag or comment of the XML, which older e
 _DEPTH_CAP = 32  # of elements inside one another; dumps have 5
 # Elements whose text is kept, with the one they stand in.
 _WANTED = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
-_IS_IT = "is it a MediaWiki XML dump, as it was downloaded?"
+_IS_IT = "is it a MediaWiki XML dump, as downloaded?"
 _HIDDEN_NAMESPACES = (-2, 6, 14)  # media, files, categories
 # For dumps from before <redirect>: `#REDIRECT [[Target]]`, whatever the word is in the edition's language.
 _REDIRECT = re.compile(r"\s*+#[^\s\[\]#*:;]{1,40}+(?: [^\s\[\]:]{1,20}+)?\s*+:?\s*+\[\[[^\[\]\n]++\]\]")
@@ -112,7 +112,7 @@ class Dump:
         self._parse("", number, last=True)
 
     def _take_head(self) -> None:
-        """Read the names of the namespaces where they stand, at the beginning of the file."""
+        """Read the names of the namespaces at the beginning of the file."""
         head = Dump(self.path)
         for number, line in enumerate(head._lines(None, (0, cut_at(self.path, 1))), 1):
             head._parse(f"{line}\n", number)

@@ -1,4 +1,4 @@
-"""Taking markup out of wikitext: from the inside out, with a mark in its place, and no traces of it in the sentence.
+"""Removing markup from wikitext from the inside out: a mark takes its place, and is removed with its traces.
 
 The marks are control characters, which XML does not allow, so that no dump has them.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-GAP = "\x02"  # something was here that is no text
+GAP = "\x02"  # here was something that shows no text
 BREAK = "\x03"  # a paragraph ends here
-JOINT = "\x04"  # nothing was here, but what is on its two sides is no markup together
+JOINT = "\x04"  # a tag was here; the characters on its two sides do not form markup together
 
 _MARKS = re.compile(f"[{GAP}{BREAK}{JOINT}]")
 _DEPTH = 40  # of nesting; MediaWiki itself gives up at 40 templates inside one another

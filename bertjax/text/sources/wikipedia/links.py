@@ -1,4 +1,4 @@
-"""The links of wikitext: which words of them a reader sees."""
+"""The links of wikitext, replaced by the words that a reader sees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BARE = re.compile(
 
 @dataclass(frozen=True)
 class Names:
-    """How the pages that a link does not show are called in a language edition: files and categories, normalised."""
+    """The namespaces of a language edition whose links show nothing: files and categories, normalised."""
 
     hidden: frozenset[str] = field(default_factory=lambda: frozenset((*FILE_NAMES, *CATEGORY_NAMES)))
 
@@ -46,9 +46,9 @@ def normal_name(name: str) -> str:
 
 
 def resolve_links(text: str, names: Names) -> str:
-    """Put the words that a reader sees in the place of links between pages; of files and categories `GAP`.
+    """Replace links between pages by the words that a reader sees, and those of files and categories by `GAP`.
 
-    A line of nothing but links with a prefix goes whole: categories under names that the dump does not tell.
+    A line of only links with a prefix is removed: categories under names that the dump does not list.
     """
     if "[[" not in text:
         return text
@@ -60,14 +60,14 @@ def resolve_links(text: str, names: Names) -> str:
 
 
 def resolve_external_links(text: str) -> str:
-    """Put labels in the place of links to other sites; `GAP` where there is no label, and for bare addresses."""
+    """Replace links to other sites by their labels; those without a label, and bare addresses, by `GAP`."""
     if "[" in text:
         text = _EXTERNAL.sub(lambda found: found[1].strip() or GAP, text)
     return _BARE.sub(GAP, text) if "://" in text else text
 
 
 def _words(link: str, names: Names) -> str:
-    """What is seen of a link, given what is between its brackets: its label, else its target without the prefix `:`."""
+    """What a reader sees of a link with this content: its label, else its target without the prefix `:`."""
     target, pipe, label = link.partition("|")
     if target.count("{{") != target.count("}}"):
         return link  # what a template makes of it is not known

@@ -41,7 +41,7 @@ _TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
 _END = {name: re.compile(rf"</{name}\s*>", re.I) for name in _DROPPED | _LITERAL}
 _NESTING = re.compile(r"<(/?)(?:table|ul|ol|dl)\b[^<>]*+>", re.I)
 _HIDDEN = re.compile(r"<(span|div)\b[^<>]{0,300}display:\s{0,9}none[^<>]{0,300}>[^<>]*+</\1\s*>", re.I)
-# MediaWiki's includes/parser/BlockLevelPass.php: which tags begin and end text that keeps its leading spaces as text.
+# As MediaWiki's includes/parser/BlockLevelPass.php: tags that begin and end blocks without preformatted lines.
 _BLOCK_OPENS = re.compile(r"<(?:(?:table|h[1-6]|pre|p|ul|ol|dl)|/(?:td|th)|/?(?:tr|caption|dt|dd|li))(?![\w-])", re.I)
 _BLOCK_CLOSES = re.compile(
     r"<(?:/(?:table|h[1-6]|pre|p|ul|ol|dl)|(?:td|th)|/?(?:center|blockquote|div|hr))(?![\w-])", re.I
@@ -101,9 +101,9 @@ def _replacement(name: str, attributes: str, inside: str) -> str:
 
 
 def unindent(text: str) -> str:
-    """Take the leading spaces from lines that show as running text for all that: in <p>, <blockquote> and <poem>.
+    """Remove the leading spaces of lines that MediaWiki shows as running text: in <p>, <blockquote> and <poem>.
 
-    Any other line that begins with a space is preformatted, unless a tag of a block stands on it.
+    Any other line that begins with a space is preformatted, unless it has the tag of a block.
     """
     if "<" not in text or "\n " not in text:
         return text

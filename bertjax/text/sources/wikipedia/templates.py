@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[+−–-]?\d[\d.,/+−–e-]*+")
 
 
 def resolve_templates(text: str) -> str:
-    """Put in place of every template its words, or `GAP`; calls that are never closed stay as they are."""
+    """Replace every template by its words, or by `GAP`; calls without an end stay as they are."""
     if "{{" not in text:
         return text
     text = text.replace("{{!}}", "|")

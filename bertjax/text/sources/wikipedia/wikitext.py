@@ -2,8 +2,8 @@
 
 "For Wikipedia we extract only the text passages and ignore lists, tables, and headers" (Devlin et al. 2018, 3.1). The
 rules are MediaWiki's (mediawiki.org: Help:Formatting, Help:Links, Help:Tables, Writing systems/Syntax), in the order
-in which its parser applies them. Nothing is expanded or looked up; which templates leave words behind is told in
-`wikitemplates`. Every step takes linear time, whatever the text.
+in which its parser applies them. Nothing is expanded or looked up; `templates` lists the templates whose words stay.
+Every step takes linear time on any text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _first_variant(found: re.Match[str]) -> str:
 def _blocks(text: str) -> Iterator[str]:
     """Successive lines of prose, joined by spaces as a browser does; everything else ends a block.
 
-    A line that begins with a space is preformatted (programs and diagrams, no prose); `unindent` was there before.
+    A line that begins with a space is preformatted (programs and diagrams, no prose), as `unindent` has been applied.
     """
     held: list[str] = []
     lines = text.split("\n")
