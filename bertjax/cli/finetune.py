@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str, kind: type = str) -> None:
-    parser.add_argument(name, type=kind, nargs="+", action="extend", metavar=metavar, help=help)
+    # Given again, the last one counts, as for the keys of a config, so that a command can be changed at its end.
+    parser.add_argument(name, type=kind, nargs="+", metavar=metavar, help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -30,6 +30,7 @@ class DataConfig:
     lowercase: bool = True
     strip_accents: bool = True
     unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
+    prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
     held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
     workers: int = may_change(0)  # processes that prepare text; 0 = one per core

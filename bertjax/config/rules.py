@@ -173,6 +173,13 @@ RULES: dict[str, Rule] = {
             "leave it at 'words'"
         ),
     ),
+    "a bare start is byte-level BPE's": Rule(
+        lambda c: c.data.prefix_space or bool(c.data.vocab) or c.data.tokenizer == "byte_bpe",
+        lambda c: (
+            f"data.prefix_space=False with data.tokenizer={c.data.tokenizer!r}: it is byte-level BPE's option; "
+            "leave it True"
+        ),
+    ),
     "a segmenter is WordPiece's": Rule(
         lambda c: c.data.segmenter == "none" or bool(c.data.vocab) or c.data.tokenizer == "wordpiece",
         lambda c: (

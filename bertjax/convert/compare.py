@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.foreign import module_label
+from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
+from bertjax.model.families.huggingface import Class
+from bertjax.model.families.registry import family_of
+from bertjax.model.heads import HEADS
 from bertjax.model.network import Params, abstract_network, bind
-from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
@@ -49,30 +52,44 @@ class Difference:
 
 
 def compare_with_transformers(
-    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS, heads: bool = True
+    model: TrainedModel,
+    directory: str | Path,
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+    drawn: Collection[str] = (),
 ) -> Difference | None:
     """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
-    Hidden states of the last layer, and with `heads` the logits: of MLM and NSP, or of a task; padding is left out.
-    Raises RuntimeError if transformers cannot read the folder, if token ids differ, or outputs by more than `LIMIT`.
+    Hidden states of the last layer, and the logits of pretraining or of a task, but those of modules in `drawn`, as
+    labelled by `module_label`, which the folder lacks. Padding is left out. Raises RuntimeError if transformers cannot
+    read the folder, if token ids differ, or outputs by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
     import transformers
 
-    kind = getattr(transformers, architecture(model.config.model) if heads else "BertModel")
+    made = _class_without(model, drawn)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        network = kind.from_pretrained(directory).float().eval()
+        network = getattr(transformers, made.name).from_pretrained(directory).float().eval()
     except Exception as error:  # of any class, by what a file of the folder breaks
         first_line = str(error).partition("\n")[0]
         raise RuntimeError(
             f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); mend its files"
         ) from error
-    _check_ids(model.tokenizer, tokenizer, pairs)
+    _check_ids(model, tokenizer, pairs)
     batch = pair_batch(model, pairs)
-    ours, theirs = our_outputs(model, batch), _their_outputs(network, batch, model.config.model.vocab_size)
+    ours, theirs = our_outputs(model, batch), _their_outputs(network, batch, made, model.config.model.vocab_size)
     return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
+
+
+def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
+    """The class of transformers with most of the model's heads and none of some modules."""
+    config, known = model.config.model, family_of(model.config.model.family).huggingface
+    whole = class_of(config)
+    for made in (whole, *(known.partial if whole.outputs else ())):
+        if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in made.tensors):
+            return made
+    return class_of(encoder_of(config))
 
 
 def compare_with_tensorflow(
@@ -94,17 +111,22 @@ def compare_with_tensorflow(
 
 def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Pairs of texts as padded rows, cut to the longest that the model was trained on: int64 [B, L]."""
-    tokenizer = model.tokenizer
-    rows = []
-    for pair in pairs:
-        first, second = (ids.tolist() for ids in tokenizer.encode_sentences(pair))
-        ids = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id][: model.max_length]
-        rows.append((ids, [int(place > len(first) + 1) for place in range(len(ids))], [1] * len(ids)))
+    rows = [_row(model, pair) for pair in pairs]
+    rows = [[part[: model.max_length] for part in (ids, types, [1] * len(ids))] for ids, types in rows]
     length = max(len(ids) for ids, _, _ in rows)
     batch = {}
-    for key, filler, part in zip(INPUTS, (tokenizer.pad_id, 0, 0), zip(*rows, strict=True), strict=True):
+    for key, filler, part in zip(INPUTS, (model.tokenizer.pad_id, 0, 0), zip(*rows, strict=True), strict=True):
         batch[key] = np.array([row + [filler] * (length - len(row)) for row in part], np.int64)
     return batch
+
+
+def _row(model: TrainedModel, pair: tuple[str, str]) -> tuple[list[int], list[int]]:
+    """(ids, token types) of a pair with the special tokens of the model's family."""
+    tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
+    first, second = (ids.tolist() for ids in tokenizer.encode_sentences(pair))
+    start = [tokenizer.cls_id, *first, *[tokenizer.sep_id] * template.separators]
+    rest = [*second, tokenizer.sep_id]
+    return start + rest, [0] * len(start) + [int(template.token_types)] * len(rest)
 
 
 def within_limit(
@@ -117,22 +139,22 @@ def within_limit(
     return found
 
 
-def _check_ids(ours: Tokenizer, theirs: Any, pairs: Sequence[tuple[str, str]]) -> None:
+def _check_ids(model: TrainedModel, theirs: Any, pairs: Sequence[tuple[str, str]]) -> None:
     for pair in pairs:
-        first, second = (ids.tolist() for ids in ours.encode_sentences(pair))
-        wanted = [ours.cls_id, *first, ours.sep_id, *second, ours.sep_id]
+        wanted, _ = _row(model, pair)
         found = theirs(*pair, verbose=False)["input_ids"]
         if found != wanted:
             raise RuntimeError(f"the exported tokenizer encodes {pair} as {found}, ours as {wanted}")
 
 
 def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2], in float32 whatever it was trained in.
+    """Hidden states [B, L, D] and logits of every head, MLM [B, L, V], of sequences [B, 2]; in float32 always.
 
     Of a fine-tuned model hidden states and the logits of its task.
     """
     config = model.config.model
     graphdef = abstract_network(config)[0]
+    heads = [head for head in class_of(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
 
     @jax.jit
@@ -142,31 +164,43 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
         if bert.of_task:
             return {HIDDEN: hidden} | ({LOGITS: bert.row_logits(hidden, mask)} if bert.outputs else {})
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        mlm = bert.mlm_logits(hidden, everywhere)[..., : config.vocab_size]
-        return {HIDDEN: hidden, _MLM: mlm, _NSP: bert.nsp_logits(hidden, everywhere[:, :1])[:, 0]}
+        found = {HIDDEN: hidden}
+        for head in heads:
+            of_sequence = getattr(HEADS[head], "needs_pooler", False)
+            logits = getattr(bert, head.replace("_head", "_logits"))(
+                hidden, everywhere[:, :1] if of_sequence else everywhere
+            )
+            found[logits_name(head)] = logits[:, 0] if of_sequence else logits[..., : config.vocab_size]
+        return found
 
     # Accelerators multiply float32 in fewer bits unless told otherwise.
     with jax.default_matmul_precision("highest"):
         return jax.device_get(outputs(model.params))
 
 
-def _their_outputs(network: Any, batch: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
-    """The same of transformers' network, as far as it has them."""
+def logits_name(head: str) -> str:
+    """The output of a head of pretraining, as a comparison names it."""
+    return f"{head.removesuffix('_head').upper()} logits"
+
+
+def _their_outputs(
+    network: Any, batch: Mapping[str, np.ndarray], made: Class, vocab_size: int
+) -> dict[str, np.ndarray]:
+    """The same of transformers' network, as far as its class has them."""
     import torch
 
     inputs = {key: torch.from_numpy(x) for key, x in batch.items()}
-    if "MultipleChoice" in type(network).__name__:
+    if "MultipleChoice" in made.name:
         inputs = {key: x[:, None] for key, x in inputs.items()}  # each of them the only choice
     with torch.no_grad():
         out = network(**inputs, output_hidden_states=True)
     found = {HIDDEN: out.hidden_states[-1].numpy()}
-    if "logits" in out:
+    for head, output in made.outputs.items():
+        found[logits_name(head)] = out[output].numpy()[..., :vocab_size]
+    if not made.outputs and "logits" in out:
         found[LOGITS] = out.logits.numpy()
     if "start_logits" in out:
         found[LOGITS] = np.stack([out.start_logits.numpy(), out.end_logits.numpy()], axis=-1)
-    if "prediction_logits" in out:
-        found[_MLM] = out.prediction_logits.numpy()[..., :vocab_size]
-        found[_NSP] = out.seq_relationship_logits.numpy()
     return found
 
 

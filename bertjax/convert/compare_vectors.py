@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
 from bertjax.convert.onnx.card import HIDDEN, VECTOR
 from bertjax.convert.onnx.exporter import MODEL_FILE, gives_logits
-from bertjax.convert.sentence_transformers import MODULES_FILE
+from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
 from bertjax.training.run_directory import TrainedModel
@@ -41,17 +41,19 @@ def compare_with_onnxruntime(
 
     session = onnxruntime.InferenceSession(Path(directory) / MODEL_FILE, providers=["CPUExecutionProvider"])
     headed = gives_logits(model, pooling)
+    known = {made.name for made in session.get_inputs()}
     batch = pair_batch(model, pairs)
     alone = {name: x[:1, : int(batch["attention_mask"][0].sum())] for name, x in batch.items()}
     found: dict[str, float] = {}
     for rows in (batch, alone):
+        inputs = {name: x for name, x in rows.items() if name in known}
         if headed:
-            ends = session.run(list(head_of(model.config.model).outputs), rows)
+            ends = session.run(list(head_of(model.config.model).outputs), inputs)
             theirs = {LOGITS: ends[0] if len(ends) == 1 else np.stack(ends, axis=-1)}
             ours = our_outputs(model, rows)
         else:
             names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if pooling != "none" else {})
-            theirs = dict(zip(names, session.run(list(names.values()), rows), strict=True))
+            theirs = dict(zip(names, session.run(list(names.values()), inputs), strict=True))
             ours = _our_vectors(model, rows, pooling, normalize)
         difference = within_limit(ours, theirs, rows["attention_mask"] == 1, f"{directory}: onnxruntime")
         found = {name: max(value, found.get(name, 0)) for name, value in difference.of.items()}
@@ -78,7 +80,8 @@ def compare_with_sentence_transformers(
         if row[: len(kept)] != kept:
             raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {kept}")
     theirs = _by_the_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
-    batch = {name: inputs[name].numpy() for name in INPUTS}
+    # A family without token types has no such input.
+    batch = {name: inputs[name].numpy() if name in inputs else np.zeros_like(inputs["input_ids"]) for name in INPUTS}
     ours = _our_vectors(model, batch, pooling, normalize)
     return within_limit(ours, {_VECTORS: theirs}, batch["attention_mask"] == 1, f"{directory}: transformers")
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -135,3 +135,10 @@ def near(folder: Place) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as copy:
         folder.download_all(Path(copy), folder.sizes())
         yield Path(copy)
+
+
+def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files into a folder and folders in it, text as UTF-8."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,34 +1,42 @@
-"""Where a model may come from: a run of ours, a folder in Hugging Face's layout, a TensorFlow 1 checkpoint."""
+"""Where a model may come from: a run of ours, or a folder of a format that bertjax reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, to_dict
+from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, TrainingConfig, to_dict
 from bertjax.convert.folder import folder_of
-from bertjax.convert.foreign import MODULES, ForeignModel
-from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.tf1.checkpoint import read_tensorflow
+from bertjax.convert.foreign import ForeignModel, module_label
+from bertjax.convert.format import Format
+from bertjax.convert.formats import format_of, source_kinds
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import abstract_network
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 
-KINDS: dict[str, Callable[[str], ForeignModel]] = {"hf": read_huggingface, "tf1": read_tensorflow}
+_USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks ask for
 
 
 def require_source(source: str) -> None:
     """Raise ValueError at once if a source is plainly not there, long before it is read."""
     kind, _, place = source.partition(":")
-    folder = Path(place) if kind in KINDS else place_of(source)
+    kinds = source_kinds()
+    folder = Path(place) if kind in kinds else place_of(source)
     if not folder.is_dir():
-        raise ValueError(f"{source}: no such directory; give a run, hf:DIR or tf1:DIR")
+        forms = [f"{kind}:DIR" for kind in kinds]
+        raise ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
+
+
+def source_format(source: str) -> Format | None:
+    """The format of a source such as hf:DIR; None for a run of ours."""
+    name = source_kinds().get(source.partition(":")[0])
+    return None if name is None else format_of(name)
 
 
 def read_source(source: str) -> ForeignModel:
@@ -36,9 +44,10 @@ def read_source(source: str) -> ForeignModel:
 
     Raises ValueError naming the file and what is wrong with it.
     """
-    kind, _, place = source.partition(":")
-    if kind in KINDS:
-        return KINDS[kind](place)
+    _, _, place = source.partition(":")
+    if (form := source_format(source)) is not None:
+        assert form.read is not None, "a format with a kind of source reads"
+        return form.read(place)
     _require_ours(source)
     run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
@@ -53,13 +62,14 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     `source` is a run's directory or one of its checkpoints, `hf:DIR` or `tf1:DIR`. Raises ValueError as `read_source`.
     """
     kind, _, place = source.partition(":")
-    if kind in KINDS:
+    if kind in source_kinds():
         foreign = read_source(source)
         model, drawn = _trained(foreign, Path(place)), foreign.drawn
     else:
         _require_ours(source)
         model, drawn = load_run(source), ()
-    return model, (*drawn, *(module for module, name in MODULES.items() if name not in model.params))
+    modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
+    return model, (*drawn, *(module_label(name) for name in modules if name not in model.params))
 
 
 def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
@@ -80,6 +90,7 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     data = DataConfig(
+        tokenizer=model.tokenizer.kind,
         vocab_size=model.tokenizer.vocab_size,
         **asdict(model.tokenizer.rules),
         sequence_length=length,
@@ -87,7 +98,10 @@ def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
         predict="next" if model.config.causal else "masked",
     )
     name = folder_of(directory).name
-    config = Config(name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data)
+    training = TrainingConfig(objectives=family_of(model.config.family).objectives)
+    config = Config(
+        name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data, training=training
+    )
     if model.kind:
         config = FinetuneConfig(
             **{field.name: getattr(config, field.name) for field in fields(config)},

@@ -15,6 +15,7 @@ from flax import nnx
 
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, bind
 from bertjax.report.run_summary import Completion
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -91,11 +92,12 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     """Token ids of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
     tokenizer, limit = model.tokenizer, model.max_length
     segments = [encode_with_masks(tokenizer, part) for part in ([text] if isinstance(text, str) else text)]
-    ids = [tokenizer.cls_id]
-    types = [0]
+    template = family_of(model.config.model.family).template
+    ids, types = [tokenizer.cls_id], [0]
     for number, segment in enumerate(segments):
-        ids += [*segment, tokenizer.sep_id]
-        types += [number] * (len(segment) + 1)
+        between = template.separators if number + 1 < len(segments) else 1
+        ids += [*segment, *[tokenizer.sep_id] * between]
+        types += [number * template.token_types] * (len(segment) + between)
     shown = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
     masks = np.flatnonzero(np.array(ids) == tokenizer.mask_id)
     if not len(masks):

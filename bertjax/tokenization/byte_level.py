@@ -1,7 +1,8 @@
 """Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is ever unknown.
 
-`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. A sentence begins with a
-space as every other word does (`add_prefix_space`), so that a word has one spelling wherever it stands.
+`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. By `prefix_space` a
+sentence begins with a space as every other word does, so that a word has one spelling wherever it stands; the published
+RoBERTa has it off.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def byte_letters() -> list[str]:
 class ByteLevelBPE(Tokenizer):
     """RoBERTa's `vocab.json` and `merges.txt`."""
 
-    named = "byte-level BPE"
+    named, kind = "byte-level BPE", "byte_bpe"
 
     def __init__(self, vocabulary: bytes, merges: bytes, rules: TextRules, origin: str = "byte-level BPE") -> None:
         """Read the two files' bytes; `origin` names them in messages.
@@ -55,7 +56,7 @@ class ByteLevelBPE(Tokenizer):
         self.special = {role: self._ids[name] for role, name in SPECIAL_TOKENS.items()}
         if rules.unknown != "words":
             raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; the option is for WordPiece")
-        self._chunks = ChunkEncoder(self._tokenizer(), _CHUNKS, whole=_UNCOMMON_SPACE, before=" ")
+        self._chunks = ChunkEncoder(self._tokenizer(), _CHUNKS, whole=_UNCOMMON_SPACE, before=" " * rules.prefix_space)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> ByteLevelBPE:
@@ -86,14 +87,14 @@ class ByteLevelBPE(Tokenizer):
         return self._with_special_tokens(self._tokenizer())
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Text for ids, without the space that every first word has."""
-        return super().decode(ids, skip_special_tokens).removeprefix(" ")
+        """Text for ids, without the space that `rules.prefix_space` put in front of the first word."""
+        return super().decode(ids, skip_special_tokens).removeprefix(" " * self.rules.prefix_space)
 
     def _tokenizer(self) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer(models.BPE(self._ids, self._merges))
         if self.rules.strip_accents or self.rules.lowercase:
             tokenizer.normalizer = normalizer(self.rules)
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.rules.prefix_space)
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
 

@@ -20,7 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.sentencepiece_model import read_model
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
 
 VOCABULARY_FILE = "spiece.model"
 WORD = "▁"  # stands for the space before a word
@@ -50,6 +50,7 @@ class SentencePiece(Tokenizer):
         Raises ValueError if it is not a model, has no special token of a role, or has options that are not supported.
         """
         self._proto = _parsed(model, origin)
+        self.kind = "unigram" if self._proto.trainer_spec.model_type == _UNIGRAM else "bpe"
         self.rules = rules
         self.files = {VOCABULARY_FILE: model}
         self.tokens = [piece.piece for piece in self._proto.pieces]
@@ -58,6 +59,7 @@ class SentencePiece(Tokenizer):
             raise ValueError(
                 f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
             )
+        refuse_bare_start(rules, origin)
         self._chunks = ChunkEncoder(self._tokenizer(forgeable=False), _CHUNKS)
 
     @classmethod

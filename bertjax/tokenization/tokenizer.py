@@ -10,7 +10,7 @@ import json
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -34,14 +34,13 @@ class TextRules:
 
     lowercase: bool
     strip_accents: bool
-    unknown: Literal["words", "characters"] = (
-        "words"  # what is [UNK]: a word with an unknown character, or only that character
-    )
+    unknown: Literal["words", "characters"] = "words"  # what is [UNK]: a word with an unknown character, or that alone
+    prefix_space: bool = True  # byte-level BPE: the first word of a text has a space in front, as every other word has
 
     @classmethod
     def of(cls, data: DataConfig) -> TextRules:
         """The rules that a config asks for."""
-        return cls(data.lowercase, data.strip_accents, data.unknown)
+        return cls(data.lowercase, data.strip_accents, data.unknown, data.prefix_space)
 
     @classmethod
     def told(cls, about: Mapping[str, Any]) -> TextRules:
@@ -49,17 +48,22 @@ class TextRules:
         return cls(**{field.name: about[field.name] for field in fields(cls) if field.name in about})
 
     def described(self) -> dict[str, Any]:
-        """The rules as JSON; `unknown` is left out at its default, which keeps fingerprints stable."""
-        rules = asdict(self)
-        if self.unknown == "words":
-            del rules["unknown"]
-        return rules
+        """The rules as JSON; one that was added later is left out at its default, so that fingerprints last."""
+        later = {field.name: field.default for field in fields(self) if field.default is not MISSING}
+        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
+
+
+def refuse_bare_start(rules: TextRules, origin: str) -> None:
+    """Raise ValueError where a text is to begin without a space; for kinds of tokenizers that cannot tell."""
+    if not rules.prefix_space:
+        raise ValueError(f"data.prefix_space=False: {origin} has no such rule; it is byte-level BPE's option")
 
 
 class Tokenizer(ABC):
     """A vocabulary and how text is cut into it. Subclasses set `tokens`, `special`, `rules`, `files` and `_chunks`."""
 
     named: ClassVar[str]  # the name of the kind in messages
+    kind: str  # as `DataConfig.tokenizer` names it
     tokens: list[str]  # as the vocabulary's own files spell them
     special: dict[str, int]  # the ids of pad, unk, cls, sep and mask
     rules: TextRules

@@ -34,7 +34,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
 
 VOCABULARY_FILE = "vocab.txt"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -58,13 +58,14 @@ _IS_CHINESE = re.compile(f"[{_CHINESE}]")
 class WordPiece(Tokenizer):
     """A vocabulary and BERT's rules; special tokens are found by name."""
 
-    named = "WordPiece"
+    named, kind = "WordPiece", "wordpiece"
 
     def __init__(self, tokens: Sequence[str], rules: TextRules, origin: str = "vocabulary") -> None:
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
         Raises ValueError if a special token is missing, or a token is empty or stands twice.
         """
+        refuse_bare_start(rules, origin)
         self.tokens = list(tokens)
         self.rules = rules
         self.files = {VOCABULARY_FILE: "".join(f"{token}\n" for token in self.tokens).encode()}

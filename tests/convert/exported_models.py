@@ -20,8 +20,9 @@ from bertjax.config import (
     TaskConfig,
     TrainingConfig,
 )
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import abstract_network
-from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
 
@@ -35,12 +36,13 @@ def wordpiece(lowercase: bool = True, strip_accents: bool = True) -> WordPiece:
     return WordPiece(tokens, TextRules(lowercase, strip_accents))
 
 
-def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields) -> TrainedModel:
+def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields) -> TrainedModel:
     """A run's model with every parameter random but the vocabulary's padding, which is zero as in training."""
     tokenizer = tokenizer or wordpiece()
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes |= {"max_position_embeddings": 80}
     execution = ExecutionConfig(**{key: fields.pop(key) for key in ("dtype",) if key in fields})
-    model = ModelConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=80, **(sizes | fields))
+    model = ModelConfig(vocab_size=tokenizer.vocab_size, **(sizes | fields))
     config = Config(
         name="tiny",
         run_dir=str(directory),
@@ -56,7 +58,7 @@ def trained_model(directory: Path, tokenizer: WordPiece | None = None, **fields)
             sequence_length=64,
         ),
         optimizer=OptimizerConfig(warmup_steps=100),
-        training=TrainingConfig(steps=1000, global_batch_size=32),
+        training=TrainingConfig(steps=1000, global_batch_size=32, objectives=family_of(model.family).objectives),
     )
     return _with_weights(directory, config, tokenizer)
 
@@ -78,7 +80,7 @@ def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), *
     return _with_weights(directory, config, made.tokenizer)
 
 
-def _with_weights(directory: Path, config: Config, tokenizer: WordPiece) -> TrainedModel:
+def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> TrainedModel:
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)

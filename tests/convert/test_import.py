@@ -159,9 +159,9 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 BROKEN = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: no such file"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
-    "another architecture": (broken_config(model_type="albert"), "model_type is 'albert'"),
+    "another architecture": (broken_config(model_type="gpt2"), "model_type is 'gpt2'"),
     "relative positions": (broken_config(position_embedding_type="relative_key"), "position_embedding_type"),
-    "another activation": (broken_config(hidden_act="relu"), "hidden_act is 'relu'"),
+    "another activation": (broken_config(hidden_act="tanh"), "hidden_act is 'tanh'"),
     "a list for the activation": (broken_config(hidden_act=["gelu"]), r"hidden_act is \['gelu'\]"),
     "absurd size": (broken_config(hidden_size=10**12), "hidden_size is 1000000000000"),
     "size of words": (broken_config(hidden_size="big"), "hidden_size is 'big'"),

@@ -23,7 +23,7 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture
 from bertjax.convert.onnx.exporter import export_onnx
-from bertjax.convert.sentence_transformers import export_sentence_transformers
+from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import as_run, open_source, read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.interpret.fill_mask import fill_mask

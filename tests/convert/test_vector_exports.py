@@ -21,7 +21,7 @@ from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.model_card import CARD_FILE
 from bertjax.convert.onnx import exporter as onnx_export
 from bertjax.convert.onnx.exporter import DATA_FILE, MODEL_FILE, export_onnx
-from bertjax.convert.sentence_transformers import export_sentence_transformers
+from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.model.network import abstract_network

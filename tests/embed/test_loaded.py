@@ -14,7 +14,7 @@ from exported_models import trained_model
 
 import bertjax
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
-from bertjax.convert.sentence_transformers import export_sentence_transformers
+from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.loaded import LoadedModel
 

@@ -1,4 +1,4 @@
-"""A BERT from a folder in Hugging Face's layout. Neither torch nor transformers is needed."""
+"""A model of BERT's family from a folder in Hugging Face's layout. Neither torch nor transformers is needed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,21 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
+from bertjax.convert.foreign import ForeignModel, foreign_model
+from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
-from bertjax.convert.huggingface.names import architecture, head_named, tensors_of
+from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
+from bertjax.convert.json_file import read_json
 from bertjax.finetune.kinds import KINDS, kind_of
-from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
-from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.model.families.huggingface import HuggingFace
+from bertjax.model.families.registry import family_of
+from bertjax.model.network import HEADS
 
-# "gelu_new" and "gelu_pytorch_tanh" compute the same.
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-
-_TOKENIZER_FILES = ("tokenizer", "tokenizer_config")
-
-# Their tensors that say nothing of their own: buffers, and the projection that is tied to the word embeddings.
-_REDUNDANT = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)|cls\.predictions\.decoder\.(weight|bias)")
-_TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-# What a folder may hold beside the network that its config names, and what is then left out.
-_PARTS = ("bert.pooler.", "cls.", "classifier.", "qa_outputs.", "dropout.")
+_BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")
+_OF_SENTENCE_TRANSFORMERS = "dropout."
 _MOST_LABELS = 1 << 20
 
 
@@ -50,11 +42,11 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     where = folder / "config.json"
     values = read_json(where)
     kind, labels = _task(values, where)
-    config = replace(model_config(values, ACTIVATIONS, where), **_head(kind, labels))
-    tokenizer = read_tokenizer(folder)
+    config = replace(from_config_json(values, where), **_head(kind, labels))
+    tokenizer = read_tokenizer(folder, config.family)
     tensors, left_out = canonical_names(_read_weights(folder), config)
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
-    found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes)
+    found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
     of_task = kind_of(kind) if kind else None
     threshold = _null_threshold(values, where) if of_task and of_task.may_abstain else None
     named = labels if of_task and of_task.names_outputs else ()
@@ -108,60 +100,24 @@ def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
     return tuple(names[number] for number in wanted)
 
 
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """The vocabulary of a folder (its own files, else a WordPiece's `tokenizer.json`) with its rules.
-
-    Raises ValueError if there is none.
-    """
-    rules = _rules(folder)
-    if any((folder / name).is_file() for name in VOCABULARY_FILES):
-        return load_tokenizer(folder, rules)
-    path = folder / "tokenizer.json"
-    model = read_json(path).get("model") if path.is_file() else None
-    if not isinstance(model, dict) or model.get("type") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ValueError(
-            f"hf:{folder}: no {', '.join(VOCABULARY_FILES)} and no tokenizer.json of a WordPiece; bertjax needs one"
-        )
-    ids: Mapping[str, Any] = model["vocab"]
-    tokens = sorted(ids, key=lambda token: ids[token])
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
-    return WordPiece(tokens, rules, origin=f"vocabulary {path}")
-
-
-def _rules(folder: Path) -> TextRules:
-    """Those of tokenizer.json, else of tokenizer_config.json; for accents null means "as for case"."""
-    whole, config = (read_json(p) if (p := folder / f"{name}.json").is_file() else {} for name in _TOKENIZER_FILES)
-    normalizer = whole.get("normalizer")
-    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
-        lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
-    else:
-        lowercase, strip_accents = config.get("do_lower_case", True), config.get("strip_accents")
-    cut = whole.get("pre_tokenizer")
-    steps = cut.get("pretokenizers") if isinstance(cut, dict) else None
-    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return TextRules(
-        bool(lowercase),
-        bool(lowercase if strip_accents is None else strip_accents),
-        "characters" if kinds == ["BertPreTokenizer", "Split"] else "words",
-    )
-
-
 def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> tuple[dict[str, np.ndarray], list[str]]:
     """(tensors under the names that a model of `config` has, names left out).
 
-    Knows a bare `BertModel` (no `bert.` in front), and `gamma` and `beta`, as LayerNorm's were called until 2019.
+    Knows the class of the encoder alone, whose names have no prefix, and `gamma` and `beta`, as LayerNorm's were called
+    until 2019.
     """
-    _require_tied(tensors)
-    bare = not any(name.startswith("bert.") for name in tensors)
-    own = [tensor.theirs for tensor in tensors_of(config)]
-    spare = tuple(part for part in _PARTS if not any(name.startswith(part) for name in own))
+    known = family_of(config.family).huggingface
+    _require_tied(tensors, known)
+    bare = not any(name.startswith(known.prefix) for name in tensors)
+    own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}
+    others = {_part(tensor.theirs, known) for head in HEADS for tensor in class_of(replace(config, head=head)).tensors}
+    spare = (*(others - own), _OF_SENTENCE_TRANSFORMERS)
     found, left_out = {}, []
     for name, array in tensors.items():
         canonical = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
-        if bare and canonical.startswith(("embeddings.", "encoder.", "pooler.")):
-            canonical = f"bert.{canonical}"
-        if _REDUNDANT.fullmatch(canonical):
+        if bare and _part(known.prefix + canonical, known) in others:
+            canonical = known.prefix + canonical
+        if _BUFFERS.fullmatch(canonical) or canonical in known.tied:
             continue
         if canonical.startswith(spare):
             left_out.append(name)
@@ -170,11 +126,17 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
     return found, left_out
 
 
-def _require_tied(tensors: Mapping[str, np.ndarray]) -> None:
+def _part(name: str, known: HuggingFace) -> str:
+    """The part of a network that a tensor belongs to, as its name begins: `bert.pooler.`, `cls.`."""
+    prefix = known.prefix if name.startswith(known.prefix) else ""
+    return f"{prefix}{name.removeprefix(prefix).partition('.')[0]}."
+
+
+def _require_tied(tensors: Mapping[str, np.ndarray], known: HuggingFace) -> None:
     """Raises ValueError if the output weights are stored and are not the word embeddings and the bias."""
-    for copy, of in _TIED.items():
+    for copy, of in known.tied.items():
         if copy in tensors and of in tensors and not np.array_equal(tensors[copy], tensors[of]):
-            raise ValueError(f"{copy} differs from {of}: BERT has one table for both, and so has bertjax")
+            raise ValueError(f"{copy} differs from {of}: bertjax has one table for both, as the published models do")
 
 
 def _read_weights(folder: Path) -> dict[str, np.ndarray]:

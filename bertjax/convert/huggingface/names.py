@@ -1,141 +1,123 @@
-"""Our parameters and those of Hugging Face's BERTs: which array is which, as one table read in both directions."""
+"""Our parameters and the tensors of transformers: which array is which, by the table of the model's family."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
+from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.model.encoder import sinusoids
+from bertjax.model.families.huggingface import Class, Tensor, dense
+from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
+from bertjax.model.task_heads import VectorNetwork
 from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
+_POSITION = "encoder/embeddings/position"
+# What `config.json` does not say: the head is told by the class, positions that are not learned become a table, and
+# the padding of the vocabulary is left out.
+_TOLD_ELSEWHERE = ("family", "head", "num_labels", "position_embedding", "vocab_pad_multiple")
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """One array under both names.
-
-    `theirs` with {} stands for one array per layer, which are stacked in ours. `inputs` is the number of leading dims
-    of a kernel that it multiplies; theirs is a matrix [outputs, inputs]. 0 is for vectors and tables, which have the
-    same elements in the same order. The first dim of a `padded` array is longer in ours than the vocabulary.
-    """
-
-    ours: str
-    theirs: str
-    inputs: int = 0
-    padded: bool = False
-
-    @property
-    def per_layer(self) -> bool:
-        """Whether theirs is one array per layer."""
-        return "{}" in self.theirs
-
-    def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-        """The shape of theirs, given that of ours in one layer."""
-        if self.inputs:
-            return math.prod(shape[self.inputs :]), math.prod(shape[: self.inputs])
-        if self.padded:
-            return vocab_size, *shape[1:]
-        return (math.prod(shape),) if self.per_layer else shape
-
-
-def _dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Tensor, Tensor]:
-    return Tensor(f"{ours}/kernel", f"{theirs}.weight", inputs), Tensor(f"{ours}/bias", f"{theirs}.bias")
-
-
-def _norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
-    return Tensor(f"{ours}/scale", f"{theirs}.weight"), Tensor(f"{ours}/bias", f"{theirs}.bias")
-
-
-_ENCODER: tuple[Tensor, ...] = (
-    Tensor("encoder/embeddings/word", "bert.embeddings.word_embeddings.weight", padded=True),
-    Tensor("encoder/embeddings/position", "bert.embeddings.position_embeddings.weight"),
-    Tensor("encoder/embeddings/token_type", "bert.embeddings.token_type_embeddings.weight"),
-    *_norm("encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
-    *_dense("encoder/layers/attention/query", "bert.encoder.layer.{}.attention.self.query"),
-    *_dense("encoder/layers/attention/key", "bert.encoder.layer.{}.attention.self.key"),
-    *_dense("encoder/layers/attention/value", "bert.encoder.layer.{}.attention.self.value"),
-    *_dense("encoder/layers/attention/output", "bert.encoder.layer.{}.attention.output.dense", inputs=2),
-    *_norm("encoder/layers/attention_norm", "bert.encoder.layer.{}.attention.output.LayerNorm"),
-    *_dense("encoder/layers/mlp/intermediate", "bert.encoder.layer.{}.intermediate.dense"),
-    *_dense("encoder/layers/mlp/output", "bert.encoder.layer.{}.output.dense"),
-    *_norm("encoder/layers/mlp_norm", "bert.encoder.layer.{}.output.LayerNorm"),
-)
-_POOLED = (*_ENCODER, *_dense("pooler/dense", "bert.pooler.dense"))
-
-# The output matrix of the MLM head is the word embeddings, and stored once, as transformers does.
-_PRETRAINING = (
-    *_POOLED,
-    *_dense("mlm_head/transform", "cls.predictions.transform.dense"),
-    *_norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
-    Tensor("mlm_head/bias", "cls.predictions.bias", padded=True),
-    *_dense("nsp_head/dense", "cls.seq_relationship"),
-)
-
-
-def architecture(config: ModelConfig) -> str:
-    """The class of transformers that is a model of this config."""
-    return _class_of(head_of(config))
+def class_of(config: ModelConfig) -> Class:
+    """The class of transformers that a model of this config is exported as."""
+    known, head = family_of(config.family).huggingface, head_of(config)
+    if not head.of_task:
+        return known.pretraining
+    suffix = head.transformers
+    if suffix in known.own_heads:
+        return Class(known.beginning + suffix, (*known.encoder, *known.own_heads[suffix]))
+    own = dense("head/dense", head.transformers_head) if head.transformers_head else ()
+    pooler = known.pooler if head.pooled else ()
+    return Class(known.beginning + suffix, (*known.encoder, *pooler, *own), bare=not head.transformers_head)
 
 
 def head_named(architecture: str) -> type[Network] | None:
     """The head of a task whose models are of this class of transformers; None if there is none."""
-    return next((head for head in HEADS.values() if head.outputs and _class_of(head) == architecture), None)
+    beginnings = [family.huggingface.beginning for family in FAMILIES.values()]
+    named = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
+    return named.get(architecture)
+
+
+def architecture(config: ModelConfig) -> str:
+    """The name of that class."""
+    return class_of(config).name
+
+
+def encoder_of(config: ModelConfig) -> ModelConfig:
+    """The config of the encoder alone, whose class has no head."""
+    return replace(config, head=VectorNetwork.name, num_labels=0)
+
+
+def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Tensors under the names that they have in the class of the encoder alone."""
+    prefix = family_of(config.family).huggingface.prefix
+    return {name.removeprefix(prefix): array for name, array in tensors.items()}
 
 
 def has_class(config: ModelConfig) -> bool:
     """Whether transformers has a class for a model of this config."""
-    return not (config.features or config.lstm_size)
+    return not _not_expressed(config)
 
 
 def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
-    """Every array of a model of this config. Raises ValueError for one that transformers has no class for."""
-    if not has_class(config):
+    """Every array of a model of this config. Raises ValueError if transformers has no class for it."""
+    different = _not_expressed(config)
+    if different:
         raise ValueError(
-            f"model.features={config.features}, model.lstm_size={config.lstm_size}: transformers has no such network; "
-            "bertjax alone can use the feature-based variant"
+            f"{', '.join(different)}: transformers has no such network of the family {config.family!r}; bertjax alone "
+            "can use this model"
         )
-    head = head_of(config)
-    if not head.of_task:
-        return _PRETRAINING
-    own = _dense("head/dense", head.transformers_head) if head.transformers_head else ()
-    return (*(_POOLED if head.pooled else _ENCODER), *own)
+    ours = _our_shapes(config)
+    table = class_of(config).tensors
+    absent = [tensor.ours for tensor in table if tensor.ours not in ours]
+    beyond = sorted(ours.keys() - {tensor.ours for tensor in table})
+    assert not absent and not beyond, f"{architecture(config)}: absent in ours {absent}, absent in the table {beyond}"
+    return table
 
 
-def _class_of(head: type[Network]) -> str:
-    return f"Bert{head.transformers}"
+def _not_expressed(config: ModelConfig) -> list[str]:
+    """The fields that are not as `config.json` would say, as name=value."""
+    try:
+        found = from_config_json(to_config_json(config, {}), "config.json")
+    except ValueError as error:
+        return [f"model {config.family}: {error}"]
+    found = replace(found, **{name: getattr(config, name) for name in _TOLD_ELSEWHERE})
+    names = (name for name in vars(config) if getattr(found, name) != getattr(config, name))
+    return [f"model.{name}={getattr(config, name)!r}" for name in names]
 
 
-def to_huggingface_tensors(params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
+def to_huggingface_tensors(params: Params, config: ModelConfig, pad_id: int = 0) -> dict[str, np.ndarray]:
     """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
 
-    Fixed positions are written as the table that would have to be learned to be them.
+    Positions that are not learned are written as the table that would have to be learned to equal them. `pad_id` is the
+    padding token's, from which some families count positions; the rows up to it, which no token uses, are zero.
     """
     arrays = named_arrays(params)
     if config.position_embedding == "sinusoidal":
-        arrays["encoder/embeddings/position"] = sinusoids(config)
-    table = tensors_of(config)
-    assert set(arrays) == {tensor.ours for tensor in table}, "the table and the model have different parameters"
+        arrays[_POSITION] = sinusoids(config)
+    before = family_of(config.family).huggingface.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
-    for tensor in table:
+    for tensor in tensors_of(config):
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
-        for number, layer in enumerate(array if tensor.per_layer else [array]):
-            tensors[tensor.theirs.format(number)] = _theirs(tensor, layer, config.vocab_size)
+        for number, one in enumerate(array if tensor.stacked else [array]):
+            tensors[tensor.theirs.format(number)] = _theirs(tensor, one, config.vocab_size, before)
     return tensors
 
 
-def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> Params:
+def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, pad_id: int = 0) -> Params:
     """Hugging Face's tensors as our parameters: NumPy float32, layers stacked, the vocabulary padded with zeros.
 
-    Raises ValueError naming the tensors that are missing, left over, or of another shape than `config` says.
+    `pad_id` as in `to_huggingface_tensors`. Raises ValueError naming the tensors that are missing, left over, or of
+    another shape than `config` says.
     """
-    wanted = their_shapes(config)
+    wanted = their_shapes(config, pad_id)
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
         raise ValueError(
@@ -151,36 +133,61 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
 
 
-def their_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor of Hugging Face's that a model of this config has; no array is made."""
-    arrays = named_arrays(abstract_network(config)[1])
+    ours = _our_shapes(config)
+    before = family_of(config.family).huggingface.rows_before_positions(pad_id)
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in tensors_of(config):
-        ours = arrays[tensor.ours].shape
-        layers, one = (ours[0], ours[1:]) if tensor.per_layer else (1, ours)
-        shapes |= {tensor.theirs.format(n): tensor.their_shape(one, config.vocab_size) for n in range(layers)}
+        shape = ours[tensor.ours]
+        count, one = (shape[0], shape[1:]) if tensor.stacked else (1, shape)
+        theirs = _their_shape(tensor, one, config.vocab_size, before)
+        shapes |= {tensor.theirs.format(number): theirs for number in range(count)}
     return shapes
 
 
-def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int) -> np.ndarray:
+def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of our parameters by name, and of the positions that are exported as a table."""
+    shapes = {name: leaf.shape for name, leaf in named_arrays(abstract_network(config)[1]).items()}
+    if config.position_embedding == "sinusoidal":
+        shapes[_POSITION] = (config.max_position_embeddings, config.embedding_size or config.hidden_size)
+    return shapes
+
+
+def _their_shape(tensor: Tensor, shape: tuple[int, ...], vocab_size: int, before: int) -> tuple[int, ...]:
+    """The shape of one of theirs, given that of ours in one layer."""
+    if tensor.inputs:
+        return math.prod(shape[tensor.inputs :]), math.prod(shape[: tensor.inputs])
+    if tensor.padded:
+        return vocab_size, *shape[1:]
+    if tensor.positions:
+        return before + shape[0], *shape[1:]
+    return (math.prod(shape),) if tensor.stacked else shape
+
+
+def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> np.ndarray:
     """One of our arrays, of one layer, as theirs; contiguous."""
-    shape = tensor.their_shape(array.shape, vocab_size)
+    shape = _their_shape(tensor, array.shape, vocab_size, before)
     if tensor.padded:
         array = array[:vocab_size]
+    if tensor.positions:
+        array = np.pad(array, [(before, 0), (0, 0)])
     return np.ascontiguousarray(array.reshape(shape[::-1]).T if tensor.inputs else array.reshape(shape))
 
 
 def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Their array, or the arrays of all layers, as ours of the given shape."""
-    numbers = range(shape[0] if tensor.per_layer else 1)
+    """Their array, or the arrays of all layers or groups, as ours of the given shape."""
+    numbers = range(shape[0] if tensor.stacked else 1)
     arrays = [np.asarray(tensors[tensor.theirs.format(number)], np.float32) for number in numbers]
     if tensor.inputs:
         arrays = [array.T for array in arrays]
-    if tensor.per_layer:
+    if tensor.stacked:
         return np.stack(arrays).reshape(shape)
     (array,) = arrays
     if tensor.padded:
         array = np.pad(array, [(0, shape[0] - len(array)), *[(0, 0)] * (array.ndim - 1)])
+    if tensor.positions:
+        array = array[len(array) - shape[0] :]
     return array.reshape(shape)
 
 

@@ -23,11 +23,11 @@ session = onnxruntime.InferenceSession("path/to/this/folder/model.onnx")
 {results} = session.run([{names}], {{
     "input_ids": np.array([row.ids for row in rows], np.int64),
     "attention_mask": np.array([row.attention_mask for row in rows], np.int64),
-    "token_type_ids": np.array([row.type_ids for row in rows], np.int64),
-}})
+{types}}})
 ```
 
 Batch and length may be any. {meaning}."""
+_TYPES = '    "token_type_ids": np.array([row.type_ids for row in rows], np.int64),\n'
 _TEXTS = '"a text", "another one"'
 
 
@@ -53,6 +53,7 @@ def _use(model: TrainedModel, texts: str, outputs: Sequence[str], meaning: str) 
         pad=tokenizer.tokens[tokenizer.pad_id],
         length=model.max_length,
         texts=texts,
+        types=_TYPES if model.config.model.type_vocab_size > 1 else "",
         results=", ".join(outputs) if len(outputs) > 1 else f"({outputs[0]},)",
         names=", ".join(f'"{name}"' for name in outputs),
         meaning=meaning,

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
+import numpy as np
+
 import bertjax
-from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface.exporter import as_json, model_config, tokenizer_texts, write_texts
+from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.huggingface.exporter import model_config
 from bertjax.convert.huggingface.names import tensors_of
+from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
+from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.onnx.card import HIDDEN, VECTOR, head_use, vector_use
-from bertjax.convert.sentence_transformers import bare_tensors, encoder_config
+from bertjax.convert.sentence_transformers.exporter import encoder_config
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
-from bertjax.tokenization.byte_level import MERGES_FILE
-from bertjax.tokenization.loading import VOCABULARY_FILES
+from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import TrainedModel
 
 MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
 
 # A protobuf message ends at 2 GiB; weights of a larger model lie in a file beside it.
 _LARGEST_MESSAGE = (2 << 30) - (16 << 20)
-_TEXTS = ("config.json", "tokenizer.json", "tokenizer_config.json", CARD_FILE, *VOCABULARY_FILES, MERGES_FILE)
+_TEXTS = ("config.json", CARD_FILE, *TOKENIZER_FILES)
 
 
 def export_onnx(
@@ -51,7 +55,7 @@ def export_onnx(
             partial,
             {
                 "config.json": as_json(model_config(model) if headed else encoder_config(model)),
-                **tokenizer_texts(model.tokenizer, model.max_length),
+                **tokenizer_texts(model.tokenizer, model.max_length, model.config.model.family),
                 CARD_FILE: part_card(model, "onnx", use, weights, headed),
             },
         )
@@ -69,20 +73,21 @@ def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         import onnx
     except ModuleNotFoundError:
         raise ModuleNotFoundError("ONNX needs its package: pip install 'bertjax[onnx]'") from None
-    from bertjax.convert.onnx.graph import Graph, add_encoder, add_head, add_pooling
+    from bertjax.convert.onnx.graph import Graph, add_encoder, add_head, add_pooling, inputs_of
 
-    tensors, config = bare_tensors(model), model.config.model
-    graph = Graph()
-    hidden = add_encoder(graph, tensors, config)
+    config = model.config.model
+    arrays = {name: np.asarray(x) for name, x in named_arrays(jax.device_get(model.params)).items()}
+    graph = Graph(inputs_of(config))
+    hidden = add_encoder(graph, arrays, config)
     if gives_logits(model, pooling):
-        add_head(graph, tensors, hidden, head_of(config))
+        add_head(graph, arrays, hidden, head_of(config))
     else:
         graph.output(hidden, HIDDEN, ("batch", "length", config.hidden_size))
     if pooling != "none":
-        vector = add_pooling(graph, tensors, hidden, pooling, normalize)
+        vector = add_pooling(graph, arrays, hidden, pooling, normalize)
         graph.output(vector, VECTOR, ("batch", config.hidden_size))
     made = graph.model("bertjax", bertjax.__version__)
-    large = sum(x.nbytes for x in tensors.values()) > _LARGEST_MESSAGE
+    large = sum(x.nbytes for x in arrays.values()) > _LARGEST_MESSAGE
     path = folder / MODEL_FILE
     onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
     onnx.checker.check_model(str(path), full_check=True)

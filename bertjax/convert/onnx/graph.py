@@ -1,4 +1,4 @@
-"""BERT as an ONNX graph, node by node: the encoder, and what may stand on it."""
+"""A network as an ONNX graph, node by node, from its options and our parameters: the encoder, and heads on it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
+from bertjax.model.encoder import sinusoids
 from bertjax.model.network import Network
 from bertjax.model.pooling import Pooling
 
@@ -18,13 +19,19 @@ _IR_VERSION = 8  # of that time
 _LOWEST = np.finfo(np.float32).min
 _TINY = 1e-12
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # int64 [batch, length]
+Arrays = Mapping[str, np.ndarray]  # our parameters by name
+
+
+def inputs_of(config: ModelConfig) -> tuple[str, ...]:
+    """The inputs of a graph, int64 [batch, length]; a network of one token type is not told of it."""
+    return "input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])
 
 
 class Graph:
     """Nodes and weights of a graph that is being built; a value is known by its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: tuple[str, ...]) -> None:
+        self._inputs = inputs
         self._nodes: list[onnx.NodeProto] = []
         self._weights: dict[str, np.ndarray] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -54,8 +61,9 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def model(self, producer: str, version: str) -> onnx.ModelProto:
-        """The graph as a model with BERT's three inputs."""
-        inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ("batch", "length")) for name in INPUTS]
+        """The graph as a model."""
+        dims = ("batch", "length")
+        inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, dims) for name in self._inputs]
         weights = [numpy_helper.from_array(array, name) for name, array in self._weights.items()]
         graph = helper.make_graph(self._nodes, "bert", inputs, self._outputs, weights)
         opset = helper.make_opsetid("", OPSET)
@@ -64,32 +72,37 @@ class Graph:
         )
 
 
-def add_encoder(graph: Graph, tensors: Mapping[str, np.ndarray], config: ModelConfig) -> str:
-    """Hidden states of the last layer, float32 [batch, length, D], from the three inputs.
+def add_encoder(graph: Graph, arrays: Arrays, config: ModelConfig) -> str:
+    """Hidden states of the last layer, float32 [batch, length, D], from the graph's inputs.
 
-    `tensors` are transformers' BertModel's. A token sees the tokens whose attention_mask is 1; in a causal model, those
-    of them up to itself.
+    A token sees the tokens whose attention_mask is 1; in a causal model, those of them up to itself.
     """
+    assert not config.window, "transformers' classes have no windows, and the exporter asks for one"
     length = graph.node("Slice", graph.node("Shape", "input_ids"), graph.integers(1), graph.integers(2))
-    x = _embeddings(graph, tensors, config, length)
+    x = _embeddings(graph, arrays, config, length)
     seen = _seen(graph, length, config.causal)
     for number in range(config.num_hidden_layers):
-        layer = f"encoder.layer.{number}"
-        attended = _attention(graph, tensors, config, f"{layer}.attention", x, seen)
-        x = _norm(graph, tensors, config, f"{layer}.attention.output.LayerNorm", graph.node("Add", x, attended))
-        inner = _activated(graph, _dense(graph, tensors, f"{layer}.intermediate.dense", x), config.hidden_act)
-        outer = _dense(graph, tensors, f"{layer}.output.dense", inner)
-        x = _norm(graph, tensors, config, f"{layer}.output.LayerNorm", graph.node("Add", x, outer))
+        # Layers of a group share their weights, which then are in the file once.
+        place = number * config.layer_groups // config.num_hidden_layers if config.layer_groups else number
+        layer = {
+            name.replace("layers", f"layers/{place}"): x[place] for name, x in arrays.items() if "/layers/" in name
+        }
+        name = f"encoder/layers/{place}"
+        attended = _attention(graph, layer, config, f"{name}/attention", x, seen)
+        x = _norm(graph, layer, config, f"{name}/attention_norm", graph.node("Add", x, attended))
+        inner = _activated(graph, _dense(graph, layer, f"{name}/mlp/intermediate", x), config.hidden_act)
+        outer = _dense(graph, layer, f"{name}/mlp/output", inner)
+        x = _norm(graph, layer, config, f"{name}/mlp_norm", graph.node("Add", x, outer))
     return x
 
 
-def add_pooling(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, pooling: Pooling, normalize: bool) -> str:
+def add_pooling(graph: Graph, arrays: Arrays, hidden: str, pooling: Pooling, normalize: bool) -> str:
     """One vector per row, float32 [batch, D], as `bertjax.model.pooling` has it, scaled to length 1 if asked for."""
     real = graph.node("Unsqueeze", "attention_mask", graph.integers(2))
     if pooling in ("cls", "pooler"):
         x = graph.node("Gather", hidden, graph.weight("first", np.array(0, np.int64)), axis=1)
         if pooling == "pooler":
-            x = graph.node("Tanh", _dense(graph, tensors, "pooler.dense", x))
+            x = graph.node("Tanh", _dense(graph, arrays, "pooler/dense", x))
     elif pooling == "max":
         is_real = graph.node("Cast", real, to=TensorProto.BOOL)
         x = graph.node("Where", is_real, hidden, graph.number(-np.inf))
@@ -105,7 +118,7 @@ def add_pooling(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, po
     return graph.node("Div", x, graph.node("Max", length, graph.number(_TINY)))
 
 
-def add_head(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, head: type[Network]) -> None:
+def add_head(graph: Graph, arrays: Arrays, hidden: str, head: type[Network]) -> None:
     """The outputs of the head of a task, float32, under the names that they have in transformers.
 
     `logits` are [batch, labels], for a head of tokens [batch, length, labels], and for choices [batch, 1] with one of
@@ -113,26 +126,34 @@ def add_head(graph: Graph, tensors: Mapping[str, np.ndarray], hidden: str, head:
     """
     x, shape = hidden, ("batch", "length")
     if not head.per_token:
-        x, shape = add_pooling(graph, tensors, hidden, "pooler", False), ("batch",)
-    logits = _dense(graph, tensors, head.transformers_head, x)
+        x, shape = add_pooling(graph, arrays, hidden, "pooler", False), ("batch",)
+    logits = _dense(graph, arrays, "head/dense", x)
     if len(head.outputs) == 1:
-        graph.output(logits, head.outputs[0], (*shape, len(tensors[f"{head.transformers_head}.bias"])))
+        graph.output(logits, head.outputs[0], (*shape, len(arrays["head/dense/bias"])))
         return
     for place, name in enumerate(head.outputs):
         number = graph.weight(f"place_{place}", np.array(place, np.int64))
         graph.output(graph.node("Gather", logits, number, axis=len(shape)), name, shape)
 
 
-def _embeddings(graph: Graph, tensors: Mapping[str, np.ndarray], config: ModelConfig, length: str) -> str:
-    def table(name: str) -> str:
-        return graph.weight(f"embeddings.{name}", tensors[f"embeddings.{name}.weight"])
+def _embeddings(graph: Graph, arrays: Arrays, config: ModelConfig, length: str) -> str:
+    where = "encoder/embeddings"
 
-    word = graph.node("Gather", table("word_embeddings"), "input_ids")
-    kind = graph.node("Gather", table("token_type_embeddings"), "token_type_ids")
+    def table(name: str, array: np.ndarray) -> str:
+        return graph.weight(f"{where}/{name}", array)
+
+    words = table("word", arrays[f"{where}/word"][: config.vocab_size])
+    x = graph.node("Gather", words, "input_ids")
+    if config.type_vocab_size:
+        types = table("token_type", arrays[f"{where}/token_type"])
+        # The row of the only type is added to every token.
+        x = graph.node("Add", x, graph.node("Gather", types, "token_type_ids") if config.type_vocab_size > 1 else types)
+    fixed = config.position_embedding == "sinusoidal"
+    positions = table("position", np.asarray(sinusoids(config)) if fixed else arrays[f"{where}/position"])
     # The first rows of the table, as many as there are tokens.
-    places = graph.node("Slice", table("position_embeddings"), graph.integers(0), length, graph.integers(0))
-    x = graph.node("Add", graph.node("Add", word, kind), places)
-    return _norm(graph, tensors, config, "embeddings.LayerNorm", x)
+    x = graph.node("Add", x, graph.node("Slice", positions, graph.integers(0), length, graph.integers(0)))
+    x = _norm(graph, arrays, config, f"{where}/norm", x)
+    return _dense(graph, arrays, f"{where}/projection", x) if config.embedding_size else x
 
 
 def _seen(graph: Graph, length: str, causal: bool) -> str:
@@ -147,14 +168,12 @@ def _seen(graph: Graph, length: str, causal: bool) -> str:
     return graph.node("And", real, before)
 
 
-def _attention(
-    graph: Graph, tensors: Mapping[str, np.ndarray], config: ModelConfig, name: str, x: str, seen: str
-) -> str:
+def _attention(graph: Graph, arrays: Arrays, config: ModelConfig, name: str, x: str, seen: str) -> str:
     heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     split = graph.integers(0, 0, heads, head_dim)
 
     def projected(which: str, order: list[int]) -> str:
-        y = graph.node("Reshape", _dense(graph, tensors, f"{name}.self.{which}", x), split)
+        y = graph.node("Reshape", _dense(graph, arrays, f"{name}/{which}", x), split)
         return graph.node("Transpose", y, perm=order)
 
     query, value = projected("query", [0, 2, 1, 3]), projected("value", [0, 2, 1, 3])
@@ -163,20 +182,28 @@ def _attention(
     scores = graph.node("Where", seen, scores, graph.weight("lowest", np.array(_LOWEST)))
     mixed = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), value)
     joined = graph.node("Transpose", mixed, perm=[0, 2, 1, 3])
-    return _dense(graph, tensors, f"{name}.output.dense", graph.node("Reshape", joined, graph.integers(0, 0, -1)))
+    joined = graph.node("Reshape", joined, graph.integers(0, 0, -1))
+    return _dense(graph, arrays, f"{name}/output", joined)
 
 
-def _dense(graph: Graph, tensors: Mapping[str, np.ndarray], name: str, x: str) -> str:
-    product = graph.node("MatMul", x, graph.weight(f"{name}.weight", tensors[f"{name}.weight"].T))
-    return graph.node("Add", product, graph.weight(f"{name}.bias", tensors[f"{name}.bias"]))
+def _dense(graph: Graph, arrays: Arrays, name: str, x: str) -> str:
+    """x @ kernel + bias; a kernel may have two dims of heads in front or behind."""
+    bias = arrays[f"{name}/bias"].reshape(-1)
+    kernel = arrays[f"{name}/kernel"].reshape(-1, len(bias))
+    product = graph.node("MatMul", x, graph.weight(f"{name}/kernel", kernel))
+    return graph.node("Add", product, graph.weight(f"{name}/bias", bias))
 
 
-def _norm(graph: Graph, tensors: Mapping[str, np.ndarray], config: ModelConfig, name: str, x: str) -> str:
-    scale, bias = (graph.weight(f"{name}.{part}", tensors[f"{name}.{part}"]) for part in ("weight", "bias"))
+def _norm(graph: Graph, arrays: Arrays, config: ModelConfig, name: str, x: str) -> str:
+    scale, bias = (graph.weight(f"{name}/{part}", arrays[f"{name}/{part}"]) for part in ("scale", "bias"))
     return graph.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=config.layer_norm_eps)
 
 
 def _activated(graph: Graph, x: str, activation: str) -> str:
+    if activation == "relu":
+        return graph.node("Relu", x)
+    if activation == "silu":
+        return graph.node("Mul", x, graph.node("Sigmoid", x))
     half = graph.node("Mul", x, graph.number(0.5))
     if activation == "gelu":
         inner = graph.node("Erf", graph.node("Mul", x, graph.weight("root_half", np.array(0.5**0.5, np.float32))))

@@ -18,9 +18,11 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import folder_of, written_whole
-from bertjax.convert.foreign import ForeignModel, foreign_model, model_config, read_json
+from bertjax.convert.foreign import ForeignModel, foreign_model
+from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.json_file import read_json
 from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
@@ -32,6 +34,7 @@ from bertjax.training.run_directory import TrainedModel
 
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 STEP = "global_step"
+_HEADS = ("classifier/", "qa_outputs/")  # of tasks, which `_config` refuses
 _OF_BERT, _SLOTS = ("bert/", "cls/"), ("/adam_m", "/adam_v")
 _NO_WORDS = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
 _LAYER_NORM_EPS = 1e-12  # is written into modeling.py
@@ -114,6 +117,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
     target = folder_of(directory)
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
+    _require_bert(model)
     if not isinstance(model.tokenizer, WordPiece):
         raise ValueError(
             f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
@@ -131,6 +135,20 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
     return place_of(str(directory))
+
+
+def _require_bert(model: TrainedModel) -> None:
+    """Raise ValueError for a network of another family, whose names the layout does not have."""
+    try:
+        names = set(map(tensorflow_name, their_shapes(model.config.model)))
+    except ValueError as error:
+        raise ValueError(f"{error}; neither has google-research/bert") from None
+    foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))]
+    if foreign:
+        raise ValueError(
+            f"model.family={model.config.model.family!r}: google-research/bert has no name for {foreign[0]}; export to "
+            "huggingface"
+        )
 
 
 def _config(model: TrainedModel) -> dict[str, Any]:
@@ -160,7 +178,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
-    config = model_config(read_json(folder / CONFIG_FILE), ACTIVATIONS, folder / CONFIG_FILE)
+    config = from_config_json(read_json(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
     assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
     return config, tokens

@@ -1,9 +1,36 @@
-"""BERT (Devlin et al. 2018), and whatever differs from it in text, vocabulary or masking alone."""
+"""BERT (Devlin et al. 2018), and models that differ from it in text, vocabulary or masking alone."""
 
 from __future__ import annotations
 
 from bertjax.config import ModelConfig
 from bertjax.model.families.family import Family
+from bertjax.model.families.huggingface import Class, HuggingFace, Tensor, dense, norm, tables
+from bertjax.tokenization.tokenizer import TextRules
+
+
+def layers(prefix: str) -> tuple[Tensor, ...]:
+    """The stack of layers under the names of BertModel, which RobertaModel shares."""
+    layer = f"{prefix}encoder.layer.{{}}"
+    return (
+        *dense("encoder/layers/attention/query", f"{layer}.attention.self.query"),
+        *dense("encoder/layers/attention/key", f"{layer}.attention.self.key"),
+        *dense("encoder/layers/attention/value", f"{layer}.attention.self.value"),
+        *dense("encoder/layers/attention/output", f"{layer}.attention.output.dense", inputs=2),
+        *norm("encoder/layers/attention_norm", f"{layer}.attention.output.LayerNorm"),
+        *dense("encoder/layers/mlp/intermediate", f"{layer}.intermediate.dense"),
+        *dense("encoder/layers/mlp/output", f"{layer}.output.dense"),
+        *norm("encoder/layers/mlp_norm", f"{layer}.output.LayerNorm"),
+    )
+
+
+_ENCODER = (*tables("bert.embeddings"), *layers("bert."))
+_POOLER = dense("pooler/dense", "bert.pooler.dense")
+# The output matrix is the word embeddings, and stored once, as transformers does.
+_MLM = (
+    *dense("mlm_head/transform", "cls.predictions.transform.dense"),
+    *norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
+    Tensor("mlm_head/bias", "cls.predictions.bias", padded=True),
+)
 
 BERT = Family(
     name="bert",
@@ -12,4 +39,22 @@ BERT = Family(
         "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
     },
     heads=("pooler", "mlm_head", "nsp_head"),
+    huggingface=HuggingFace(
+        model_type="bert",
+        prefix="bert.",
+        beginning="Bert",
+        encoder=_ENCODER,
+        pooler=_POOLER,
+        pretraining=Class(
+            "BertForPreTraining",
+            (*_ENCODER, *_POOLER, *_MLM, *dense("nsp_head/dense", "cls.seq_relationship")),
+            outputs={"mlm_head": "prediction_logits", "nsp_head": "seq_relationship_logits"},
+        ),
+        partial=(Class("BertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),),
+        tied={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        rules=TextRules(lowercase=True, strip_accents=True),
+    ),
 )

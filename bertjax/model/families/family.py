@@ -1,4 +1,4 @@
-"""What a member of the family is: all that is told by its name, and nothing that follows from the model's options."""
+"""What a member of the family is: everything that depends on its name and does not follow from the model's options."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bertjax.config import ModelConfig
+from bertjax.model.families.huggingface import HuggingFace
+
+
+@dataclass(frozen=True)
+class Template:
+    """Where a family of models puts its special tokens. [CLS] opens a row; [SEP] closes the row and each document."""
+
+    separators: int = 1  # [SEP] tokens between A and B; RoBERTa: <s> A </s></s> B </s>
+    token_types: bool = True  # 1 for B and its [SEP]; False: 0 everywhere
 
 
 @dataclass(frozen=True)
 class Family:
     """A member: one object in one file, one line in the registry."""
 
-    name: str  # as `ModelConfig.family` has it
+    name: str  # value of `ModelConfig.family`
     presets: Mapping[str, ModelConfig]  # published sizes by name, such as "base"
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
+    huggingface: HuggingFace
+    template: Template = Template()
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The objectives of pretraining, by name: a head is named after its objective."""
+        return tuple(head.removesuffix("_head") for head in self.heads if head.endswith("_head"))

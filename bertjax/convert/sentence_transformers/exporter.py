@@ -10,22 +10,23 @@ It is written in the names that every version of sentence-transformers reads, of
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from bertjax.convert.folder import folder_of, refuse_to_lose, written_whole
-from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, as_json, huggingface_config, tokenizer_texts, write_texts
-from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.huggingface.config import to_config_json
+from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
+from bertjax.convert.huggingface.names import architecture, bare_names, encoder_of, to_huggingface_tensors
+from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
+from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
+from bertjax.model.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors
-from bertjax.model.task_heads import VectorNetwork
 from bertjax.storage.remote import Place, place_of
-from bertjax.tokenization.byte_level import MERGES_FILE
-from bertjax.tokenization.loading import VOCABULARY_FILES
 from bertjax.training.run_directory import TrainedModel
 
 LIBRARY = "sentence-transformers"
@@ -37,16 +38,13 @@ _FILES = (
     "config.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
     MODULES_FILE,
     POOLING_FILE,
     f"{_DENSE}/config.json",
     f"{_DENSE}/{WEIGHTS_FILE}",
     WEIGHTS_FILE,
     CARD_FILE,
-    *VOCABULARY_FILES,
-    MERGES_FILE,
+    *TOKENIZER_FILES,
 )
 # Ours on the left; the pooler is what a dense layer with tanh makes of [CLS].
 _MODES = {"mean": "mean", "cls": "cls", "max": "max", "pooler": "cls"}
@@ -79,7 +77,7 @@ def export_sentence_transformers(
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
         raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
-    if "pooler" not in model.params:
+    if "pooler" in family_of(model.config.model.family).heads and "pooler" not in model.params:
         raise ValueError(
             f"{model.directory}: a network for {model.kind} has no pooler, which {LIBRARY} expects of BERT"
         )
@@ -90,21 +88,17 @@ def export_sentence_transformers(
     return place_of(str(directory))
 
 
-def bare_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
-    """The weights under the names of transformers' BertModel, those of the heads under their own."""
-    tensors = to_huggingface_tensors(model.params, model.config.model)
-    return {name.removeprefix("bert."): x for name, x in tensors.items()}
-
-
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
-    """Those of the encoder and the pooler alone."""
-    return {name: x for name, x in bare_tensors(model).items() if name.startswith(_ENCODER)}
+    """The weights of the encoder and the pooler alone, under the names of the encoder's own class."""
+    config = model.config.model
+    tensors = bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id), config)
+    return {name: x for name, x in tensors.items() if name.startswith(_ENCODER)}
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a BertModel."""
-    encoder = replace(model.config.model, head=VectorNetwork.name, num_labels=0)
-    return huggingface_config(encoder, model.tokenizer.pad_id)
+    encoder = encoder_of(model.config.model)
+    return {"architectures": [architecture(encoder)]} | to_config_json(encoder, model.tokenizer.special)
 
 
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:
@@ -113,7 +107,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
     modes = {key: mode == _MODES[pooling] for mode, key in _MODE_KEYS.items()}
     texts = {
         "config.json": as_json(encoder_config(model)),
-        **tokenizer_texts(model.tokenizer, model.max_length),
+        **tokenizer_texts(model.tokenizer, model.max_length, model.config.model.family),
         MODULES_FILE: as_json(_modules(pooling, normalize)),
         # The tokenizer says what is lower-cased.
         "sentence_bert_config.json": as_json({"max_seq_length": model.max_length, "do_lower_case": False}),
@@ -121,11 +115,12 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         POOLING_FILE: as_json({"word_embedding_dimension": width, **modes}),
     }
     if pooling == "pooler":
-        dense = {"in_features": width, "out_features": width, "bias": True}
-        texts[f"{_DENSE}/config.json"] = as_json(dense | {"activation_function": "torch.nn.modules.activation.Tanh"})
+        layer = {"in_features": width, "out_features": width, "bias": True}
+        texts[f"{_DENSE}/config.json"] = as_json(layer | {"activation_function": "torch.nn.modules.activation.Tanh"})
     write_texts(folder, texts)
     if pooling == "pooler":
-        linear = {f"linear.{part}": tensors[f"pooler.dense.{part}"] for part in ("weight", "bias")}
+        dense = jax.device_get(model.params["pooler"]["dense"])
+        linear = {"linear.weight": np.ascontiguousarray(dense["kernel"].T), "linear.bias": dense["bias"]}
         save_file(linear, folder / _DENSE / WEIGHTS_FILE, metadata={"format": "pt"})
     if normalize:
         (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told

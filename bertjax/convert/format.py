@@ -1,0 +1,60 @@
+"""What a format is: how a model is written in it and read from it, and the comparison that proves both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bertjax.convert.compare import Difference
+from bertjax.convert.foreign import ForeignModel
+from bertjax.model.network import head_of
+from bertjax.model.pooling import Pooling
+from bertjax.storage.remote import Place
+from bertjax.training.run_directory import TrainedModel
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How the token vectors of a text become one vector."""
+
+    pooling: Pooling = "none"
+    normalize: bool = False  # to length 1
+
+
+class Compare(Protocol):
+    """Compares our float32 outputs with those of the format's own system; None where it cannot be asked."""
+
+    def __call__(
+        self, model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ...
+    ) -> Difference | None:
+        """`drawn` names the modules that the folder lacks. Raises RuntimeError for different outputs."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: one object in one module, one line in `bertjax.convert.formats`."""
+
+    reference: str  # what the outputs are compared with, for people
+    compare: Compare
+    export: Callable[[TrainedModel, str | Place, Vectors], Place] | None = None  # writes a folder, returns its place
+    read: Callable[[str], ForeignModel] | None = None  # of a folder
+    pooling: Pooling | None = None  # of an export unless the user names one; None: the format has no vectors of texts
+    describe: Callable[[TrainedModel, Place], list[str]] = lambda model, place: []  # lines about an export
+    gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # outputs of an export, where it chose
+
+    def vectors(self, model: TrainedModel, pooling: Pooling | None, normalize: bool) -> Vectors:
+        """The vectors to export, where the user may have named a pooling.
+
+        A model trained to give vectors is exported with those of its training. Raises ValueError for options that the
+        format does not have.
+        """
+        if self.pooling is None:
+            if pooling or normalize:
+                raise ValueError("this format has no vectors of texts; leave --pooling and --normalize out")
+            return Vectors()
+        head = head_of(model.config.model)
+        if head.of_task and not head.outputs and pooling is None:
+            return Vectors("mean", True)
+        return Vectors(pooling or self.pooling, normalize)

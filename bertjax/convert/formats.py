@@ -1,0 +1,43 @@
+"""The formats of other systems: one line each. A format's module is imported when the format is used."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertjax.convert.format import Format
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the registry."""
+
+    module: str  # has the format as `FORMAT`
+    source: str = ""  # what stands before DIR in a source to read: hf:DIR; "" where nothing is read
+    exports: bool = True
+    extra: str = ""  # of bertjax, to be installed with it
+
+
+FORMATS: dict[str, Entry] = {
+    "huggingface": Entry("bertjax.convert.huggingface.format", source="hf"),
+    "tf1": Entry("bertjax.convert.tf1.format", source="tf1"),
+    "sentence-transformers": Entry("bertjax.convert.sentence_transformers.format"),
+    "onnx": Entry("bertjax.convert.onnx.format", extra="onnx"),
+}
+
+
+def format_of(name: str) -> Format:
+    """The format of that name, one of `FORMATS`."""
+    return importlib.import_module(FORMATS[name].module).FORMAT
+
+
+def exported() -> tuple[str, ...]:
+    """The names of the formats that a model can be written in."""
+    return tuple(name for name, entry in FORMATS.items() if entry.exports)
+
+
+def source_kinds() -> dict[str, str]:
+    """What stands before DIR in a source -> name of the format."""
+    return {entry.source: name for name, entry in FORMATS.items() if entry.source}

@@ -1,0 +1,126 @@
+"""`config.json` and ModelConfig, in both directions, by what the model's family says of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.config import ModelConfig
+from bertjax.model.families.family import Family
+from bertjax.model.families.registry import FAMILIES, family_of
+
+# "gelu_new" is the tanh form under the name that every version of transformers knows.
+_WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+# Of the names of one function the first is not always the one that is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Fields that all families have under the same key.
+CONFIG_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+# Of BertConfig and its relatives; what a family has beside them stands in its file.
+_CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
+_LARGEST = 1 << 20  # of any size in a config
+
+
+def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, Any]:
+    """`config.json` of a model without a task, with the vocabulary's true size; `special` has ids by role."""
+    known = family_of(model.family).huggingface
+    ids = {key: special[role] for key, role in known.token_ids.items() if role in special}
+    rows = known.rows_before_positions(_pad_id(ids, known.defaults))
+    return {
+        "model_type": known.model_type,
+        **{name: getattr(model, name) for name in CONFIG_FIELDS},
+        **{key: getattr(model, name) for name, key in known.fields.items()},
+        **{key: getattr(model, name) for key, name in known.copies.items()},
+        **known.constants,
+        "max_position_embeddings": model.max_position_embeddings + rows,
+        "hidden_act": _WRITTEN_ACTIVATIONS[model.hidden_act],
+        **({"is_decoder": True} if model.causal else {}),
+        **ids,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+
+
+def from_config_json(
+    values: Mapping[str, Any], where: str | Path, activations: Mapping[str, str] = ACTIVATIONS
+) -> ModelConfig:
+    """Our ModelConfig from a `config.json` or `bert_config.json`; absent keys have transformers' defaults.
+
+    `activations` maps their names of the activation to ours. Raises ValueError for a network that bertjax lacks.
+    """
+    family = _family(values, where)
+    known = family.huggingface
+    for key, value in (_CONSTANTS | dict(known.constants)).items():
+        if values.get(key, value) != value:
+            raise ValueError(f"{where}: {key} is {values[key]!r}; bertjax imports models with {key} {value!r} alone")
+    keys = {name: name for name in CONFIG_FIELDS if name != "vocab_size"} | dict(known.fields)
+    found = {name: _number(values, key, _default(name, key, known.defaults), where) for name, key in keys.items()}
+    found["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known.defaults, where))
+    if min(value for value in found.values() if type(value) is int) < 1:
+        raise ValueError(f"{where}: every size must be at least 1")
+    if found["hidden_size"] % found["num_attention_heads"]:
+        raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")
+    activation = values.get("hidden_act", known.defaults.get("hidden_act", "gelu"))
+    if not isinstance(activation, str) or activations.get(activation) not in known.activations:
+        names = [name for name, ours in activations.items() if ours in known.activations]
+        raise ValueError(f"{where}: hidden_act is {activation!r}; of this family bertjax has {', '.join(names)}")
+    causal = values.get("is_decoder", False)
+    if causal and not known.causal:
+        raise ValueError(f"{where}: is_decoder is {causal!r}; {known.model_type} has no such mode")
+    vocabulary = {"vocab_size": values["vocab_size"]} if type(values.get("vocab_size")) is int else {}
+    return ModelConfig(
+        **found, **vocabulary, **known.implied, family=family.name, hidden_act=activations[activation],
+        causal=bool(causal),
+    )  # fmt: skip
+
+
+def _family(values: Mapping[str, Any], where: str | Path) -> Family:
+    """The family by `model_type`, which folders of before 2020 lack: they hold BERTs."""
+    of_type = {family.huggingface.model_type: family for family in FAMILIES.values()}
+    named = values.get("model_type", next(iter(of_type)))
+    if not isinstance(named, str) or named not in of_type:
+        raise ValueError(f"{where}: model_type is {named!r}; bertjax imports {', '.join(of_type)}")
+    return of_type[named]
+
+
+def pad_id_of(values: Mapping[str, Any], where: str | Path) -> int:
+    """The padding token's id by `config.json`. Raises ValueError if it is none."""
+    return _pad_id(values, _family(values, where).huggingface.defaults, where)
+
+
+def _pad_id(values: Mapping[str, Any], defaults: Mapping[str, Any], where: str | Path = "config.json") -> int:
+    found = values.get("pad_token_id")
+    found = defaults.get("pad_token_id", 0) if found is None else found
+    if type(found) is not int or not 0 <= found <= _LARGEST:
+        raise ValueError(f"{where}: pad_token_id is {found!r}, which is not a token's id")
+    return found
+
+
+def _default(name: str, key: str, defaults: Mapping[str, Any]) -> Any:
+    return defaults.get(key, getattr(ModelConfig(), name))
+
+
+def _number(values: Mapping[str, Any], key: str, default: Any, where: str | Path) -> Any:
+    value = values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"{where}: {key} is {value!r}, which is not a sensible number")
+    return type(default)(value)

@@ -1,0 +1,131 @@
+"""The files of a tokenizer in a folder of Hugging Face's layout, in both directions.
+
+An exported folder has `tokenizer.json`, which transformers reads; the vocabulary's own files, which everything else
+reads; and for XLM-R and CamemBERT `sentencepiece.bpe.model`, in the library's order of pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from bertjax.convert.json_file import as_json, read_json
+from bertjax.model.families.family import Family, Template
+from bertjax.model.families.registry import family_of
+from bertjax.tokenization.byte_level import MERGES_FILE
+from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
+from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
+from bertjax.tokenization.piece_order import NUMBERED_FILE
+from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
+
+_WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, MERGES_FILE, NUMBERED_FILE)
+
+
+def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
+    """The files of a folder from which AutoTokenizer makes the tokenizer: name -> content."""
+    known = family_of(family)
+    # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
+    return _vocabulary_files(tokenizer, known) | {
+        _WHOLE: with_template(tokenizer, known.template).to_str(pretty=True) + "\n",
+        _CONFIG: as_json(_tokenizer_config(tokenizer, max_length, known.template)),
+    }
+
+
+def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokenizer:
+    """The tokenizer to export, with a family's special tokens around a text or a pair."""
+    made = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    first, last = tokenizer.tokens[tokenizer.cls_id], tokenizer.tokens[tokenizer.sep_id]
+    between = [f"{last}:0"] * template.separators
+    kind = int(template.token_types)
+    made.post_processor = processors.TemplateProcessing(
+        single=[f"{first}:0", "$A:0", f"{last}:0"],
+        pair=[f"{first}:0", "$A:0", *between, f"$B:{kind}", f"{last}:{kind}"],
+        special_tokens=[(first, tokenizer.cls_id), (last, tokenizer.sep_id)],
+    )
+    return made
+
+
+def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | bytes]:
+    """The vocabulary's own files, and the model in the library's order where the family's tokenizer has another."""
+    files: dict[str, str | bytes] = dict(tokenizer.files)
+    order = family.huggingface.pieces
+    if order is None or not isinstance(tokenizer, SentencePiece):
+        return files
+    original = order.original(tokenizer.files[tokenizer.main_file], tokenizer.main_file)
+    # A folder with both files would leave open which ids are meant.
+    return files if original is None else {NUMBERED_FILE: original}
+
+
+def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:
+    """`tokenizer_config.json`: what AutoTokenizer needs beside `tokenizer.json`.
+
+    The class is the one that takes everything from `tokenizer.json`; those of the models are made anew, by rules of
+    their own, from the vocabulary alone.
+    """
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "do_lower_case": tokenizer.rules.lowercase,
+        "strip_accents": tokenizer.rules.strip_accents,
+        "model_input_names": ["input_ids", *["token_type_ids"] * template.token_types, "attention_mask"],
+        "model_max_length": max_length,
+        **{f"{role}_token": tokenizer.tokens[number] for role, number in tokenizer.special.items()},
+    }
+
+
+def read_tokenizer(folder: Path, family: str) -> Tokenizer:
+    """The vocabulary of a folder (its own files, else a WordPiece's `tokenizer.json`) with its rules.
+
+    Raises ValueError if there is none.
+    """
+    known = family_of(family).huggingface
+    rules = _rules(folder, known.rules)
+    if any((folder / name).is_file() for name in VOCABULARY_FILES):
+        return load_tokenizer(folder, rules)
+    numbered = folder / NUMBERED_FILE
+    if known.pieces is not None and numbered.is_file():
+        origin = f"SentencePiece model {numbered}"
+        return SentencePiece(known.pieces.numbered(numbered.read_bytes(), origin), rules, origin)
+    path = folder / _WHOLE
+    model = read_json(path).get("model") if path.is_file() else None
+    if not isinstance(model, dict) or model.get("type") != "WordPiece" or not isinstance(model.get("vocab"), dict):
+        files = (*VOCABULARY_FILES, *([NUMBERED_FILE] if known.pieces else []))
+        raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece; bertjax needs one")
+    ids: Mapping[str, Any] = model["vocab"]
+    tokens = sorted(ids, key=lambda token: ids[token])
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
+    return WordPiece(tokens, rules, origin=f"vocabulary {path}")
+
+
+def _rules(folder: Path, usual: TextRules) -> TextRules:
+    """Those of tokenizer.json, else of tokenizer_config.json, else the family's; for accents null means "as for case".
+
+    `keep_accents` is AlbertTokenizer's name of the opposite of `strip_accents`.
+    """
+    whole, config = (read_json(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
+    normalizer = whole.get("normalizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
+    else:
+        lowercase, strip_accents = config.get("do_lower_case", usual.lowercase), config.get("strip_accents")
+        if strip_accents is None and "keep_accents" in config:
+            strip_accents = not config["keep_accents"]
+    cut = whole.get("pre_tokenizer")
+    told = cut if isinstance(cut, dict) else config
+    prefix_space = told.get("add_prefix_space", config.get("add_prefix_space", usual.prefix_space))
+    steps = cut.get("pretokenizers") if isinstance(cut, dict) else None
+    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return TextRules(
+        bool(lowercase),
+        bool(lowercase if strip_accents is None else strip_accents),
+        "characters" if kinds == ["BertPreTokenizer", "Split"] else "words",
+        # Only this kind has the rule; in others the space is part of how they cut.
+        bool(prefix_space) if (folder / BYTE_LEVEL_FILE).is_file() else True,
+    )

@@ -1,0 +1,1 @@
+"""Folders that sentence-transformers loads: the encoder and its pooling."""

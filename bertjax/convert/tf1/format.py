@@ -1,0 +1,24 @@
+"""The checkpoints of google-research/bert as a format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from bertjax.convert.compare import Difference, compare_with_tensorflow
+from bertjax.convert.format import Format, Vectors
+from bertjax.convert.tf1.checkpoint import export_tensorflow, read_tensorflow
+from bertjax.training.run_directory import TrainedModel
+
+
+def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
+    return compare_with_tensorflow(model, folder)
+
+
+FORMAT = Format(
+    reference="google-research/bert",
+    compare=_compare,
+    export=lambda model, directory, vectors: export_tensorflow(model, directory),
+    read=read_tensorflow,
+    describe=lambda model, place: ["read back: the same bits"],
+)

@@ -1,0 +1,63 @@
+"""RoBERTa (Liu et al. 2019). XLM-R and CamemBERT are its architecture, with its names in transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bertjax.config import ModelConfig
+from bertjax.model.families.bert import layers
+from bertjax.model.families.family import Family, Template
+from bertjax.model.families.huggingface import Class, HuggingFace, Tensor, dense, norm, tables
+from bertjax.tokenization.piece_order import PieceOrder
+from bertjax.tokenization.tokenizer import TextRules
+
+_ENCODER = (*tables("roberta.embeddings"), *layers("roberta."))
+_MLM = (
+    *dense("mlm_head/transform", "lm_head.dense"),
+    *norm("mlm_head/norm", "lm_head.layer_norm"),
+    Tensor("mlm_head/bias", "lm_head.bias", padded=True),
+)
+# The dense layer and tanh in front of the classes is a pooler under another name.
+_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
+TEMPLATE = Template(separators=2, token_types=False)
+
+
+def sizes(family: str, vocab_size: int) -> dict[str, ModelConfig]:
+    """The two published sizes. 512 positions: transformers' 514 has two rows that no token uses."""
+    base = ModelConfig(family=family, vocab_size=vocab_size, type_vocab_size=1, layer_norm_eps=1e-5, pooler="none")
+    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    return {"base": base, "large": replace(base, **large)}
+
+
+def huggingface(model_type: str, beginning: str, pieces: PieceOrder | None = None) -> HuggingFace:
+    """RoBERTa's names, under the model type of one member and its classes, whose names have one beginning."""
+    return HuggingFace(
+        model_type=model_type,
+        prefix="roberta.",
+        beginning=beginning,
+        encoder=_ENCODER,
+        pooler=dense("pooler/dense", "roberta.pooler.dense"),
+        pretraining=Class(f"{beginning}ForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
+        own_heads={"ForSequenceClassification": _SEQUENCE},
+        tied={
+            "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+            "lm_head.decoder.bias": "lm_head.bias",
+        },
+        defaults={"pad_token_id": 1},
+        implied={"pooler": "none"},
+        activations=("gelu",),  # the MLM head computes it whatever `hidden_act` says
+        positions_from_padding=True,
+        token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
+        # SentencePiece puts a space in front of every text; the byte-level BPE of RoBERTa does not.
+        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=pieces is not None),
+        pieces=pieces,
+    )
+
+
+ROBERTA = Family(
+    name="roberta",
+    presets=sizes("roberta", 50_265),
+    heads=("mlm_head",),
+    template=TEMPLATE,
+    huggingface=huggingface("roberta", "Roberta"),
+)

@@ -1,0 +1,59 @@
+"""SentencePiece models whose ids a tokenizer numbers anew, as fairseq's dictionaries do (XLM-R, CamemBERT).
+
+The tokenizer has entries in front of the model's pieces and behind them, and leaves out the model's first ones. A
+model in the tokenizer's own order is an ordinary one, whose ids are places, so that nothing else has to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertjax.tokenization.sentencepiece_model import read_model
+
+NUMBERED_FILE = "sentencepiece.bpe.model"  # whatever its algorithm
+
+_FIRST = ("<unk>", "<s>", "</s>")  # of every model that sentencepiece trains by default
+_UNKNOWN, _CONTROL = 2, 3  # types of pieces, as numbered in sentencepiece_model.proto
+
+
+@dataclass(frozen=True)
+class PieceOrder:
+    """How a tokenizer numbers the pieces of a model."""
+
+    first: tuple[str, ...]  # entries in front
+    dropped: int  # of the model's <unk>, <s>, </s>, how many are left out
+    last: tuple[str, ...]  # entries behind
+
+    def numbered(self, model: bytes, origin: str) -> bytes:
+        """A model whose ids are the tokenizer's, from one in the library's order.
+
+        Raises ValueError if it is none, or does not begin as the library's models do.
+        """
+        proto = read_model(model, origin)
+        begins = tuple(piece.piece for piece in proto.pieces[: len(_FIRST)])
+        if begins != _FIRST:
+            raise ValueError(f"{origin}: it begins with {', '.join(begins)}, not with {', '.join(_FIRST)}")
+        pieces = list(proto.pieces[self.dropped :])
+        del proto.pieces[:]
+        for name in self.first:
+            proto.pieces.add(piece=name, score=0.0, type=_UNKNOWN if name == _FIRST[0] else _CONTROL)
+        proto.pieces.extend(pieces)
+        for name in self.last:
+            proto.pieces.add(piece=name, score=0.0, type=_CONTROL)
+        return proto.SerializeToString(deterministic=True)
+
+    def original(self, model: bytes, origin: str) -> bytes | None:
+        """The library's model from one whose ids are the tokenizer's; None from a model of another order."""
+        proto = read_model(model, origin)
+        names = tuple(piece.piece for piece in proto.pieces)
+        behind = len(names) - len(self.last)
+        if names[: len(self.first)] != self.first or names[behind:] != self.last:
+            return None
+        if names[len(self.first) :][: len(_FIRST) - self.dropped] != _FIRST[self.dropped :]:
+            return None
+        pieces = list(proto.pieces[len(self.first) : behind])
+        del proto.pieces[:]
+        for name in _FIRST[: self.dropped]:
+            proto.pieces.add(piece=name, score=0.0, type=_UNKNOWN if name == _FIRST[0] else _CONTROL)
+        proto.pieces.extend(pieces)
+        return proto.SerializeToString(deterministic=True)

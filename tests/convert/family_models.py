@@ -1,0 +1,56 @@
+"""A small model of every family with the tokenizer that its published models have, trained here on a few sentences."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from exported_models import trained_model, wordpiece
+from their_families import small
+
+from bertjax.config import ModelConfig
+from bertjax.convert.compare import PAIRS
+from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.tokenization.byte_level import ByteLevelBPE
+from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.training import count_for, train_tokenizer
+from bertjax.training.run_directory import TrainedModel
+
+TEXTS = [text for pair in PAIRS for text in pair]
+TEXTS += ["東京は日本の首都である。  सत्य naïve ☃?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]
+CASED = TextRules(lowercase=False, strip_accents=False)
+
+
+def piece_model(texts: Sequence[str] = TEXTS, size: int = 220) -> bytes:
+    """A SentencePiece model with the library's own <unk>, <s>, </s>, as those of XLM-R and CamemBERT were trained."""
+    from sentencepiece import SentencePieceTrainer
+
+    written = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([*texts] * 5), model_writer=written, vocab_size=size, hard_vocab_limit=False,
+        model_type="unigram", character_coverage=1.0, minloglevel=2,
+    )  # fmt: skip
+    return written.getvalue()
+
+
+def tokenizer_of(family: str) -> Tokenizer:
+    """The kind of tokenizer that the family's published models have."""
+    known = family_of(family).huggingface
+    if known.pieces is not None:
+        return SentencePiece(known.pieces.numbered(piece_model(), "made here"), known.rules)
+    if not known.rules.prefix_space:
+        made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXTS * 5, CASED), 400, CASED)
+        return ByteLevelBPE(*made.files.values(), known.rules)
+    if FAMILIES[family].presets["base"].embedding_size:
+        return train_tokenizer("unigram", count_for("unigram", TEXTS * 5, known.rules), 300, known.rules)
+    return wordpiece()
+
+
+def family_model(directory: Path, family: str, **options) -> TrainedModel:
+    """A model with every parameter random."""
+    config = small(family)
+    sizes = {field.name: getattr(config, field.name) for field in fields(ModelConfig) if field.name != "vocab_size"}
+    return trained_model(directory, tokenizer_of(family), **(sizes | {"max_position_embeddings": 80} | options))

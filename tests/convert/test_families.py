@@ -1,0 +1,204 @@
+"""Every family computes what transformers computes: outputs, gradients, exports, and counts of parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from their_families import (
+    SMALL,
+    SPECIAL,
+    our_forward,
+    our_params,
+    relative,
+    rows,
+    small,
+    tensors_of_theirs,
+    their_config,
+    their_forward,
+    their_model,
+)
+
+from bertjax.convert.huggingface.config import from_config_json, to_config_json
+from bertjax.convert.huggingface.names import (
+    architecture,
+    class_of,
+    has_class,
+    tensors_of,
+    their_shapes,
+    to_huggingface_tensors,
+)
+from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.model.network import HEADS, PretrainingNetwork, abstract_network
+from bertjax.training.checkpoint import named_arrays
+
+FAMILY_HEADS = [(name, head) for name in FAMILIES for head in HEADS]
+# reference: parameters of transformers' classes at the published sizes, every tied tensor once.
+COUNTS = {
+    ("bert", "base", "ForPreTraining"): 110_106_428,
+    ("bert", "base", "ForMaskedLM"): 109_514_298,
+    ("bert", "base", "Model"): 109_482_240,
+    ("roberta", "base", "ForMaskedLM"): 124_697_433,
+    ("roberta", "large", "ForMaskedLM"): 355_412_057,
+    ("roberta", "base", "Model"): 124_645_632,
+    ("roberta", "large", "Model"): 355_359_744,
+    ("xlm-roberta", "base", "ForMaskedLM"): 278_295_186,
+    ("xlm-roberta", "large", "ForMaskedLM"): 560_142_482,
+    ("xlm-roberta", "base", "Model"): 278_043_648,
+    ("xlm-roberta", "large", "Model"): 559_890_432,
+    ("camembert", "base", "ForMaskedLM"): 110_655_493,
+    ("camembert", "base", "Model"): 110_621_952,
+    ("albert", "base", "ForPreTraining"): 11_813_810,
+    ("albert", "large", "ForPreTraining"): 17_847_474,
+    ("albert", "xlarge", "ForPreTraining"): 59_021_490,
+    ("albert", "xxlarge", "ForPreTraining"): 223_158_450,
+    ("albert", "base", "ForMaskedLM"): 11_221_680,
+    ("albert", "xxlarge-v2", "ForMaskedLM"): 206_368_944,
+    ("albert", "base-v2", "Model"): 11_683_584,
+    ("albert", "large-v2", "Model"): 17_683_968,
+    ("albert", "xlarge-v2", "Model"): 58_724_864,
+    ("albert", "xxlarge-v2", "Model"): 222_595_584,
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_states_of_every_layer_and_all_logits_equal_transformers(name: str) -> None:
+    config = SMALL[name]
+    network, batch = their_model(config), rows(config)
+    ours = our_forward(config, our_params(network, config), batch)
+    theirs = their_forward(network, config, batch)
+    real = batch["attention_mask"] == 1
+    assert theirs.keys() == ours.keys() and len(theirs["states"]) == config.num_hidden_layers + 1
+    for key, output in theirs.items():
+        mine, reference = np.asarray(ours[key]), output.detach().numpy()
+        if key == "states":
+            mine, reference = mine[:, real], reference[:, real]
+        elif mine.ndim == 3:
+            mine, reference = mine[real], reference[real]
+        assert relative(mine, reference) < 1e-5, key
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_equal_transformers(name: str) -> None:
+    import torch
+
+    config = SMALL[name]
+    network, batch = their_model(config), rows(config)
+    draw = np.random.default_rng(5)
+    real = batch["attention_mask"] == 1
+    theirs = their_forward(network, config, batch)
+    # A fixed random weighting of every logit at real tokens: a loss that no entry drops out of.
+    weights = {
+        key: draw.normal(size=logits.shape).astype(np.float32) * (real[..., None] if logits.ndim == 3 else 1)
+        for key, logits in theirs.items()
+        if key != "states"
+    }
+    sum((torch.from_numpy(weight) * theirs[key]).sum() for key, weight in weights.items()).backward()
+    wanted = {n: p.grad.numpy() for n, p in network.named_parameters(remove_duplicate=False) if p.grad is not None}
+    params = our_params(network, config)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        ours = our_forward(config, params, batch)
+        return sum(jnp.sum(weight * ours[key]) for key, weight in weights.items())
+
+    found = to_huggingface_tensors(gradient(params), config, SPECIAL["pad"])
+    assert found.keys() == wanted.keys() - family_of(config.family).huggingface.tied.keys()
+    whole = np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in wanted.values()))
+    for key, ours in found.items():
+        off = np.linalg.norm(ours - wanted[key])
+        assert off <= 1e-5 * np.linalg.norm(wanted[key]) or off <= 1e-6 * whole, key
+
+
+@pytest.mark.parametrize(("family", "head"), FAMILY_HEADS)
+def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = small(family, head=head, num_labels=3 * HEADS[head].labelled)
+    values = their_config(config)
+    values.num_labels = config.num_labels or {"choice": 1}.get(head, 2)
+    with torch.device("meta"):
+        network = getattr(transformers, architecture(config))(values)
+    prefix = family_of(family).huggingface.prefix if class_of(config).bare else ""
+    theirs = {prefix + name: tuple(p.shape) for name, p in network.named_parameters(remove_duplicate=False)}
+    for copy in family_of(family).huggingface.tied:
+        theirs.pop(copy, None)
+    assert their_shapes(config, SPECIAL["pad"]) == theirs
+    assert sorted(tensor.ours for tensor in tensors_of(config)) == sorted(named_arrays(abstract_network(config)[1]))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_there_and_back_is_the_same_bits(name: str) -> None:
+    config = SMALL[name]
+    network = their_model(config)
+    before = family_of(config.family).huggingface.rows_before_positions(SPECIAL["pad"])
+    theirs = tensors_of_theirs(network, config)
+    back = to_huggingface_tensors(our_params(network, config), config, SPECIAL["pad"])
+    assert back.keys() == theirs.keys()
+    for key, array in back.items():
+        expected = theirs[key].copy()
+        if key.endswith("position_embeddings.weight"):
+            expected[:before] = 0  # rows that no token uses
+        np.testing.assert_array_equal(array, expected, key)
+
+
+@pytest.mark.parametrize(
+    "name", [*SMALL, *(f"{family} {preset}" for family in FAMILIES for preset in FAMILIES[family].presets)]
+)
+def test_config_json_says_all_of_the_network(name: str) -> None:
+    config = SMALL.get(name) or FAMILIES[name.split()[0]].presets[name.split()[1]]
+    values = to_config_json(config, SPECIAL)
+    assert from_config_json(values, "config.json") == config
+    # transformers reads the keys as they are meant, and writes the same ones itself.
+    known = their_config(config).to_dict()
+    assert all(known[key] == value for key, value in values.items() if key not in ("architectures", "dtype"))
+    assert from_config_json(known, "config.json") == config
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_without_keys_has_the_defaults_of_transformers(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    model_type = FAMILIES[family].huggingface.model_type
+    theirs = from_config_json(transformers.AutoConfig.for_model(model_type).to_dict(), "config.json")
+    assert from_config_json({"model_type": model_type, "vocab_size": theirs.vocab_size}, "config.json") == theirs
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("bert", {"embedding_size": 8}),
+        ("bert", {"layer_groups": 1}),
+        ("bert", {"type_vocab_size": 0}),
+        ("bert", {"pooler": "none"}),
+        ("roberta", {"window": 4}),
+        ("roberta", {"hidden_act": "gelu_tanh"}),
+        ("albert", {"causal": True}),
+        ("albert", {"layer_groups": 0}),
+        ("albert", {"embedding_size": 0}),
+    ],
+)
+def test_a_network_that_transformers_lacks_is_refused(family: str, fields: dict) -> None:
+    config = small(family, **fields)
+    assert not has_class(config)
+    with pytest.raises(ValueError, match=f"transformers has no such network of the family '{family}'"):
+        tensors_of(config)
+
+
+@pytest.mark.parametrize(("family", "preset", "suffix"), COUNTS)
+def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config, known = FAMILIES[family].presets[preset], FAMILIES[family].huggingface
+    whole = (class_of(replace(config, head=head)) for head in HEADS)
+    made = next(made for made in (*known.partial, *whole) if made.name == known.beginning + suffix)
+    head = next((name for name, head in HEADS.items() if head.transformers == suffix), PretrainingNetwork.name)
+    beginnings = tuple(tensor.theirs.partition("{}")[0] for tensor in made.tensors)
+    shapes = their_shapes(replace(config, head=head), SPECIAL["pad"])
+    ours = sum(math.prod(shape) for tensor, shape in shapes.items() if tensor.startswith(beginnings))
+    with torch.device("meta"):
+        network = getattr(transformers, made.name)(their_config(config))
+    theirs = {name: p.numel() for name, p in network.named_parameters(remove_duplicate=False) if name not in known.tied}
+    assert ours == sum(theirs.values()) == COUNTS[family, preset, suffix]

@@ -1,0 +1,232 @@
+"""A model of every family goes to each format and back: equal ids and outputs, no missing and no unexpected tensor."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from family_models import TEXTS, family_model, piece_model, tokenizer_of
+from safetensors.numpy import load_file
+
+from bertjax.__main__ import main
+from bertjax.convert.compare import compare_with_transformers
+from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
+from bertjax.convert.onnx.exporter import export_onnx
+from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sources import read_source
+from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.model.families.registry import FAMILIES
+from bertjax.model.network import abstract_network
+from bertjax.tokenization.piece_order import NUMBERED_FILE
+from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.training.run_directory import TrainedModel
+
+HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}
+SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
+OTHERS = [name for name in FAMILIES if name != "bert"]
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
+    return family_model(tmp_path / "run", request.param)
+
+
+def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = export_huggingface(model, tmp_path / "out")
+    found = compare_with_transformers(model, folder)
+    assert found is not None and found.largest < 5e-6 and "MLM logits" in found.of
+    kind = getattr(transformers, architecture(model.config.model))
+    _, loaded = kind.from_pretrained(folder, output_loading_info=True)
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"] and not loaded["mismatched_keys"]
+    assert type(transformers.AutoModelForMaskedLM.from_pretrained(folder)).__name__.endswith("ForMaskedLM")
+
+
+def test_there_and_back_is_the_same_model(model: TrainedModel, tmp_path: Path) -> None:
+    folder = export_huggingface(model, tmp_path / "out")
+    back = read_huggingface(folder)
+    assert back.config == model.config.model and not back.drawn
+    assert back.tokenizer.fingerprint == model.tokenizer.fingerprint
+    jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
+    again = export_huggingface(replace(model, params=jax.device_put(back.params)), tmp_path / "again")
+    ours, theirs = load_file(again / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_the_count_of_parameters_leaves_padding_out(
+    model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = export_huggingface(model, tmp_path / "out")
+    assert main(["import", f"hf:{folder}", "--output", "imported"]) == 0
+    said = capsys.readouterr().out
+    shapes = abstract_network(replace(model.config.model, vocab_pad_multiple=1))[1]
+    count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert f"{count:,} parameters" in said and "compared with transformers on real text" in said
+    assert read_source(f"hf:{folder}").num_parameters == count < sum(x.size for x in jax.tree.leaves(model.params))
+    if model.tokenizer.pad_id and "roberta" in str(sorted(load_file(folder / "model.safetensors"))):
+        assert "2 rows of the position table" in said
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("head", "labels"), [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]
+)
+def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, labels: int, tmp_path: Path) -> None:
+    from exported_models import fine_tuned_model
+
+    transformers = pytest.importorskip("transformers")
+    fields = family_model(tmp_path / "run", family).config.model
+    sizes = {key: value for key, value in vars(fields).items() if key not in ("vocab_size", "head", "num_labels")}
+    names = tuple(f"label {number}" for number in range(labels))
+    model = fine_tuned_model(tmp_path / "run", head, names, tokenizer=tokenizer_of(family), **sizes)
+    folder = export_huggingface(model, tmp_path / "out")
+    found = compare_with_transformers(model, folder)
+    assert found is not None and found.largest < 5e-6
+    assert ("logits" in found.of) == (head != "vector")
+    _, loaded = getattr(transformers, architecture(model.config.model)).from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
+    back = read_huggingface(folder)
+    if head == "vector":
+        jax.tree.map(np.testing.assert_array_equal, back.params["encoder"], jax.device_get(model.params["encoder"]))
+        return
+    assert (back.kind, back.labels) == (head, names)
+    jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
+    pytest.importorskip("onnxruntime")
+    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx"), "none", False)
+    assert found is not None and found.largest < 5e-6
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "pooler"])
+def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
+    if pooling == "pooler" and "pooler" not in model.params:
+        with pytest.raises(ValueError, match="pooling=pooler"):
+            export_onnx(model, tmp_path / "onnx", pooling, True)
+        with pytest.raises(ValueError, match="pooling=pooler"):
+            export_sentence_transformers(model, tmp_path / "st", pooling, True)
+        return
+    pytest.importorskip("onnxruntime")
+    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True)
+    assert found is not None and found.largest < 5e-6
+    folder = export_sentence_transformers(model, tmp_path / "st", pooling, True)
+    found = compare_with_sentence_transformers(model, folder, pooling, True)
+    assert found is not None and found.largest < 5e-6
+
+
+def test_sentence_transformers_itself_makes_the_same_vectors(model: TrainedModel, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from bertjax.loaded import open_model
+
+    folder = export_sentence_transformers(model, tmp_path / "st", "mean", True)
+    theirs = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    opened = open_model(f"hf:{export_huggingface(model, tmp_path / 'hf')}")
+    ours = opened.encode(TEXTS, pooling="mean", normalize=True, max_length=model.max_length)
+    assert np.abs(ours - theirs).max() < 2e-6
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_google_research_bert_has_no_other_family(family: str, tmp_path: Path) -> None:
+    from exported_models import wordpiece
+
+    model = family_model(tmp_path / "run", family)
+    with pytest.raises(ValueError, match=f"model.family='{family}': google-research/bert"):
+        export_tensorflow(replace(model, tokenizer=wordpiece()), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_exported_tokenizer_lays_pairs_out_as_the_family(family: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = family_model(tmp_path / "run", family)
+    theirs = transformers.AutoTokenizer.from_pretrained(export_huggingface(model, tmp_path / "out"))
+    tokenizer, template = model.tokenizer, FAMILIES[family].template
+    for first, second in itertools.pairwise(TEXTS):
+        a, b = (ids.tolist() for ids in tokenizer.encode_sentences([first, second]))
+        wanted = [tokenizer.cls_id, *a, *[tokenizer.sep_id] * template.separators, *b, tokenizer.sep_id]
+        found = theirs(first, second)
+        assert found["input_ids"] == wanted
+        assert ("token_type_ids" in found) == template.token_types
+    masked = theirs(f"the {theirs.mask_token} of", add_special_tokens=False)["input_ids"]
+    the, of = tokenizer.encode_sentences(["the", " of"])
+    assert masked == [*the, tokenizer.mask_id, *of]  # the mask takes the space on its left
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("xlm-roberta", "XLMRobertaTokenizer"), ("camembert", "CamembertTokenizer")]
+)
+def test_the_ids_of_shifted_pieces_are_those_of_transformers(family: str, kind: str, tmp_path: Path) -> None:
+    transformers, library = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
+    content = piece_model()
+    (tmp_path / NUMBERED_FILE).write_bytes(content)
+    ours = read_tokenizer(tmp_path, family)
+    # Their reader of these files needs one version of protobuf; its rule for the order does not.
+    converters = importlib.import_module("transformers.convert_slow_tokenizer")
+    proto = read_model(content, "made here")
+    vocabulary = getattr(converters, kind.replace("Tokenizer", "Converter")).vocab(None, proto)
+    table = proto.normalizer_spec.precompiled_charsmap
+    theirs = getattr(transformers, kind)(vocab=vocabulary, _spm_precompiled_charsmap=table)
+    for text in TEXTS:
+        assert ours.encode_sentences([text])[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
+    for role, number in ours.special.items():
+        assert getattr(theirs, f"{role}_token_id") == number, role
+    # The library's own ids are a constant below, but for its <unk>.
+    pieces = library.SentencePieceProcessor(model_proto=content)
+    order = FAMILIES[family].huggingface.pieces
+    shift = len(order.first) - order.dropped
+    plain = "the museum opened"
+    assert ours.encode_sentences([plain])[0].tolist() == [number + shift for number in pieces.encode(plain)]
+    assert ours.mask_id == ours.vocab_size - 1 == pieces.get_piece_size() + shift
+
+
+@pytest.mark.parametrize("family", SHIFTED)
+def test_an_export_has_the_model_file_of_the_published_folders(family: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentencepiece")
+    model = family_model(tmp_path / "run", family)
+    folder = export_huggingface(model, tmp_path / "out")
+    assert not (folder / "spiece.model").exists()
+    theirs, original = (
+        library.SentencePieceProcessor(model_proto=content)
+        for content in ((folder / NUMBERED_FILE).read_bytes(), piece_model())
+    )
+    assert len(theirs) == len(original)
+    assert all(theirs.id_to_piece(number) == original.id_to_piece(number) for number in range(len(theirs)))
+    assert [theirs.encode(text) for text in TEXTS] == [original.encode(text) for text in TEXTS]
+
+
+def test_a_model_in_another_order_is_refused(tmp_path: Path) -> None:
+    albert = tokenizer_of("albert")
+    (tmp_path / NUMBERED_FILE).write_bytes(albert.files["spiece.model"])
+    with pytest.raises(ValueError, match=r"begins with <pad>, <unk>, \[CLS\], not with <unk>, <s>, </s>"):
+        read_tokenizer(tmp_path, "xlm-roberta")
+    with pytest.raises(ValueError, match=r"no vocab\.txt, spiece\.model, vocab\.json and no tokenizer\.json"):
+        read_tokenizer(tmp_path, "bert")
+
+
+def test_an_encoder_alone_and_a_masked_model_come_in(model: TrainedModel, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = export_huggingface(model, tmp_path / "out")
+    for auto, drawn in (("AutoModel", {"MLM head"}), ("AutoModelForMaskedLM", set())):
+        theirs = getattr(transformers, auto).from_pretrained(folder)
+        shutil.rmtree(tmp_path / "theirs", ignore_errors=True)
+        theirs.save_pretrained(tmp_path / "theirs")
+        for path in folder.iterdir():
+            if "token" in path.name or path.suffix in (".txt", ".model") or path.name == "vocab.json":
+                shutil.copy(path, tmp_path / "theirs")
+        found = read_source(f"hf:{tmp_path / 'theirs'}")
+        assert drawn == {"MLM head"} & set(found.drawn)
+        jax.tree.map(np.testing.assert_array_equal, found.params["encoder"], jax.device_get(model.params["encoder"]))
+        assert found.fills_masks == (not drawn)
+        assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == [type(theirs).__name__]

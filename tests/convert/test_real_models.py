@@ -1,0 +1,115 @@
+"""A published, trained model and published vocabularies: bertjax reads and uses them as transformers does."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.__main__ import main
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
+from bertjax.interpret.fill_mask import fill_mask
+from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.training.run_directory import load_run
+
+# Reactions as the model was trained on them, a space between what its tokenizer cuts.
+REACTIONS = (
+    "C C ( = O ) O [MASK] C C O > > C C ( = O ) O C C",
+    "c 1 c c c c c 1 Br . O B ( O ) c 1 c c c c [MASK] 1",
+    "[MASK] C ( = O ) Cl . N C",
+)
+
+
+@pytest.fixture(scope="module")
+def reactions(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an AlbertForMaskedLM over reactions, with the rules that its own tokenizer has in code."""
+    source = real_data / "checkpoints" / "rxnmapper_albert"
+    if not source.is_dir():
+        pytest.skip("needs the checkpoint rxnmapper_albert")
+    folder = tmp_path_factory.mktemp("model") / "rxn"
+    shutil.copytree(source, folder)
+    folder.chmod(0o755)
+    told = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    return folder
+
+
+def test_a_trained_albert_fills_masks_as_in_transformers(
+    reactions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", f"hf:{reactions}", "--output", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "MLM logits" in said and "hidden states" in said, "the comparison uses the class that the folder has"
+    assert "fill-mask" in said and "pooler: not in the source" in said
+    model = load_run("run")
+    assert model.config.model.layer_groups == 1 and model.config.model.embedding_size == 128
+    network = transformers.AlbertForMaskedLM.from_pretrained(reactions).eval()
+    tokenizer = model.tokenizer
+    for text, (ours,) in zip(REACTIONS, fill_mask(model, REACTIONS, top=5), strict=True):
+        before, after = (ids.tolist() for ids in tokenizer.encode_sentences(text.split("[MASK]")))
+        ids = torch.tensor([[tokenizer.cls_id, *before, tokenizer.mask_id, *after, tokenizer.sep_id]])
+        with torch.no_grad():
+            shares = torch.softmax(network(input_ids=ids).logits[0, len(before) + 1], dim=-1).topk(5)
+        assert [guess.token for guess in ours] == [tokenizer.shown[n] for n in shares.indices.tolist()]
+        np.testing.assert_allclose([guess.probability for guess in ours], shares.values.numpy(), rtol=1e-4)
+    assert main(["fill-mask", "run", REACTIONS[0]]) == 0
+    assert main(["export", "run", "--to", "huggingface", "--output", "out"]) == 0
+    back = transformers.AlbertForPreTraining.from_pretrained("out").state_dict()
+    for name, tensor in network.state_dict().items():
+        if "position_ids" not in name:
+            assert torch.equal(back[name], tensor), name
+
+
+def sample(real_data: Path) -> list[str]:
+    """Lines of books and of Wikipedia in several scripts."""
+    lines: list[str] = []
+    for name in ("books_en/carroll-alice.txt.xz", "wikipedia_zh/zh_00.txt.xz", "wikipedia_ko/ko_00.txt.xz"):
+        with lzma.open(real_data / name, "rt", encoding="utf-8") as file:
+            lines += file.read(60_000).splitlines()
+    for language in ("fr", "de", "ru", "ar", "hi", "th", "ja"):
+        with bz2.open(
+            real_data / "wikipedia_dumps" / f"{language}wiki_minidump.xml.bz2", "rt", encoding="utf-8"
+        ) as file:
+            lines += file.read(30_000).splitlines()
+    return [line for line in lines if line.strip()]
+
+
+def differing(ours, theirs, texts: list[str]) -> list[str]:
+    """The texts with other ids."""
+    found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    return [text for text, a, b in zip(texts, ours.encode_sentences(texts), found, strict=True) if a.tolist() != b]
+
+
+def test_robertas_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = real_data / "vocab" / "roberta-base"
+    ours = read_tokenizer(folder, "roberta")
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    merges = [tuple(line.split(" ")) for line in (folder / "merges.txt").read_text("utf-8").split("\n")[1:] if line]
+    theirs = transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
+    assert (ours.cls_id, ours.pad_id, ours.sep_id, ours.unk_id, ours.mask_id) == (0, 1, 2, 3, 50_264)
+    texts = [text for text in sample(real_data) if not re.search(r"</?s>|<(pad|unk|mask)>", text)]
+    assert len(texts) > 1000 and not differing(ours, theirs, texts)
+
+
+def test_alberts_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = real_data / "vocab" / "albert-base-v1"
+    ours = read_tokenizer(folder, "albert")
+    proto = read_model((folder / "spiece.model").read_bytes(), "albert")
+    theirs = transformers.AlbertTokenizer(
+        vocab=[(piece.piece, piece.score) for piece in proto.pieces],
+        _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
+    )
+    assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
+    # Two quotes in a row are kept by the library and here; AlbertTokenizer makes them one sign.
+    texts = [text for text in sample(real_data) if "``" not in text and "''" not in text]
+    assert len(texts) > 1000 and not differing(ours, theirs, texts)

@@ -1,0 +1,110 @@
+"""transformers' networks of every family at small sizes, with every parameter random, and rows to put through them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import ModelConfig
+from bertjax.convert.compare import logits_name
+from bertjax.convert.huggingface.config import to_config_json
+from bertjax.convert.huggingface.names import architecture, class_of, from_huggingface_tensors
+from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.model.heads import HEADS
+from bertjax.model.network import abstract_network, bind
+
+LENGTH = 14
+SPECIAL = {"pad": 1, "cls": 0, "sep": 2}
+SIZES = {
+    "vocab_size": 61, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20,
+    "max_position_embeddings": LENGTH,
+}  # fmt: skip
+
+
+def small(family: str, **fields) -> ModelConfig:
+    """The base size of a family, made small in every number but not in kind."""
+    base = FAMILIES[family].presets["base"]
+    narrow = {"embedding_size": 8} if base.embedding_size else {}
+    return replace(base, **(SIZES | narrow | fields))
+
+
+SMALL = {
+    **{name: small(name) for name in FAMILIES},
+    "albert one layer": small("albert", num_hidden_layers=1),
+    "albert two groups": small("albert", num_hidden_layers=4, layer_groups=2),
+    "albert erf": small("albert", hidden_act="gelu"),
+    "albert relu": small("albert", hidden_act="relu"),
+}
+
+
+def their_model(config: ModelConfig, name: str = "", std: float = 0.2, seed: int = 0):
+    """transformers' network in float32 with every parameter drawn from a normal distribution."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    network = getattr(transformers, name or architecture(config))(their_config(config))
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, 0.0, std)
+    return network.eval()
+
+
+def their_config(config: ModelConfig):
+    transformers = pytest.importorskip("transformers")
+    values = to_config_json(config, SPECIAL)
+    return transformers.AutoConfig.for_model(**values)
+
+
+def tensors_of_theirs(network, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Their parameters by name, each tied one once, with the prefix that the encoder's own class leaves out."""
+    known = family_of(config.family).huggingface
+    prefix = known.prefix if class_of(config).bare else ""
+    named = {prefix + name: p.detach().numpy() for name, p in network.named_parameters(remove_duplicate=False)}
+    return {name: x for name, x in named.items() if name not in known.tied}
+
+
+def our_params(network, config: ModelConfig):
+    return from_huggingface_tensors(tensors_of_theirs(network, config), config, SPECIAL["pad"])
+
+
+def rows(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Four rows of ids: full, padded, of one token, and full again with other ids; int64 [4, L]."""
+    draw = np.random.default_rng(3)
+    lengths = np.array([LENGTH, 9, 1, LENGTH])
+    real = np.arange(LENGTH) < lengths[:, None]
+    ids = np.where(real, draw.integers(3, config.vocab_size, real.shape), SPECIAL["pad"])
+    types = np.where(real, draw.integers(0, config.type_vocab_size, real.shape), 0)
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
+
+
+def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
+    """States of every layer, and the logits of the heads of pretraining at every token or of every row."""
+    bert = bind(abstract_network(config)[0], params)
+    ids, types, mask = (
+        jnp.asarray(batch[name], jnp.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
+    )
+    found = {"states": bert.encoder.hidden_states(ids, types, mask, packed=False)}
+    everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    hidden = found["states"][-1]
+    for head in class_of(config).outputs:
+        of_rows = getattr(HEADS[head], "needs_pooler", False)
+        logits = getattr(bert, head.replace("_head", "_logits"))(hidden, everywhere[:, :1] if of_rows else everywhere)
+        found[logits_name(head)] = logits[:, 0] if of_rows else logits[..., : config.vocab_size]
+    return found
+
+
+def their_forward(network, config: ModelConfig, batch) -> dict:
+    import torch
+
+    inputs = {name: torch.from_numpy(x) for name, x in batch.items()}
+    out = network(**inputs, output_hidden_states=True)
+    found = {"states": torch.stack(out.hidden_states)}
+    return found | {logits_name(head): out[output] for head, output in class_of(config).outputs.items()}
+
+
+def relative(ours, theirs) -> float:
+    """Largest difference over the largest number of theirs."""
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
