@@ -64,11 +64,10 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     Without the recipe's text, or with `made_up`, the rows are of random tokens.
     """
     from bertjax.input.made_up_text import ABOUT, made_up_batches
-    from bertjax.input.training_data import open_training_data
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.trained_vocabulary import vocabulary_size
     from bertjax.training.bench import slots
-    from bertjax.training.stages import stages_of
+    from bertjax.training.stages import open_data, stages_of
 
     objectives = config.training.objectives
     missing = "--made-up" if made_up else why_there_is_no_text(config.data.sources)
@@ -80,7 +79,7 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
         config = replace(config, model=replace(config.model, vocab_size=size))
         about = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
         return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), about
-    content = open_training_data([stage.data for stage in stages_of(config)], ProgressLine(), objectives)
+    content = open_data(config, ProgressLine())
     config = replace(config, model=replace(config.model, vocab_size=content.tokenizer.vocab_size))
     return config, content.train, f"{content.name}, {content.size('train')}"
 

@@ -16,10 +16,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     from bertjax.config import FinetuneConfig
     from bertjax.finetune.run import RESULTS_FILE
-    from bertjax.input.training_data import open_training_data
     from bertjax.storage.progress import ProgressLine
     from bertjax.training.run_directory import load_run
-    from bertjax.training.stages import stages_of
+    from bertjax.training.stages import open_data
     from bertjax.training.trainer import evaluate_params
 
     model = load_run(arguments.run)
@@ -28,8 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "
             "another file, repeat the command that trained it with --test FILE: it trains nothing again"
         )
-    stages = [stage.data for stage in stages_of(model.config)]
-    content = open_training_data(stages, ProgressLine(), model.config.training.objectives)
+    content = open_data(model.config, ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():

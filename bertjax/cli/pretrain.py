@@ -80,14 +80,12 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
 
     Not all at once: object storage has no locks, and those of a network disk may hold on one host only.
     """
-    from bertjax.input.training_data import open_training_data
     from bertjax.storage.progress import ProgressLine, no_progress
-    from bertjax.training.stages import stages_of
+    from bertjax.training.stages import open_data
 
-    stages = [stage.data for stage in stages_of(config)]
-    content = open_training_data(stages, ProgressLine(), config.training.objectives) if processes.first else None
+    content = open_data(config, ProgressLine()) if processes.first else None
     processes.gather("text is prepared")
-    content = content or open_training_data(stages, no_progress, config.training.objectives)
+    content = content or open_data(config, no_progress)
     processes.require_same(
         "training text",
         content.fingerprint,

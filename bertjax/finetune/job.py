@@ -161,18 +161,21 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
     """Scale updates by `decay` to the power of the depth below the head; head and pooler have depth 0.
 
     Of N layers the last has depth 1, the embeddings have N + 1 (ULMFiT's discriminative learning rates, as BERT's
-    successors use them). Where the encoder is frozen (`model.features`) its updates are 0, weight decay included.
+    successors use them). A group of layers that share parameters has the depth of its last layer. Where the encoder is
+    frozen (`model.features`) its updates are 0, weight decay included.
     """
     below = 0.0 if model.features else decay
-    layers = below ** (model.num_hidden_layers - jnp.arange(model.num_hidden_layers, dtype=jnp.float32))
+    N, stacked = model.num_hidden_layers, model.layer_groups or model.num_hidden_layers
+    ends = [-(-(number + 1) * N // stacked) for number in range(stacked)]  # layers up to the last of each group
+    layers = below ** (N + 1.0 - jnp.asarray(ends, jnp.float32))
 
     def scale(path: tuple, update: jax.Array) -> jax.Array:
         names = [part.key for part in path]
         if names[0] != "encoder":
             return update
         if names[1] != "layers":
-            return update * below ** (model.num_hidden_layers + 1)
-        # Layers are stacked; each has its own factor.
+            return update * below ** (N + 1)
+        # Layers, or groups of them, are stacked; each has its own factor.
         return update * layers.reshape(-1, *[1] * (update.ndim - 1))
 
     def apply(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:

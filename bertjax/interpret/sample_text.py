@@ -14,7 +14,7 @@ from bertjax.config import DataConfig
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.records import are_records
 from bertjax.input.tfrecords.rows import Segments
-from bertjax.input.training_data import Sentences, open_training_data
+from bertjax.input.training_data import Sentences
 from bertjax.interpret.built_in_sentences import SENTENCES
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.storage.lines import read_lines
@@ -25,7 +25,7 @@ from bertjax.text.store.format import TokenStore, read_manifest
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import DIRECTORY, read_metadata
 from bertjax.training.run_directory import TrainedModel
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import open_data
 
 _SHORTEST, _LONGEST_PAIR = 4, 48  # tokens of a sentence, and of a pair with its special tokens
 _LOOKED_AT = 20  # places in the text for each pair that is wanted: many sentences are too long
@@ -129,7 +129,7 @@ def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None
     data = model.config.data
     if are_records(data):
         try:
-            return open_training_data([stage.data for stage in stages_of(model.config)], progress).held_out_text(), ""
+            return open_data(model.config, progress).held_out_text(), ""
         except (ValueError, OSError) as error:
             return None, f"the run's records: {error}"
     wanted = read_metadata(model.directory)["data_fingerprint"]

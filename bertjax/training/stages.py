@@ -9,6 +9,9 @@ import jax
 import optax
 
 from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
+from bertjax.input.training_data import TrainingData, open_training_data
+from bertjax.model.families.registry import family_of
+from bertjax.storage.progress import Progress
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import Schedule, make_schedule
 from bertjax.training.state import Blueprint
@@ -89,6 +92,15 @@ def stage_step(
         platform=platform,
         deterministic=config.deterministic,
     )
+
+
+def open_data(config: Config, progress: Progress) -> TrainingData:
+    """The data of a run: rows with what its objectives ask, special tokens where its family has them.
+
+    Raises as `open_training_data` does.
+    """
+    stages = [stage.data for stage in stages_of(config)]
+    return open_training_data(stages, progress, config.training.objectives, family_of(config.model.family).template)
 
 
 def rows_are_packed(data: DataConfig) -> Packed:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from small_tasks import small_start
 
+from bertjax.config import ModelConfig
 from bertjax.finetune.job import scale_by_depth
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.tokens import TOKENS
@@ -32,6 +33,16 @@ def test_each_layer_has_its_own_power_of_the_decay(tmp_path: Path) -> None:
     for part in ("pooler", "head"):
         assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(updates[part]))
     assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(scaled(model, 1.0)))
+
+
+def test_a_group_of_layers_has_the_power_of_its_last_layer() -> None:
+    shared = ModelConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=6, layer_groups=2, num_attention_heads=2, intermediate_size=8
+    )  # fmt: skip
+    kernel = scaled(shared, 0.5)["encoder"]["layers"]["mlp"]["output"]["kernel"]
+    assert kernel.shape == (2, 8, 8)
+    np.testing.assert_allclose(kernel[0], 0.5**4)
+    np.testing.assert_allclose(kernel[1], 0.5)
 
 
 def test_a_frozen_encoder_gets_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import tokenizers
 from tokenizers import processors
 
 from bertjax.convert.json_file import as_json, read_json
-from bertjax.model.families.family import Family, Template
+from bertjax.input.layout import Template
+from bertjax.model.families.family import Family
 from bertjax.model.families.registry import family_of
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE

@@ -6,15 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bertjax.config import ModelConfig
+from bertjax.input.layout import BERT as BERT_TEMPLATE
+from bertjax.input.layout import Template
 from bertjax.model.families.huggingface import HuggingFace
-
-
-@dataclass(frozen=True)
-class Template:
-    """Where a family of models puts its special tokens. [CLS] opens a row; [SEP] closes the row and each document."""
-
-    separators: int = 1  # [SEP] tokens between A and B; RoBERTa: <s> A </s></s> B </s>
-    token_types: bool = True  # 1 for B and its [SEP]; False: 0 everywhere
 
 
 @dataclass(frozen=True)
@@ -25,7 +19,7 @@ class Family:
     presets: Mapping[str, ModelConfig]  # published sizes by name, such as "base"
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
     huggingface: HuggingFace
-    template: Template = Template()
+    template: Template = BERT_TEMPLATE
 
     @property
     def objectives(self) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bertjax.config import ModelConfig
+from bertjax.input.layout import Template
 from bertjax.model.families.bert import layers
-from bertjax.model.families.family import Family, Template
+from bertjax.model.families.family import Family
 from bertjax.model.families.huggingface import Class, HuggingFace, Tensor, dense, norm, tables
 from bertjax.tokenization.piece_order import PieceOrder
 from bertjax.tokenization.tokenizer import TextRules
