@@ -1,8 +1,8 @@
-"""RoBERTa, XLM-R and CamemBERT: BERT's layers, masked tokens alone, rows filled with running text, large batches.
+"""RoBERTa, XLM-R and CamemBERT: BERT's layers, MLM as the only objective, rows of running text, large batches.
 
-Reproduces: "RoBERTa" (arXiv 1907.11692), as fairseq trains it: rows of whole sentences over the ends of documents, a
+Reproduces: "RoBERTa" (arXiv 1907.11692), as fairseq trains it: rows of whole sentences across the ends of documents, a
     mask count whose mean is exactly 15 %, special tokens masked too, random tokens from all but the special ones, Adam
-    with decay of every parameter, no clipping. Variants: base, large; xlm-base, xlm-large (arXiv 1911.02116, the
+    with decay of all parameters, no clipping. Variants: base, large; xlm-base, xlm-large (arXiv 1911.02116, the
     published 250,002 entries, texts by their size to the power 0.3); camembert (arXiv 1911.03894, whole-word masking).
     Not verified in a source: batch and steps of the last three, and CamemBERT's rate.
 Text: RoBERTa 160 GB (books, Wikipedia, news, web pages, stories); XLM-R 2.5 TB of 100 languages; CamemBERT 138 GB of
