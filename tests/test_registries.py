@@ -16,6 +16,9 @@ REGISTRIES = {
     "bertjax.training.objectives.registry:OBJECTIVES": "bertjax/training/objectives",
     "bertjax.input.targets.registry:TARGETS": "bertjax/input/targets",
     "bertjax.text.sources.registry:KINDS": "bertjax/text/sources",
+    "bertjax.finetune.kinds:KINDS": "bertjax/finetune/kinds",
+    "bertjax.model.network:HEADS": "bertjax/model",
+    "bertjax.convert.formats:FORMATS": "bertjax/convert",
 }
 
 
