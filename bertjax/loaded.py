@@ -10,8 +10,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.sources import open_source
-from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
-from bertjax.embed.parts import TextCounts
+from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.fill_mask import Guess, Text

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
 from bertjax.parallel.mesh import make_abstract_mesh
-from bertjax.training.lowering import lower_train_step
+from bertjax.plan.compiling import lower_train_step
 from bertjax.training.stages import stages_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent

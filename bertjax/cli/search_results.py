@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertjax.report.table import Table, text_lines
+from bertjax.report.page import Table, text_lines
 from bertjax.search.evaluation import evaluate
 from bertjax.search.rankings import Hits
-from bertjax.search.records import Judgements, Record
-from bertjax.search.stored_documents import StoredDocuments
+from bertjax.search.records import Judgements, Record, StoredDocuments
 from bertjax.search.training_pairs import PAIRS, RELEVANCE, write_training_pairs
 
 

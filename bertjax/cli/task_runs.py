@@ -22,7 +22,7 @@ from bertjax.finetune.recipes import TRIED, config_for, settings_of
 from bertjax.finetune.run import PREDICTIONS, Result, Start, finetune
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, task_for
-from bertjax.report.table import text_lines
+from bertjax.report.page import text_lines
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import place_of
 from bertjax.training.run_directory import load_run

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
+from bertjax.storage.atomic_directories import try_acquire
 from bertjax.storage.files import sync
-from bertjax.storage.locks import try_acquire
 from bertjax.storage.remote import Place, RemotePath, place_of
 
 

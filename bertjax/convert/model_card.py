@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import bertjax
-from bertjax.config import Config, to_dict
-from bertjax.convert.task_card import task_about, task_figures, task_use
+from bertjax.config import Config, FinetuneConfig, to_dict
+from bertjax.convert.huggingface.names import architecture
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
@@ -225,3 +225,29 @@ def _public(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_SHOWN = 50  # labels
+
+
+def task_about(model: TrainedModel) -> str:
+    """What the model does, and its labels, in words that go on "A BERT of ..."."""
+    name = model.config.task.name if isinstance(model.config, FinetuneConfig) else ""
+    labels = model.labels if model.config.model.num_labels else ()
+    shown = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+    return f"which {kind_of(model.kind).card.does} (task `{name}`" + (f"; labels {shown})" if labels else ")")
+
+
+def task_use(model: TrainedModel) -> str:
+    """How to use the folder with the libraries that load it."""
+    use, name = kind_of(model.kind).card.use, architecture(model.config.model)
+    return f"```python\n{use}\n```\n\nIt is a `{name}` of transformers."
+
+
+def task_figures(figures: Mapping[str, float]) -> list[tuple[str, str]]:
+    """(measure, figure) of everything that was measured on the development sets, of what was logged at a step."""
+    return [
+        (f"`{name.removeprefix('eval/')}`", f"{value:.4f}")
+        for name, value in sorted(figures.items())
+        if name.startswith("eval/")
+    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bertjax.finetune.encoding.answers import NO_SHARES
 from bertjax.finetune.run import Result
-from bertjax.report.table import Table
+from bertjax.report.page import Table
 
 _PER_CENT = 100.0  # as in the papers
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.inspect.corpus_figures import Amount, Count, Lengths, Words, count_store, lengths_of, words_of
-from bertjax.inspect.duplicates import Duplicates, find_duplicates
 from bertjax.inspect.evaluation_texts import EvaluationTexts, held_out_texts
-from bertjax.inspect.near_duplicates import NearDuplicates, find_near_duplicates
+from bertjax.inspect.near_duplicates import Duplicates, NearDuplicates, find_duplicates, find_near_duplicates
 from bertjax.inspect.overlap import MEASURES, Overlap, find_overlaps
-from bertjax.inspect.readable_rows import ReadablePair, readable_rows
-from bertjax.inspect.row_figures import RowFigures, RowKind, measure_rows
+from bertjax.inspect.row_figures import ReadablePair, RowFigures, RowKind, measure_rows, readable_rows
 from bertjax.inspect.stretches import token_ranges
 from bertjax.storage.progress import Progress
 from bertjax.text.store.format import SplitView, TokenStore

@@ -9,7 +9,7 @@ from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.near_duplicates import HASHES, SHINGLE, SIMILAR
 from bertjax.inspect.overlap import Contaminated, Overlap
 from bertjax.inspect.row_figures import RowFigures, Rows
-from bertjax.report.table import Table
+from bertjax.report.page import Table
 
 
 def tables(found: Inspection) -> tuple[Table, ...]:

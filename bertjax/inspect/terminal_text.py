@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, tables
-from bertjax.inspect.readable_rows import ReadablePair, joined
-from bertjax.report.table import Table, text_lines
+from bertjax.inspect.row_figures import ReadablePair, joined
+from bertjax.report.page import Table, text_lines
 
 _WIDTH = 118
 _BAR = 16

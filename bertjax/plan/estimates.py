@@ -11,15 +11,13 @@ from bertjax.config import Config
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.replication import Replicated, replicated
-from bertjax.parallel.sharding import check_divisible, most_microbatches
+from bertjax.parallel.sharding import Replicated, check_divisible, most_microbatches, replicated
 from bertjax.plan.collectives import Collective, collectives_of
-from bertjax.plan.compiling import Program, TooLarge, compile_stage, compiler_flops
+from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
 from bertjax.plan.roofline import Bound, bound_of
 from bertjax.plan.topologies import Topology
 from bertjax.plan.traffic import memory_traffic
 from bertjax.training.flops import train_flops_per_token
-from bertjax.training.lowering import blueprint_on
 from bertjax.training.stages import Stage, stages_of
 
 HOUR = 3600.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from bertjax.plan.chips import GIB
 from bertjax.plan.collectives import Collective
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import Plan, StagePlan
-from bertjax.report.table import Table, text_lines
+from bertjax.plan.topologies import GIB
+from bertjax.report.page import Table, text_lines
 
 SMALL = 1 << 20  # smaller collectives share one row
 _NOT_KNOWN = "–"

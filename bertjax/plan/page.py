@@ -6,8 +6,7 @@ from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import StagePlan
 from bertjax.plan.figures import about, described, gib, headline, label, milliseconds, tables
 from bertjax.plan.planning import Answer
-from bertjax.report.page import escaped, render_page
-from bertjax.report.table import table_html
+from bertjax.report.page import escaped, render_page, table_html
 
 _OWN_STYLE = """
 p.caption { max-width: 96ch; }

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertjax.plan.chips import Chip
 from bertjax.plan.collectives import Collective
-from bertjax.plan.topologies import Topology
+from bertjax.plan.topologies import Chip, Topology
 
 _DIE_TO_DIE = 6  # times a link: between the halves of a TPU7x chip (cloud.google.com/tpu/docs/tpu7x)
 

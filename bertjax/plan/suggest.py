@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bertjax.config import MeshConfig
-from bertjax.plan.changes import Change, as_it_is, flags_for, meshes, microbatches, shards_of
+from bertjax.plan.advice import Change, as_it_is, flags_for, meshes, microbatches, shards_of
 from bertjax.plan.compiling import TooLarge, argument_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, milliseconds

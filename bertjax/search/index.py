@@ -23,8 +23,7 @@ from bertjax.embed.outputs import open_output
 from bertjax.model.pooling import Pooling
 from bertjax.search import bm25
 from bertjax.search.bm25 import Bm25, PostingsWriter
-from bertjax.search.records import Record, sha256_of
-from bertjax.search.stored_documents import DocumentWriter, StoredDocuments
+from bertjax.search.records import DocumentWriter, Record, StoredDocuments, sha256_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.digest import digest_arrays
 from bertjax.training.run_directory import TrainedModel

@@ -12,7 +12,7 @@ from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.predict import TaskModel
 from bertjax.input.lengths import LengthCounts
 from bertjax.search.rankings import Hits, best
-from bertjax.search.stored_documents import StoredDocuments
+from bertjax.search.records import StoredDocuments
 from bertjax.training.run_directory import TrainedModel
 
 _PAIRS = 512  # per call of the model

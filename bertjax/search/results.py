@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bertjax.embed.outputs import output_path
 from bertjax.search.rankings import Hits
-from bertjax.search.records import Record
-from bertjax.search.stored_documents import StoredDocuments
+from bertjax.search.records import Record, StoredDocuments
 from bertjax.storage.files import replacing
 
 _RUN_NAME = "bertjax"  # the last column of a TREC run

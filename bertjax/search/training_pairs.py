@@ -17,8 +17,7 @@ import numpy as np
 from bertjax.input.randomness import derive_key, permute
 from bertjax.search.evaluation import relevant_documents
 from bertjax.search.rankings import Hits
-from bertjax.search.records import Judgements, Record
-from bertjax.search.stored_documents import StoredDocuments
+from bertjax.search.records import Judgements, Record, StoredDocuments
 from bertjax.storage.files import replacing
 
 PAIRS, RELEVANCE = "pairs", "relevance"

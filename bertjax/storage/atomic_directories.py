@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from bertjax.storage.locks import acquire
 from bertjax.storage.remote import Place, RemotePath, is_remote
+
+# Errors of a mount without locks: Lustre without `flock`, NFS without a lock server, some of FUSE.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+def acquire(file: IO[str], shared: bool = False) -> None:
+    """Lock an open file, waiting for it: exclusively, or `shared` with other processes that ask for the same."""
+    _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
+def try_acquire(file: IO[str]) -> bool:
+    """Lock an open file exclusively unless another process has it locked; returns whether that succeeded."""
+    try:
+        _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _flock(file: IO[str], how: int) -> None:
+    try:
+        fcntl.flock(file, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        warnings.warn(
+            f"{file.name}: this filesystem has no locks ({error.strerror}); let only one process write there",
+            stacklevel=3,
+        )
+
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.tokenization.sentencepiece import read_model
 
 NUMBERED_FILE = "sentencepiece.bpe.model"  # whatever its algorithm
 

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
-from bertjax.tokenization.sentencepiece import SentencePiece, normalizer
-from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.tokenization.sentencepiece import SentencePiece, normalizer, read_model
 from bertjax.tokenization.tokenizer import TextRules
 
 CHARACTER_COVERAGE = 0.9999

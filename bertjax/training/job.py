@@ -19,8 +19,7 @@ from bertjax.model.encoder import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.replication import replicated
-from bertjax.parallel.sharding import check_divisible, local_rows
+from bertjax.parallel.sharding import check_divisible, local_rows, replicated
 from bertjax.parallel.xla_flags import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives

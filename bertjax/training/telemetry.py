@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from bertjax.storage.files import replace_text
 from bertjax.storage.lean_import import without
-from bertjax.storage.mirror import Mirror
 from bertjax.storage.remote import Place, RemotePath
-from bertjax.storage.remote_run import StagingDir
+from bertjax.storage.remote_run import Mirror, StagingDir
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"

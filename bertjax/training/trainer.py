@@ -29,7 +29,7 @@ from bertjax.training.best import Best, Patience
 from bertjax.training.digest import compile_ahead
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
-from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, brief
+from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, TimeSplit, brief
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import DIRECTORY as PROFILE
 from bertjax.training.profile import Profile, steps_to_profile
@@ -38,7 +38,6 @@ from bertjax.training.run_directory import describe_run, own_directory, require_
 from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
-from bertjax.training.timesplit import TimeSplit
 
 Say = Callable[[str], None]
 Initial = Callable[[], Params]

@@ -29,7 +29,7 @@ from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.model.families.registry import FAMILIES
 from bertjax.model.network import abstract_network
 from bertjax.tokenization.piece_order import NUMBERED_FILE
-from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.tokenization.sentencepiece import read_model
 from bertjax.training.run_directory import TrainedModel
 
 HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}

@@ -15,7 +15,7 @@ import pytest
 from bertjax.__main__ import main
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.interpret.fill_mask import fill_mask
-from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.tokenization.sentencepiece import read_model
 from bertjax.training.run_directory import load_run
 
 # Reactions as the model was trained on them, a space between what its tokenizer cuts.

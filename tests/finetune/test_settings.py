@@ -10,7 +10,7 @@ from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.recipes import settings_of
 from bertjax.finetune.run import Result
 from bertjax.finetune.summary import TaskSummary, overall
-from bertjax.report.table import text_lines
+from bertjax.report.page import text_lines
 
 
 def test_every_combination_has_a_run_for_every_seed_in_a_place_of_its_own() -> None:

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from bertjax.inspect import duplicates, near_duplicates
-from bertjax.inspect.duplicates import find_duplicates
-from bertjax.inspect.near_duplicates import HASHES, SHINGLE, find_near_duplicates, signatures, similar_pairs
+from bertjax.inspect.near_duplicates import (
+    HASHES,
+    SHINGLE,
+    find_duplicates,
+    find_near_duplicates,
+    signatures,
+    similar_pairs,
+)
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules

@@ -12,8 +12,7 @@ import pytest
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.inspect.corpus_figures import Lengths, count_store, lengths_of, words_of
-from bertjax.inspect.readable_rows import Piece, joined, readable_rows
-from bertjax.inspect.row_figures import SAMPLE_ROWS, RowKind, measure_rows
+from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, joined, measure_rows, readable_rows
 from bertjax.inspect.stretches import stretches
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store

@@ -14,9 +14,8 @@ from small_models import random_sentences, small_model, text_of
 from bertjax.__main__ import main
 from bertjax.config import DataConfig
 from bertjax.interpret.attention_maps import look_inside
-from bertjax.interpret.built_in_sentences import SENTENCES
 from bertjax.interpret.neighbors import find_neighbors
-from bertjax.interpret.sample_text import places_of, sample_text
+from bertjax.interpret.sample_text import SENTENCES, places_of, sample_text
 from bertjax.interpret.token_rows import read_row
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.writer import write_store

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from exported_models import trained_model
 
-from bertjax.interpret import predictive_words as measured
+from bertjax.interpret import attention_patterns as measured
 from bertjax.interpret.token_rows import read_row
 from bertjax.model.network import bind
 from bertjax.storage.progress import no_progress

@@ -9,8 +9,7 @@ from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.model.network import abstract_network
 from bertjax.parallel import sharding
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.replication import Replicated, replicated
-from bertjax.parallel.sharding import RULES, is_names
+from bertjax.parallel.sharding import RULES, Replicated, is_names, replicated
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.state import draw_blueprint
 

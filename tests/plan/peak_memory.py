@@ -18,9 +18,8 @@ from bertjax.config import load_recipe
 from bertjax.input.batches import batch_spec
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.plan.compiling import compile_stage
+from bertjax.plan.compiling import blueprint_on, compile_stage, lower_train_step
 from bertjax.runtime.host_memory import Temporaries, keep_freed_memory
-from bertjax.training.lowering import blueprint_on, lower_train_step
 from bertjax.training.metrics import StepMetrics
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stages_of

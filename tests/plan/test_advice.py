@@ -22,8 +22,7 @@ from bertjax.config import (
 )
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan import planning
-from bertjax.plan.advice import advise
-from bertjax.plan.changes import flags_for
+from bertjax.plan.advice import advise, flags_for
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline

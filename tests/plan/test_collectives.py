@@ -15,8 +15,7 @@ from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, Optimize
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import is_names, spec
 from bertjax.plan.collectives import Collective, collectives_of
-from bertjax.plan.compiling import compile_stage
-from bertjax.training.lowering import blueprint_on
+from bertjax.plan.compiling import blueprint_on, compile_stage
 from bertjax.training.stages import stages_of
 
 ROWS, LENGTH, HIDDEN, FLOAT = 32, 24, 64, 4

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertjax.plan.chips import CHIPS, chip_of
 from bertjax.plan.roofline import _rate
-from bertjax.plan.topologies import SHAPES, Topology, open_topology, parse_name
+from bertjax.plan.topologies import CHIPS, SHAPES, Topology, chip_of, open_topology, parse_name
 
 
 @pytest.mark.parametrize("kind", CHIPS)

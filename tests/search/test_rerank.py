@@ -14,9 +14,8 @@ from bertjax.convert.sources import write_run
 from bertjax.model.network import bind
 from bertjax.search import rerank
 from bertjax.search.rankings import Hits
-from bertjax.search.records import Record
+from bertjax.search.records import DocumentWriter, Record, StoredDocuments
 from bertjax.search.rerank import Reranker
-from bertjax.search.stored_documents import DocumentWriter, StoredDocuments
 from bertjax.training.run_directory import TrainedModel
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.search.rankings import Hits
-from bertjax.search.records import Record
-from bertjax.search.stored_documents import DocumentWriter, StoredDocuments
+from bertjax.search.records import DocumentWriter, Record, StoredDocuments
 from bertjax.search.training_pairs import write_training_pairs
 
 QUERIES = [Record(f"q{number}", f"query {number}") for number in range(25)]

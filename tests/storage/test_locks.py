@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.convert.folder import written_whole
-from bertjax.storage.atomic_directories import exclusive_lock, shared_lock
-from bertjax.storage.locks import acquire, try_acquire
+from bertjax.storage.atomic_directories import acquire, exclusive_lock, shared_lock, try_acquire
 from bertjax.training.run_directory import own_directory
 
 HOLDING = """

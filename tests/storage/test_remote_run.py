@@ -9,10 +9,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures import future as signals
 from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 
-from bertjax.storage import mirror, remote
-from bertjax.storage.mirror import Mirror
+from bertjax.storage import remote
+from bertjax.storage import remote_run as mirror
 from bertjax.storage.remote import RemoteError, RemotePath
-from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, staging_dir
+from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, Mirror, staging_dir
 from bertjax.training.checkpoint import Checkpoints, DamagedCheckpoint, read_metadata, restore_params
 from bertjax.training.telemetry import METRICS_FILE, open_telemetry, read_metrics
 

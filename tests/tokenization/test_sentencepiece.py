@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.tokenization.loading import load_tokenizer
-from bertjax.tokenization.sentencepiece import SentencePiece
-from bertjax.tokenization.sentencepiece_model import read_model
+from bertjax.tokenization.sentencepiece import SentencePiece, read_model
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 

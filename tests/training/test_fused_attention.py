@@ -15,8 +15,8 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, Mode
 from bertjax.input.batches import batch_spec
 from bertjax.parallel.mesh import make_abstract_mesh, make_mesh
 from bertjax.parallel.sharding import batch_sharding
+from bertjax.plan.compiling import lower_train_step
 from bertjax.training import step as step_module
-from bertjax.training.lowering import lower_train_step
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint

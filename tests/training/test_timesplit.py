@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.training.timesplit import TimeSplit
+from bertjax.training.metrics import TimeSplit
 
 
 class Clock:
