@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.batches import padded, padded_length
-from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.finetune.encoding.rows import TaskRows, check_layout
 from bertjax.finetune.kinds import kind_of
 from bertjax.finetune.kinds.choice import Choice
 from bertjax.finetune.kinds.kind import Inference
@@ -93,7 +93,7 @@ class TaskModel:
         """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
         if not model.kind:
             raise ValueError(f"{model.directory}: it has no head of a task; fine-tune it")
-        self.kind = kind_of(model.kind)
+        self.kind, self._family = kind_of(model.kind), model.config.model.family
         if self.kind.no_prediction:
             raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
         assert isinstance(model.config, FinetuneConfig), "a head is of a task"
@@ -129,6 +129,7 @@ class TaskModel:
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
         """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
+        check_layout(rows, self._family)
         longest, pad_id = int(rows.lengths.max()), self._model.tokenizer.pad_id
         most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)

@@ -31,6 +31,7 @@ class Training:
         steps: int = 100,
         accumulate: int = 1,
         dropout_seed: int | None = None,
+        clip_norm: float = 1.0,
     ) -> None:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
@@ -42,7 +43,7 @@ class Training:
                 OBJECTIVES,
                 optimizer,
                 make_schedule(settings, steps),
-                clip_norm=1.0,
+                clip_norm=clip_norm,
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
             )

@@ -78,6 +78,12 @@ def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.
     assert np.abs(single_with_dropout / single - 1).max() > 1e-3
 
 
+def test_a_clip_norm_of_zero_does_not_clip() -> None:
+    found = {norm: training_on(MeshConfig(1, 1, 1), clip_norm=norm).losses(batches()) for norm in (0.0, 1e9, 1e-3)}
+    np.testing.assert_array_equal(found[0.0], found[1e9])
+    assert (found[0.0][2:] != found[1e-3][2:]).all()
+
+
 def test_losses_fall_when_batches_repeat() -> None:
     training = training_on(MeshConfig(1, 1, 1))
     batch = next(batches())

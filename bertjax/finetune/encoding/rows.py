@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bertjax.input.layout import BERT
+from bertjax.model.families.registry import family_of
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -118,6 +120,18 @@ def rows_of_segments(
         "sequence_ids": np.repeat(np.tile(np.cumsum(opens), len(sizes)), lengths).astype(np.int32),
     }
     return TaskRows(offsets, tokens, {"cls_positions": cls_positions.astype(np.int32)})
+
+
+def check_layout(rows: TaskRows, family: str) -> None:
+    """Raise ValueError for rows with a second segment, where a family separates two segments in another way than BERT.
+
+    RoBERTa has `<s> A </s></s> B </s>`, all of token type 0; rows of a task are laid out as BERT's are.
+    """
+    if family_of(family).template != BERT and rows.tokens["token_type_ids"].any():
+        raise ValueError(
+            f"model.family={family!r}: the rows of this task have two texts, which this family separates by other "
+            "special tokens than BERT; fine-tune it for a task of one text, or take a BERT or an ALBERT"
+        )
 
 
 def too_long(where: str, length: int, max_length: int) -> ValueError:
