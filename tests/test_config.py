@@ -126,7 +126,10 @@ def test_an_error_in_what_a_recipe_imports_is_placed_there(tmp_path: Path) -> No
         ({"data": {"sources": "a"}}, "data.sources='a' is str; give tuple[str, ...]"),
         ({"data": {"sources": [1]}}, "data.sources=(1,) is tuple; give tuple[str, ...]"),
         ({"training": {"steps": True}}, "training.steps=True is bool; give int"),
-        ({"model": {"hidden_act": "sofa"}}, "model.hidden_act='sofa' is str; give Literal['gelu', 'gelu_tanh']"),
+        (
+            {"model": {"hidden_act": "sofa"}},
+            "model.hidden_act='sofa' is unknown; choose from 'gelu', 'gelu_tanh', 'relu', 'silu'",
+        ),
         ({"run_dir": None}, "run_dir=None is NoneType; give str"),
     ],
 )

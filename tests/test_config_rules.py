@@ -72,6 +72,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.unknown": "characters", "data.tokenizer": "unigram"},
         "data.unknown='characters' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'words'",
     ),
+    "a bare start is byte-level BPE's": ({"data.prefix_space": False}, "data.prefix_space=False with data.tokenizer="),
     "a segmenter is WordPiece's": (
         {"data.segmenter": "jieba", "data.masking": "words", "data.tokenizer": "unigram"},
         "data.segmenter='jieba' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'none'",
@@ -87,9 +88,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "data.keep_share=0.6 and data.random_share=0.5 are shares",
     ),
     "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
-    "a head with classes has their number": ({"model.head": "tokens"}, "model.num_labels=0 with model.head='tokens'"),
-    "other heads have no number of classes": ({"model.num_labels": 2}, "it has none; leave it 0"),
-    "features are of a head for tokens": ({"model.lstm_size": 8}, "they are of the head 'tokens' only; leave them out"),
     "features are layers of the model": (
         {"model.head": "tokens", "model.num_labels": 2, "model.features": (-1, 13)},
         "model.features=(-1, 13): the model has no layer 13; choose from 1 to 12",

@@ -37,6 +37,9 @@ def _check_fields(config: Any, where: str, origin: str) -> None:
     for key in (field.name for field in dataclasses.fields(config)):
         value, name = getattr(config, key), f"{where}{key}"
         if not _fits(value, kinds[key]):
+            if typing.get_origin(kinds[key]) is typing.Literal:
+                known = ", ".join(map(repr, typing.get_args(kinds[key])))
+                raise ValueError(f"{origin}{name}={value!r} is unknown; choose from {known}")
             wanted = getattr(kinds[key], "__name__", "") if isinstance(kinds[key], type) else str(kinds[key])
             raise ValueError(
                 f"{origin}{name}={value!r} is {type(value).__name__}; give {wanted.replace('typing.', '')}"

@@ -1,5 +1,5 @@
 import dataclasses
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -24,6 +24,26 @@ def keys(part: Any, where: str = "") -> list[str]:
     return found
 
 
+def types(part: type, where: str = "") -> dict[str, Any]:
+    """Dotted key -> type, read from the dataclasses themselves."""
+    hints, found = get_type_hints(part), {}
+    for field in dataclasses.fields(part):
+        kind = hints[field.name]
+        nested = dataclasses.is_dataclass(kind)
+        found |= types(kind, f"{where}{field.name}.") if nested else {where + field.name: kind}
+    return found
+
+
+def another(was: Any, kind: Any) -> Any:
+    """A value of the same type."""
+    if get_origin(kind) is Literal:
+        return next(value for value in get_args(kind) if value != was)
+    if isinstance(was, list):
+        of = get_args(kind)[0]
+        return [*was, {int: 3, float: 0.5, str: "text:x"}.get(of, {"start": 5})]
+    return not was if isinstance(was, bool) else f"{was}x" if isinstance(was, str) else was + 1
+
+
 def mutated(key: str) -> Config:
     """The default config with another value at one key."""
     *parents, last = key.split(".")
@@ -31,11 +51,7 @@ def mutated(key: str) -> Config:
     part = values
     for parent in parents:
         part = part[parent]
-    was = part[last]
-    more = {"start": 5} if key == "stages" else "text:x"
-    part[last] = {bool: lambda: not was, str: lambda: f"{was}x", list: lambda: [*was, more]}.get(
-        type(was), lambda: was + 1
-    )()
+    part[last] = another(part[last], types(FinetuneConfig)[key])
     config = from_dict(values)
     assert list(differences(config, FinetuneConfig())) == [key]
     return config
@@ -101,5 +117,5 @@ def test_a_checkpoint_older_than_a_key_has_its_default():
     saved = to_dict(FinetuneConfig())
     del saved["training"]["max_skipped_updates"], saved["model"]["hidden_act"]
     assert check_compatible(metadata(saved), metadata(FinetuneConfig())) == []
-    with pytest.raises(ValueError, match=r"model\.hidden_act: checkpoint has 'gelu', config has 'gelux'"):
+    with pytest.raises(ValueError, match=r"model\.hidden_act: checkpoint has 'gelu', config has 'gelu_tanh'"):
         check_compatible(metadata(saved), metadata(mutated("model.hidden_act")))
