@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.inspect import duplicates, near_duplicates
+from bertjax.inspect import near_duplicates
 from bertjax.inspect.near_duplicates import (
     HASHES,
     SHINGLE,
@@ -191,4 +191,4 @@ def test_a_share_of_a_large_split_is_compared_and_said(tmp_path, limit):
 
 
 def test_limits_leave_ordinary_corpora_whole():
-    assert duplicates.MOST_DOCUMENTS >= 10_000_000 and near_duplicates.MOST_TOKENS >= 200_000_000
+    assert near_duplicates.MOST_DOCUMENTS >= 10_000_000 and near_duplicates.MOST_TOKENS >= 200_000_000
