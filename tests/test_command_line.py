@@ -295,6 +295,8 @@ EARLY = [
 INTERRUPTED_AT = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
+
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == sys.argv[1]:
