@@ -55,9 +55,7 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
         for o in objectives
         for figure in o.figures
     }
-    # A scale of 1 multiplies nothing: the total of the paper's objectives is their plain sum, to the bit.
-    losses = [figures[f"{o.name}_loss"] * o.scale if o.scale != 1 else figures[f"{o.name}_loss"] for o in objectives]
-    return figures | {"loss": sum(losses)}
+    return figures | {"loss": sum(figures[f"{o.name}_loss"] * o.scale for o in objectives)}
 
 
 def several_sequences(batch: Batch) -> bool:

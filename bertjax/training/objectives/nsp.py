@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
 from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure, Objective, Sums, classified
 
-
-def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
-    logits = forward.model.nsp_logits(forward(batch), batch["cls_positions"])
-    return classified(logits, batch["pair_labels"], batch["pair_weights"])
+# (network, hidden states [B, L, D], positions of [CLS] [B, S], keys) -> float32 [B, S, 2]
+PairLogits = Callable[[Any, jax.Array, jax.Array, Keys], jax.Array]
 
 
-NSP = Objective(
-    name="nsp",
-    weight_key="pair_weights",
-    sums=_sums,
-    heads=("pooler", "nsp_head"),
-    about="the next sentence (NSP)",
-    measures=(
-        Measure(
-            figure="accuracy",
-            name="NSP accuracy",
-            unit="",
-            baseline="majority_accuracy",
-            baseline_name="majority",
-            meaning="always the more frequent label",
-            clause="{value} of the sentence pairs are told apart",
-            brief="nsp",
+def pair_objective(name: str, logits: PairLogits, *, about: str, clause: str, baseline: str) -> Objective:
+    """An objective that tells two kinds of sentence pairs apart at their [CLS], by the pooler and `<name>_head`."""
+
+    def sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        found = logits(forward.model, forward(batch), batch["cls_positions"], keys)
+        return classified(found, batch["pair_labels"], batch["pair_weights"])
+
+    return Objective(
+        name=name,
+        weight_key="pair_weights",
+        sums=sums,
+        heads=("pooler", f"{name}_head"),
+        about=about,
+        measures=(
+            Measure(
+                figure="accuracy",
+                name=f"{name.upper()} accuracy",
+                unit="",
+                baseline=baseline,
+                baseline_name="majority",
+                meaning="always the more frequent label",
+                clause=clause,
+                brief=name,
+            ),
         ),
-    ),
-    baselines=lambda facts: {"majority_accuracy": facts.majority("pair_labels", "pair_weights")},
+        baselines=lambda facts: {baseline: facts.majority("pair_labels", "pair_weights")},
+    )
+
+
+NSP = pair_objective(
+    "nsp",
+    lambda network, hidden_BLD, cls_positions_BS, keys: network.nsp_logits(hidden_BLD, cls_positions_BS),
+    about="the next sentence (NSP)",
+    clause="{value} of the sentence pairs are told apart",
+    baseline="majority_accuracy",
 )

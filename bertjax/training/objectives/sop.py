@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure, Objective, Sums, classified
+from bertjax.training.objectives.nsp import pair_objective
 
-
-def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
-    logits = forward.model.sop_logits(forward(batch), batch["cls_positions"], keys)
-    return classified(logits, batch["pair_labels"], batch["pair_weights"])
-
-
-SOP = Objective(
-    name="sop",
-    weight_key="pair_weights",
-    sums=_sums,
-    heads=("pooler", "sop_head"),
+SOP = pair_objective(
+    "sop",
+    lambda network, hidden_BLD, cls_positions_BS, keys: network.sop_logits(hidden_BLD, cls_positions_BS, keys),
     about="the order of sentences (SOP)",
-    measures=(
-        Measure(
-            figure="accuracy",
-            name="SOP accuracy",
-            unit="",
-            baseline="order_majority_accuracy",
-            baseline_name="majority",
-            meaning="always the more frequent label",
-            clause="{value} of the sentence pairs are put in their order",
-            brief="sop",
-        ),
-    ),
-    baselines=lambda facts: {"order_majority_accuracy": facts.majority("pair_labels", "pair_weights")},
+    clause="{value} of the sentence pairs are put in their order",
+    baseline="order_majority_accuracy",
 )
