@@ -49,10 +49,10 @@ def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: st
 
 def run(arguments: argparse.Namespace) -> int:
     """Fine-tune for one task, or for every task of GLUE that has data; every process does this."""
-    from bertjax.cli.processes import print_now
+    from bertjax.cli.recipe import print_now
     from bertjax.cli.task_runs import Interrupted, finetune_all
     from bertjax.convert.sources import require_source
-    from bertjax.runtime.compilation_cache import keep_compiled_programs
+    from bertjax.runtime.compilation import keep_compiled_programs
     from bertjax.runtime.processes import Stopped, join
 
     require_source(arguments.init_from)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.files import MissingSplitError
+from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tables import Tell
 from bertjax.finetune.encoding.rows import check_layout
 from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent

@@ -1,4 +1,7 @@
-"""An epoch's plan: which sentences form which pairs, as google-research/bert makes them; and plans kept on disk."""
+"""An epoch's plan: which documents it reads, which sentences form which rows, and plans kept in memory and on disk.
+
+Pairs are formed as google-research/bert forms them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import tempfile
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +21,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from bertjax.input.mixture import Reading, every_document
 from bertjax.input.randomness import below, derive_key, hash64, uniform
 from bertjax.text.ragged import places_in
 
@@ -27,6 +29,75 @@ from bertjax.text.ragged import places_in
 LONGEST_WALK = 2048
 
 Plan = TypeVar("Plan")
+PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
+LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
+MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The documents of an epoch; a document may be read several times, each time as another copy."""
+
+    document: np.ndarray  # int64 [n]: its number in the split
+    copy: np.ndarray  # int64 [n]: 0 for the first time that the run reads it, and so on
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+def every_document(documents: int) -> Reading:
+    """Each of them once."""
+    return Reading(np.arange(documents), np.zeros(documents, np.int64))
+
+
+def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
+    """Each source's share of the tokens of an epoch, float64 [sources], from the tokens that it has.
+
+    In proportion to `weights`, one for each source; without any, to tokens ** temperature (multilingual BERT smooths
+    with 0.7). Raises ValueError for a weight of a source without documents.
+    """
+    assert not weights or len(weights) == len(tokens), "the config was validated"
+    sizes = np.asarray(tokens, np.float64)
+    wanted = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
+    empty = np.flatnonzero((sizes == 0) & (wanted > 0)).tolist()
+    if empty:
+        raise ValueError(
+            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents to have a share; give it 0"
+        )
+    return wanted / wanted.sum()
+
+
+def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
+    """The documents of one epoch, in which each source has its share of the tokens to within one document.
+
+    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `tokens_of` int64 [documents] are their
+    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
+    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
+    by at most one.
+    """
+    total = int(tokens_of.sum())
+    parts = [
+        _stretch(int(first), tokens_of[first:last], share * total, source, seed, epoch)
+        for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
+        if share > 0
+    ]
+    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("document", "copy")))
+
+
+def _stretch(first: int, tokens: np.ndarray, wanted: float, source: int, seed: int, epoch: int) -> Reading:
+    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
+    held = int(tokens.sum())
+    begin, end = round(epoch * wanted), round((epoch + 1) * wanted)
+    documents, copies = [], []
+    for number in range(begin // held, (max(end, 1) - 1) // held + 1):
+        order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")
+        starts = number * held + np.cumsum(tokens[order]) - tokens[order]
+        read = order[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
+        documents.append(first + read)
+        copies.append(np.full(len(read), number, np.int64))
+    return Reading(np.concatenate(documents), np.concatenate(copies))
 
 
 @dataclass(frozen=True)
@@ -192,6 +263,72 @@ def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.n
     return np.searchsorted(sentences, wanted, side="left")
 
 
+@dataclass(frozen=True)
+class SentencePlan:
+    """The rows of one epoch, in no particular order: `count` sentences from sentence `start` on."""
+
+    start: np.ndarray  # int32 [N], int64 where the split has 2**31 sentences or more
+    count: np.ndarray  # uint16 [N]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
+        first, count = self.start[rows, None].astype(np.int64), self.count[rows, None].astype(np.int64)
+        return first, count, np.zeros(len(rows), bool)
+
+
+def build_sentence_plan(
+    documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, crossing: bool, seed: int, epoch: int
+) -> SentencePlan:
+    """Cut the text of an epoch into rows of `room` tokens, [CLS] and the last [SEP] not counted.
+
+    A longer sentence has a row of its own, and is truncated there. With `crossing` a row may continue after the end of
+    a document, which takes a token for a [SEP]; `reading` must then be every document once. The sentences with which
+    such rows begin change from epoch to epoch.
+    """
+    begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
+    starts, counts = [], []
+    while len(begin):
+        stop = np.minimum(_row_ends(documents, sentences, begin, room, crossing), end)
+        starts.append(begin)
+        counts.append(stop - begin)
+        unfinished = stop < end
+        begin, end = stop[unfinished], end[unfinished]
+    kind = np.int32 if len(sentences) <= 2**31 else np.int64
+    return SentencePlan(np.concatenate(starts).astype(kind), np.concatenate(counts).astype(np.uint16))
+
+
+def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ranges of sentences [begin, end) that are cut into rows in parallel."""
+    if not crossing:
+        _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
+        return begin, end
+    shift = int(below(hash64(key, np.zeros(1, np.int64)), LONGEST_WALK)[0])
+    edges = np.arange(-shift, int(documents[-1]), LONGEST_WALK)
+    edges = np.unique(np.append(np.maximum(edges, 0), documents[-1]))
+    return edges[:-1], edges[1:]
+
+
+def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, room: int, crossing: bool) -> np.ndarray:
+    """One past the last sentence of the row that begins with each sentence: int64 [n], at least one further on."""
+    home = np.searchsorted(documents, begin, side="right")
+    left = np.full(len(begin), room)
+    while True:
+        limit = (sentences[begin] + left).astype(sentences.dtype, copy=False)
+        stop = np.maximum(np.searchsorted(sentences, limit, side="right") - 1, begin + 1)
+        if not crossing:
+            return stop
+        # Each document that ends inside takes a [SEP] from the text; what then fits may hold fewer ends again.
+        ends = np.searchsorted(documents, stop, side="left") - home
+        taken = sentences[stop] - sentences[begin] + ends
+        over = (taken > room) & (stop > begin + 1)
+        if not over.any():
+            return stop
+        left[over] -= np.maximum(taken - room, 1)[over]
+
+
 class PlanCache(Generic[Plan]):
     """The few plans in use, each built once, by whoever needs it first or ahead of time in the background."""
 
@@ -228,13 +365,6 @@ class PlanCache(Generic[Plan]):
             plan.set_result(self._build(epoch))
         except BaseException as error:
             plan.set_exception(error)
-
-
-PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
-LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
-MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
-
-Arrays = dict[str, np.ndarray]
 
 
 class PlanFiles:

@@ -20,11 +20,10 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows, replicated
-from bertjax.parallel.xla_flags import DETERMINISTIC
+from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
-from bertjax.training.best import Patience
-from bertjax.training.evaluate import Evaluation, HeldOut, baselines_of, unigram_baseline
+from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of

@@ -25,9 +25,9 @@ from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
-from bertjax.training.best import Best, Patience
 from bertjax.training.callbacks import Callback, Callbacks, RunStart
 from bertjax.training.digest import compile_ahead
+from bertjax.training.evaluate import Best, Patience
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.loggers import openers

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.examples import Question
-from bertjax.finetune.data.labels import label_weights
+from bertjax.finetune.data.examples import Question, label_weights
 from bertjax.finetune.encoding.answers import FoundAnswers, answer_figures, find_answers, write_answers
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.finetune.kinds.kind import Card, Figures, Inference, Kind, Split, Splits, Task, TaskContent, pair_of

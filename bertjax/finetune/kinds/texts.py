@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.labels import label_numbers, label_set, label_weights
+from bertjax.finetune.data.examples import TextExample, label_numbers, label_set, label_weights
 from bertjax.finetune.data.tables import Columns, read_split_of_table
 from bertjax.finetune.encoding.rows import Segments, TaskRows
 from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
