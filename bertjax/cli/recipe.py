@@ -1,28 +1,43 @@
-"""What the verbs with a recipe share: its config with the overrides, who does the work, who prints, what comes next."""
+"""What the verbs with a recipe share: its config with the overrides, who does the work, what comes next."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, flatten, load_recipe, override, render, to_dict
+from bertjax.config import Config, load_recipe, override, render
 
 if TYPE_CHECKING:
-    from bertjax.runtime.processes import Processes
     from bertjax.text.pool import Runner
-    from bertjax.training.trainer import Say
 
+C = TypeVar("C", bound=Config)
 KEYS = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG."""
     parser.add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {KEYS}")
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--log`, which may be repeated."""
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to wandb or mlflow; may be repeated (always: metrics.jsonl; unless the recipe says otherwise: "
+        "TensorBoard)",
+    )
+
+
+def with_loggers(config: C, names: Sequence[str]) -> C:
+    """The config with these loggers too, each once."""
+    return replace(config, log=tuple(dict.fromkeys((*config.log, *names))))
 
 
 def configured(arguments: argparse.Namespace) -> Config:
@@ -36,6 +51,7 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     """The recipe with its overrides, and its text to print: of several processes only one prints it."""
     recipe = load_recipe(arguments.config)
     config = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    config = with_loggers(config, getattr(arguments, "log", ()))
     return config, render(config, recipe)
 
 
@@ -93,37 +109,3 @@ def runner_words(arguments: argparse.Namespace) -> str:
     if arguments.runner == "processes":
         return ""
     return f" --runner {arguments.runner} " + shlex.join(["--", *arguments.behind_dashes])
-
-
-# Where files lie on a host, and the number of the process.
-_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
-
-
-def speaker(processes: Processes) -> Say:
-    """The function that prints a line in the first process and does nothing in the others."""
-    return print_now if processes.first else _say_nothing
-
-
-def print_now(line: str) -> None:
-    """Print and flush, for readers of a log that grows."""
-    print(line, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass
-
-
-def require_same_config(config: Config, processes: Processes) -> None:
-    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
-    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
-    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len(set(processes.gather("digest of the config", digest))) == 1:
-        return
-    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
-    for number, other in enumerate(others, 1):
-        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
-        if differing:
-            raise ValueError(
-                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
-                "start all processes with the same recipe and overrides"
-            )
