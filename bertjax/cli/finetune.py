@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from bertjax.cli.recipe import add_show_config
 from bertjax.cli.verb import Verb
 from bertjax.config import FinetuneConfig, override
 
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layer-decay", type=float, metavar="X", help="factor of the learning rate from each layer to the next below"
     )
+    add_show_config(parser)
     parser.add_argument("--run-dir", metavar="DIR", help="directory to write (runs/TASK)")
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bertjax.cli.recipe import require_same_config, speaker
-from bertjax.config import FinetuneConfig, TaskConfig, override, render
+from bertjax.config import FinetuneConfig, TaskConfig, override, render, render_all
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source
@@ -98,7 +98,8 @@ def _configured(
         task=replace(recipe.task, **given),
     )
     config = override(config, arguments.overrides, f"bertjax finetune {name}")
-    return config, render(config, recipe)
+    shown = render(config, recipe)
+    return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
 
 
 def _run_task(
