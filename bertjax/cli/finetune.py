@@ -8,6 +8,11 @@ from bertjax.cli.recipe import add_show_config
 from bertjax.cli.verb import Verb
 from bertjax.config import FinetuneConfig, override
 
+# The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos")
+TASKS += ("classification", "regression", "choice", "pairs", "relevance")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `finetune`; other options are keys of bertjax.config.FinetuneConfig."""
