@@ -1,25 +1,23 @@
-"""What the verbs with a recipe share: its config with the overrides, who does the work, who prints, what comes next."""
+"""What the verbs with a recipe share: its config with the overrides, who does the work, what comes next."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, differences, flatten, from_dict, load_recipe, override, render, render_all, to_dict
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all
 from bertjax.config.rescale import keys_given, rescale
 from bertjax.storage.remote import place_of
 
 if TYPE_CHECKING:
-    from bertjax.runtime.processes import Processes
     from bertjax.text.pool import Runner
-    from bertjax.training.trainer import Say
 
+C = TypeVar("C", bound=Config)
 KEYS = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 
 
@@ -32,6 +30,23 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 def add_show_config(parser: argparse.ArgumentParser) -> None:
     """Add the option `--show-config`."""
     parser.add_argument("--show-config", action="store_true", help="print every setting, not only the changed ones")
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--log`, which may be repeated."""
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to wandb or mlflow; may be repeated (always: metrics.jsonl; unless the recipe says otherwise: "
+        "TensorBoard)",
+    )
+
+
+def with_loggers(config: C, names: Sequence[str]) -> C:
+    """The config with these loggers too, each once."""
+    return replace(config, log=tuple(dict.fromkeys((*config.log, *names))))
 
 
 def configured(arguments: argparse.Namespace) -> Config:
@@ -48,6 +63,7 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     """
     recipe = load_recipe(arguments.config)
     given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    given = with_loggers(given, getattr(arguments, "log", ()))
     config = _scaled(given, recipe, keys_given(arguments.overrides))
     shown = render(given, recipe)
     if scaled := differences(config, given):
@@ -141,37 +157,3 @@ def runner_words(arguments: argparse.Namespace) -> str:
     if arguments.runner == "processes":
         return ""
     return f" --runner {arguments.runner} " + shlex.join(["--", *arguments.behind_dashes])
-
-
-# Where files lie on a host, and the number of the process.
-_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
-
-
-def speaker(processes: Processes) -> Say:
-    """The function that prints a line in the first process and does nothing in the others."""
-    return print_now if processes.first else _say_nothing
-
-
-def print_now(line: str) -> None:
-    """Print and flush, for readers of a log that grows."""
-    print(line, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass
-
-
-def require_same_config(config: Config, processes: Processes) -> None:
-    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
-    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
-    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len(set(processes.gather("digest of the config", digest))) == 1:
-        return
-    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
-    for number, other in enumerate(others, 1):
-        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
-        if differing:
-            raise ValueError(
-                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
-                "start all processes with the same recipe and overrides"
-            )
