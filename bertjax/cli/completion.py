@@ -15,7 +15,7 @@ from bertjax.cli.finetune import TASKS
 from bertjax.cli.verb import Verb, VerbParser
 from bertjax.config.recipes import recipe_names
 from bertjax.config.run import Config
-from bertjax.config.task import FinetuneConfig
+from bertjax.config.run import FinetuneConfig
 
 # No candidates: the shell completes names of files.
 _SCRIPTS = {
