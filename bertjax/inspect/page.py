@@ -16,7 +16,7 @@ _OWN_STYLE = """
 .row { padding: 14px 18px; margin-top: 14px; }
 .row p { margin: 6px 0 0; overflow-wrap: anywhere; }
 .row b { color: var(--soft); font-weight: 600; margin-right: 8px; }
-.row mark { padding: 1px 4px; white-space: nowrap; }
+.row mark { padding: 1px 4px; }
 .row mark del { text-decoration: none; margin-right: 4px; font-size: 12px; }
 """
 _COLOURS = ("blue", "green", "violet")

@@ -30,6 +30,7 @@ from bertjax.report.axes import (
 _LINE_HEIGHT = 23
 _MOST_NAMES = 150  # room for the names of lying bars
 _TIP_HEIGHT = 24
+_LEAST_FIELD = 10  # width of what a pointer has to reach
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,15 @@ def lying_bars(
 def parts_bar(title: str, parts: Sequence[Part], *, note: str = "") -> str:
     """One bar of the parts of a whole, side by side; what they leave of it stays empty. Text is escaped here."""
     top, height, width = 2, 32, WIDTH - 4
-    drawn, tips, x = [f'<rect class="rest" x="2" y="{top}" width="{width}" height="{height}"/>'], [], 2.0
-    for part in parts:
+    drawn, tips, x, reached = [f'<rect class="rest" x="2" y="{top}" width="{width}" height="{height}"/>'], [], 2.0, 2.0
+    for place, part in enumerate(parts):
         length = width * part.share
         drawn.append(_bar(x, top, length, height, part.colour))
         said = f"{part.label}: {part.told} ({part.share:.1%})"
-        tips.append(_tip(x, top, length, height, said, (x + length / 2, top + _TIP_HEIGHT + 8)))
+        # A part too small to point at has a field beside it, over what follows.
+        start = min(max(x, reached), 2 + width - _LEAST_FIELD * (len(parts) - place))
+        reached = start + max(x + length - start, _LEAST_FIELD)
+        tips.append(_tip(start, top, reached - start, height, said, (x + length / 2, top + _TIP_HEIGHT + 8)))
         x += length
     legend = [(f"{part.label} {part.told}", part.colour) for part in parts]
     return figure(title, top + height + 2, [*drawn, *tips], legend, note=note)

@@ -32,7 +32,12 @@ class Browser:
         # The browser reads from its file descriptor 3 and writes to 4; these are moved out of their way first.
         theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
         command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
-        command += ["--disable-background-networking", "--no-first-run", f"--user-data-dir={folder / 'profile'}"]
+        command += [
+            "--disable-background-networking",
+            "--no-first-run",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder / 'profile'}",
+        ]
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{theirs[0]} 4>&{theirs[1]}', "browser", *command],
             pass_fds=theirs,
