@@ -26,7 +26,7 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     signal becomes an exception. Raises as `join` does.
     """
     keep_compiled_programs(config.compilation_cache)
-    speaking = SIGNS.speaking("starting the processes", print_now)
+    speaking = SIGNS.speaking("starting the run", print_now)
     with speaking, join(config.hosts, ends_process=ends_process) as processes:
         say = print_now if processes.first else _say_nothing
         with SIGNS.by(say):
