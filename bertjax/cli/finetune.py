@@ -12,6 +12,11 @@ from bertjax.config import override
 _TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay")
 _SWITCHES = ("balanced", "strict_length")
 
+# The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos")
+TASKS += ("classification", "regression", "choice", "pairs", "relevance")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `finetune`; other options are keys of bertjax.config.FinetuneConfig."""

@@ -6,6 +6,7 @@ import argparse
 
 from bertjax.cli.recipe import add_log, add_recipe, configured_unseen
 from bertjax.cli.verb import Verb
+from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,11 +17,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing of the way from text to a trained model, and print what it reached; every process does it."""
+    from bertjax.storage.progress import SIGNS
+
+    config, shown = configured_unseen(arguments)
+    with SIGNS.speaking("importing jax", lambda line: print(line, flush=True)):
+        return _run(config, shown)
+
+
+def _run(config: Config, shown: str) -> int:
     from bertjax.pipeline.pretraining import pretrain
     from bertjax.pipeline.session import print_now
     from bertjax.runtime.processes import Stopped
 
-    config, shown = configured_unseen(arguments)
     try:
         result = pretrain(config, announce=shown, ends_process=True)
     except Stopped as stopped:

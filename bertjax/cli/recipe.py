@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, load_recipe, override, render
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all
+from bertjax.config.rescale import keys_given, rescale
+from bertjax.storage.remote import place_of
 
 if TYPE_CHECKING:
     from bertjax.text.pool import Runner
@@ -21,6 +24,12 @@ KEYS = "takes any key of the config as an override, as in --training.steps 1000;
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG."""
     parser.add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {KEYS}")
+    add_show_config(parser)
+
+
+def add_show_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--show-config`."""
+    parser.add_argument("--show-config", action="store_true", help="print every setting, not only the changed ones")
 
 
 def add_log(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +57,51 @@ def configured(arguments: argparse.Namespace) -> Config:
 
 
 def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
-    """The recipe with its overrides, and its text to print: of several processes only one prints it."""
+    """The recipe with its overrides, and its text to print: of several processes only one prints it.
+
+    Where `training.steps` is changed, what follows from it changes in proportion, unless it is given too.
+    """
     recipe = load_recipe(arguments.config)
-    config = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
-    config = with_loggers(config, getattr(arguments, "log", ()))
-    return config, render(config, recipe)
+    given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    given = with_loggers(given, getattr(arguments, "log", ()))
+    config = _scaled(given, recipe, keys_given(arguments.overrides))
+    shown = render(given, recipe)
+    if scaled := differences(config, given):
+        named = ", ".join(f"{key}={new}" for key, (_, new) in scaled.items() if not isinstance(new, list))
+        stages = (
+            [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
+        )
+        shown += f"\n  scaled with it: {', '.join([*filter(None, [named]), *stages])}"
+    return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
+
+
+def _scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
+    """The config with all that follows from the number of steps, where that is not the recipe's.
+
+    A run that is there keeps the schedule it began with, so that it can be trained for longer.
+    """
+    steps = config.training.steps
+    if steps == recipe.training.steps or steps <= len(config.stages):
+        return config
+    scaled = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
+    begun = _begun(config)
+    if begun is None or begun.training.steps == steps:
+        return scaled
+    kept = {
+        name: getattr(begun.optimizer, name)
+        for name in ("warmup_steps", "decay_steps")
+        if f"optimizer.{name}" not in given
+    }
+    stages = scaled.stages if any(key.startswith("stages.") for key in given) else begun.stages
+    return replace(scaled, optimizer=replace(scaled.optimizer, **kept), stages=stages)
+
+
+def _begun(config: Config) -> Config | None:
+    """The config of the run that is in the run's directory; None if there is none, or it cannot be read."""
+    try:
+        return from_dict(json.loads((place_of(config.directory) / "config.json").read_text()))
+    except (OSError, ValueError):
+        return None
 
 
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
@@ -85,7 +134,6 @@ def add_runner(parser: argparse.ArgumentParser) -> None:
 
 def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
     """The runner that `--runner` names. Raises ValueError for options of Beam without Beam."""
-    from bertjax.storage.remote import place_of
     from bertjax.text import beam
     from bertjax.text.pool import processes
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertjax.config import Config, to_dict
-from bertjax.convert.adapt import adapt
+from bertjax.convert.adapt import adapt, require_same_shape
+from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source, require_source
+from bertjax.input.batches import batch_keys
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
 from bertjax.model.network import Params
@@ -18,13 +20,15 @@ from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, last_words, summarise
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
-from bertjax.storage.progress import ProgressLine, no_progress
+from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
 from bertjax.storage.remote import Place, place_of
+from bertjax.text.prepare import require_sources
 from bertjax.training.callbacks import Callback
+from bertjax.training.checkpoint import saved_steps
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
-from bertjax.training.run_directory import load_run
-from bertjax.training.stages import open_data
+from bertjax.training.run_directory import load_run, require_own_run
+from bertjax.training.stages import open_data, stages_of
 from bertjax.training.trainer import Outcome, Say, train
 
 _COMPLETIONS = 5
@@ -59,15 +63,13 @@ def pretrain(
 ) -> PretrainResult:
     """Run what is missing of the way from text to a trained model, then report and export it.
 
-    Every process of the run calls this; the first prints (`announce` before anything else), tells the callbacks,
-    reports and exports for all. The same call resumes a run that was stopped. `ends_process` as in `session`. Raises
-    ValueError for a config, text or run directory that cannot be used, and Stopped, a KeyboardInterrupt, if a signal
-    ended the run early: at once, or when the step under way was taken and saved.
+    Every process of the run calls this; the first prints (`announce` once the config is found to work), tells the
+    callbacks, reports and exports for all. The same call resumes a run that was stopped. `ends_process` as in
+    `session`. Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a
+    KeyboardInterrupt, if a signal ended the run early: at once, or when the step under way was taken and saved.
     """
     with session(config, ends_process=ends_process) as (processes, say):
-        if announce:
-            say(announce)
-        outcome, result = _pretrain(config, processes, say, callbacks)
+        outcome, result = _pretrain(config, processes, say, callbacks, announce)
     raise_if_stopped(
         outcome.exit_code,
         f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
@@ -78,24 +80,33 @@ def pretrain(
 
 
 def _pretrain(
-    config: Config, processes: Processes, say: Say, callbacks: Sequence[Callback]
+    config: Config, processes: Processes, say: Say, callbacks: Sequence[Callback], announce: str
 ) -> tuple[Outcome, PretrainResult | None]:
     require_same_config(config, processes)
-    config = preflight(config)
-    if config.init_from:
-        require_source(config.init_from)
-    content = _open_together(config, processes)
-    say(f"{content.name}\n{sizes(content)}")
-    job = assemble(config, content)
+    with SIGNS.doing("checking the config"):
+        config = preflight(config)
+        for stage in stages_of(config):
+            batch_keys(stage.data, config.training.objectives)
+        require_sources(config.data)
+        require_own_run(config)
+        start = _start_of(config)
+    if announce:
+        say(announce)
+    with SIGNS.doing("opening the training text"):
+        content = _open_together(config, processes)
+    say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
+    with SIGNS.doing("planning the first epoch"):
+        job = assemble(config, content)
     say(describe(job))
     if processes.count > 1:
         print_now(describe_process(job))
-    initial = (lambda: _initial_params(job, say)) if config.init_from else None
+    initial = (lambda: _initial_params(start, job, say)) if start else None
     outcome = train(job, say, initial, processes, callbacks)
     if outcome.exit_code:
         return outcome, None
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
-    return outcome, _finish(job.config, content, outcome, processes.first)
+    with SIGNS.doing("writing the report and the export"):
+        return outcome, _finish(job.config, content, outcome, processes.first)
 
 
 def _open_together(config: Config, processes: Processes) -> TrainingData:
@@ -114,11 +125,25 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     return content
 
 
-def _initial_params(job: Job, say: Say) -> Params:
-    """The weights that `init_from` names, fitted to the job's model and vocabulary."""
-    source = job.config.init_from
-    params, notes = adapt(read_source(source), job.config.model, job.tokenizer)
-    say("\n  ".join([f"starting from the weights of {source}", *notes]))
+def _start_of(config: Config) -> ForeignModel | None:
+    """The model that `init_from` names, if the run has still to begin.
+
+    Raises ValueError if it cannot be read or is of another shape than the config's.
+    """
+    if not config.init_from:
+        return None
+    require_source(config.init_from)
+    if saved_steps(config.directory):
+        return None
+    start = read_source(config.init_from)
+    require_same_shape(start, config.model)
+    return start
+
+
+def _initial_params(start: ForeignModel, job: Job, say: Say) -> Params:
+    """The weights of another model, fitted to the job's model and vocabulary."""
+    params, notes = adapt(start, job.config.model, job.tokenizer)
+    say("\n  ".join([f"starting from the weights of {job.config.init_from}", *notes]))
     return params
 
 

@@ -11,6 +11,7 @@ from bertjax.config import Config, flatten, to_dict
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.runtime.heartbeat import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
+from bertjax.storage.progress import SIGNS
 from bertjax.training.trainer import Say
 
 # Where files lie on a host, and the number of the process.
@@ -25,13 +26,17 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     signal becomes an exception. Raises as `join` does.
     """
     keep_compiled_programs(config.compilation_cache)
-    with join(config.hosts, ends_process=ends_process) as processes:
-        yield processes, print_now if processes.first else _say_nothing
+    speaking = SIGNS.speaking("starting the processes", print_now)
+    with speaking, join(config.hosts, ends_process=ends_process) as processes:
+        say = print_now if processes.first else _say_nothing
+        with SIGNS.by(say):
+            yield processes, say
 
 
 def print_now(line: str) -> None:
     """Print and flush, for readers of a log that grows."""
     print(line, flush=True)
+    SIGNS.spoke()
 
 
 def _say_nothing(line: str) -> None:
