@@ -8,6 +8,7 @@ from pathlib import Path
 from bertjax.convert.compare import Difference, compare_with_transformers
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.hub import fetch
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture
 from bertjax.convert.model_card import left_out_lines
@@ -30,5 +31,6 @@ FORMAT = Format(
     compare=_compare,
     export=lambda model, directory, vectors: export_huggingface(model, directory),
     read=read_huggingface,
+    fetch=fetch,
     describe=_describe,
 )
