@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
 from bertjax.config.rescale import keys_given, rescale
 from bertjax.storage.remote import place_of
 
@@ -50,8 +50,9 @@ def with_loggers(config: C, names: Sequence[str]) -> C:
 
 
 def configured(arguments: argparse.Namespace) -> Config:
-    """The recipe with its overrides, printed with the differences first."""
+    """The recipe with its overrides, valid, once what it changes of the recipe is printed."""
     config, shown = configured_unseen(arguments)
+    validate(config)
     print(shown, flush=True)
     return config
 

@@ -23,8 +23,8 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line where progress is printed."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line where progress is printed, in place of a bar that stands there."""
+    print(f"\r\033[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
 
 class Signs:
