@@ -22,6 +22,9 @@ def load(path: str | Path) -> LoadedModel:
 
     Raises ValueError naming what is missing or damaged.
     """
+    from bertjax.storage.lean_import import quiet_libtpu
+
+    quiet_libtpu()
     from bertjax.loaded import open_model  # jax and all that it needs; `import bertjax` takes no time
 
     return open_model(str(path))

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from bertjax.cli.finetune import TASKS
 from bertjax.cli.verb import Verb, VerbParser
 from bertjax.config.recipes import recipe_names
-from bertjax.config.run import Config
-from bertjax.config.run import FinetuneConfig
+from bertjax.config.run import Config, FinetuneConfig
 
 # No candidates: the shell completes names of files.
 _SCRIPTS = {

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bertjax.config import Config, flatten, load_recipe, override, render, to_dict
+from bertjax.storage.lean_import import require_package
 
 if TYPE_CHECKING:
     from bertjax.runtime.processes import Processes
@@ -36,7 +37,28 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     """The recipe with its overrides, and its text to print: of several processes only one prints it."""
     recipe = load_recipe(arguments.config)
     config = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    _require_packages(config)
     return config, render(config, recipe)
+
+
+def _require_packages(config: Config) -> None:
+    """Raise ModuleNotFoundError for the first package that a config needs and that is not installed."""
+    from bertjax.storage.remote import EXTRAS
+    from bertjax.text.sources.registry import KINDS
+
+    data = config.data
+    for source in data.sources:
+        if (kind := KINDS.get(source.partition(":")[0])) and kind.needs:
+            require_package(*kind.needs, f"data.sources {source}")
+    places = {"run_dir": config.run_dir, "data.root": data.root, "data.vocab": data.vocab}
+    places |= {f"data.sources {source}": source.partition(":")[2] for source in data.sources}
+    for key, place in places.items():
+        scheme, url, _ = place.partition("://")
+        if url and scheme in EXTRAS:
+            extra = EXTRAS[scheme]
+            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if place in key else f"{key}={place}")
+    if data.segmenter != "none":
+        require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 
 
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
@@ -74,6 +96,7 @@ def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
     from bertjax.text.pool import processes
 
     if arguments.runner == "beam":
+        require_package("apache_beam", "'bertjax[beam]', or leave it out", "--runner beam", "Apache Beam")
         return partial(beam.run_units, options=arguments.behind_dashes, folder=place_of(config.data.root))
     if arguments.behind_dashes:
         raise ValueError(

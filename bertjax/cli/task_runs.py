@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,6 +34,7 @@ GLUE = "glue"
 _TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay")
 _SWITCHES = ("balanced", "strict_length")
 _SHOWN_LABELS = 12
+_SHOWN_ANSWERS = 4
 
 
 class Interrupted(Exception):
@@ -49,8 +51,10 @@ def finetune_all(arguments: argparse.Namespace, processes: Processes) -> None:
     Raises Interrupted where a signal ended a run early.
     """
     say = speaker(processes)
-    start = read_start(arguments.init_from)
     names = _glue_names(arguments) if arguments.config == GLUE else (arguments.config,)
+    for name in names:
+        task_for(TaskConfig(name=name, **_given(arguments)))  # an unknown one is refused before the model is read
+    start = read_start(arguments.init_from)
     configured = [_configured(name, start, arguments, len(names) > 1) for name in names]
     for base, _ in configured:
         require_same_config(base, processes)
@@ -77,16 +81,21 @@ def _glue_names(arguments: argparse.Namespace) -> tuple[str, ...]:
     return names
 
 
-def _configured(
-    name: str, start: Start, arguments: argparse.Namespace, one_of_several: bool
-) -> tuple[FinetuneConfig, str]:
-    """The recipe of a task with the options of the command line, and its text to print."""
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the task that the command line gives."""
     options = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
-    given = {
+    return {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in options.items()
         if value is not None and value is not False
     }
+
+
+def _configured(
+    name: str, start: Start, arguments: argparse.Namespace, one_of_several: bool
+) -> tuple[FinetuneConfig, str]:
+    """The recipe of a task with the options of the command line, and its text to print."""
+    given = _given(arguments)
     task = task_for(TaskConfig(name=name, **given))
     recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
     length = recipe.data.sequence_length if arguments.max_length is None else arguments.max_length
@@ -126,7 +135,7 @@ def _run_task(
                 raise Interrupted(result.exit_code)
             results.setdefault(setting.name, []).append(result)
             say(_figures_line(result))
-    return TaskSummary(base.name, content.metrics, results, task.paper)
+    return TaskSummary(base.name, content.metrics, results, task.paper, content.example, content.labels)
 
 
 def _tried(task: Task, arguments: argparse.Namespace) -> dict[str, Sequence[float]]:
@@ -171,14 +180,24 @@ def _last_words(summaries: list[TaskSummary], bases: list[FinetuneConfig], say: 
     if len(summaries) > 1:
         table = overall(summaries, (OTHERS_DEV, BASE_TEST))
         say("\n".join([f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]))
-    best = summaries[0].best.directory
+    best, kind = summaries[0].best.directory, task_for(bases[0].task).kind
     say("\nwhat to try next:")
-    say(
-        f"  bertjax predict {shlex.quote(best)} 'A text.'        "
-        f"# in Python: bertjax.load({best!r}).predict(['A text.'])"
-    )
+    if kind.no_prediction:
+        say(f"  bertjax embed {shlex.quote(best)} TEXTS.txt --output vectors.npy --normalize    # a vector per line")
+    else:
+        texts = summaries[0].example or ("A text.",)
+        say(f"  {shlex.join(['bertjax', 'predict', best, *texts])}{_among(summaries[0].labels)}")
+        say(f"  in Python: bertjax.load({best!r}).predict({kind.input_of(texts)!r})")
     if has_class(bases[0].model):
         say(f"  bertjax export {shlex.quote(best)} --to onnx")
+
+
+def _among(labels: Sequence[str]) -> str:
+    """What a prediction is one of, as a comment."""
+    if not labels:
+        return ""
+    shown = ", ".join(labels[:_SHOWN_ANSWERS])
+    return f"    # {shown}{' ...' if len(labels) > _SHOWN_ANSWERS else ''}"
 
 
 def _exported(best: str, base: FinetuneConfig) -> str:

@@ -22,6 +22,8 @@ class TaskSummary:
     metrics: tuple[str, ...]
     results: Mapping[str, Sequence[Result]]
     published: Mapping[str, float]
+    example: tuple[str, ...] = ()  # the texts of a development example
+    labels: tuple[str, ...] = ()
 
     @property
     def best(self) -> Result:
