@@ -223,7 +223,9 @@ def test_a_mistake_is_answered_in_a_sentence(
     if os.environ.get("LOOK"):
         new = set(contents(desk)) - set(before)
         with open(os.environ["LOOK"], "a") as f:
-            f.write(f"### {' '.join(words)[:100]}  [{code}] {'STDOUT ' + str(len(said.out)) if said.out else ''} {sorted(new)[:4]}\n{said.err}\n")
+            f.write(
+                f"### {' '.join(words)[:100]}  [{code}] {'STDOUT ' + str(len(said.out)) if said.out else ''} {sorted(new)[:4]}\n{said.err}\n"
+            )
     assert code in (1, 2)
     assert all(part in said.err for part in parts), said.err
     assert "Traceback" not in said.err

@@ -57,6 +57,11 @@ class HeldOutText:
     sets: tuple[HeldOut, ...]  # all text, then each source where there are several, of those with documents enough
     baselines: dict[str, float]  # what frequencies alone would reach, by their names in the log
 
+    @property
+    def batches(self) -> int:
+        """Of all sets."""
+        return sum(held_out.count for held_out in self.sets)
+
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `Evaluation` has it."""
         figures: dict[str, float] = {}
