@@ -106,8 +106,12 @@ def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def render(config: Config, recipe: Config) -> str:
-    """The resolved config as text, differences from the recipe first."""
+    """What a config changes of its recipe, as text."""
     changed = differences(config, recipe)
     lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
-    head = ["changed from the recipe:", *lines] if lines else ["as the recipe has it"]
-    return "\n".join(head + ["config:"] + [f"  {key}: {value!r}" for key, value in flatten(to_dict(config)).items()])
+    return "\n".join(["changed from the recipe:", *lines] if lines else ["as the recipe has it"])
+
+
+def render_all(config: Config) -> str:
+    """Every key of a config with its value, as text."""
+    return "\n".join(["config:", *(f"  {key}: {value!r}" for key, value in flatten(to_dict(config)).items())])
