@@ -15,6 +15,7 @@ from bertjax.config import FinetuneConfig, TaskConfig, render
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
+from bertjax.finetune.job import check_before_data
 from bertjax.finetune.kinds.kind import Task, TaskContent
 from bertjax.finetune.load import load_task
 from bertjax.finetune.recipes import TRIED, config_for, settings_of
@@ -173,6 +174,8 @@ def _run_task(
     """Every run of a task, in turn; runs that were finished before are not repeated. As `_finetune` returns it."""
     task = task_for(base.task)
     settings = settings_of(base, _tried(task, request), request.seeds)
+    for config in (setting.runs[0] for setting in settings):
+        check_before_data(config, task.kind)
     content, told = None, False
     results: dict[str, list[Result]] = {}
     for setting in settings:
