@@ -26,11 +26,13 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     signal becomes an exception. Raises as `join` does.
     """
     keep_compiled_programs(config.compilation_cache)
-    speaking = SIGNS.speaking("starting the processes", print_now)
-    with speaking, join(config.hosts, ends_process=ends_process) as processes:
-        say = print_now if processes.first else _say_nothing
-        with SIGNS.by(say):
-            yield processes, say
+    starting = SIGNS.speaking("starting the run")
+    with starting, join(config.hosts, ends_process=ends_process) as processes:
+        if processes.first:
+            yield processes, print_now
+            return
+        with SIGNS.by(_say_nothing):
+            yield processes, _say_nothing
 
 
 def print_now(line: str) -> None:

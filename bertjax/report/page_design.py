@@ -37,6 +37,7 @@ thead th { color: var(--soft); font-size: 13px; font-weight: 500; line-height: 1
 tbody th { font-weight: 500; }
 th, td { overflow-wrap: anywhere; }
 th:first-child, td:first-child { min-width: 9ch; }
+tbody td:first-child { white-space: pre-wrap; }
 td.number, th.number { text-align: right; white-space: nowrap; overflow-wrap: normal; }
 td small { margin-right: 12px; color: var(--soft); }
 td b { font-weight: 650; }

@@ -9,6 +9,7 @@ from bertjax.convert.compare import Difference, compare_with_transformers
 from bertjax.convert.foreign import module_label
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.hub import fetch
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import class_with, modules_without
 from bertjax.convert.model_card import left_out_lines
@@ -34,6 +35,7 @@ def _format(head: str = "") -> Format:
         compare=compare,
         export=lambda model, directory, vectors: export_huggingface(model, directory, head),
         read=read_huggingface,
+        fetch=fetch,
         describe=describe,
         with_head=_format,
     )
