@@ -105,7 +105,7 @@ details th, details td { padding: 5px 18px; }
   table.rows tr:first-child { border-top: 0; }
   table.rows th, table.rows td { display: flex; justify-content: space-between; gap: 4px 16px; flex-wrap: wrap;
     padding: 2px 14px; border: 0; }
-  table.rows tr > :first-child { min-width: 0; font-weight: 600; }
+  table.rows tr > :first-child { min-width: 0; font-weight: 600; white-space: normal; }
   table.rows th, table.rows td { overflow-wrap: anywhere; }
   table.rows td.number { text-align: left; white-space: normal; }
   table.rows td:not(:first-child):empty { display: none; }
