@@ -70,15 +70,16 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
 
 
 SMALL = (
-    "--model.num-hidden-layers 1 --model.hidden-size 256 --model.num-attention-heads 2 --model.intermediate-size 256 "
+    *("--model.num-hidden-layers", "1", "--model.hidden-size", "256", "--model.num-attention-heads", "2"),
+    *("--model.intermediate-size", "256", "--data.vocab-size", "1000", "--data.sequence-length", "128"),
+    *("--training.global-batch-size", "64", "--training.grad-accum-steps", "2", "--topology", "v5e:2x2"),
 )
-SMALL += "--data.vocab-size 1000 --training.global-batch-size 64 --training.grad-accum-steps 2 --topology v5e:2x2"
 
 
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
 @pytest.mark.parametrize("recipe", ["roberta", "albert"])
 def test_the_recipe_of_a_family_compiles_for_a_tpu(recipe: str) -> None:
-    ended = plan_of(str(CONFIGS / f"{recipe}.py"), *SMALL.split())
+    ended = plan_of(str(CONFIGS / f"{recipe}.py"), *SMALL)
     assert ended.returncode == 0, ended.stderr
     assert re.search(r"^  stage 1 .* 15\.75 +fits$", ended.stdout, re.M)
     assert f"{recipe}_base fits v5e:2x2" in ended.stdout
