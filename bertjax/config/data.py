@@ -32,7 +32,10 @@ class DataConfig:
     unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
-    held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
+    # Share of documents, chosen by a hash of their content, kept for evaluation; more where that is too few to measure.
+    held_out: float = 0.01
+    # Several documents of each long one, at headings or between paragraphs; auto: where there are too few otherwise.
+    split_documents: Literal["auto", "always", "never"] = "auto"
     workers: int = may_change(0)  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
     # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names).
@@ -49,7 +52,7 @@ class DataConfig:
     ngram_shares: tuple[float, ...] = ()  # of n-grams: the shares of 1, 2, ... words
     span_p: float = 0.2  # of spans: lengths in words are geometric with this parameter
     span_max: int = 10  # of spans: the longest, in words
-    mask_count: str = "round"  # hidden tokens of a sequence: round, random_round, or each (independent draws)
+    mask_count: str = "round"  # hidden tokens of a sequence: round, random_round, each (one draw a token), ceil_of_text
     mask_special: bool = False  # also [CLS] and [SEP] may be hidden
     replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
     random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus

@@ -92,6 +92,7 @@ class Config:
     # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0.
     init_from: str = changes_with_notice("", "has no effect on a run that goes on from its own checkpoint")
     restore: Literal["newest", "previous"] = may_change("newest")  # previous: when the newest checkpoint is damaged
+    log: tuple[str, ...] = may_change(("tensorboard",))  # besides metrics.jsonl; --log wandb, --log mlflow add others
     profile: str = may_change("")  # FIRST:LAST, the steps to write a trace of
     # On a GPU: the same bits in every run, at some cost; on other platforms they always are.
     deterministic: bool = changes_with_notice(False, "the steps before and after need not have the same last bits")

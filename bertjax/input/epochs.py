@@ -154,6 +154,7 @@ class Epochs:
             epoch=number,
             random_b=self._random_b,
             reading=None if self.shares is None else self._mixture(number),
+            works=self._split.works,
         )
 
     def _sentences(self, number: int) -> SentencePlan:

@@ -156,6 +156,7 @@ def build_plan(
     epoch: int,
     random_b: bool = True,
     reading: Reading | None = None,
+    works: np.ndarray | None = None,
 ) -> EpochPlan:
     """Draw the sentence pairs of one epoch, all documents advancing one chunk at a time.
 
@@ -165,7 +166,8 @@ def build_plan(
     `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
     document is empty, D >= 2. `max_tokens` is what A and B may hold together. Without `random_b` only a chunk of one
     sentence gets a random B (google-research/albert, create_pretraining_data.py). `reading` says which documents the
-    epoch has, at least two of them different; None is each once. Depends on nothing but the arguments.
+    epoch has, at least two of them different; None is each once. `works` int64[D] says which work each document is a
+    piece of: where the epoch has several, a random B is of another work. Depends on nothing but the arguments.
     """
     documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
     assert len(documents) > 2 and 2 <= max_tokens < 2**16
@@ -174,9 +176,10 @@ def build_plan(
     keys = {purpose: derive_key(seed, purpose, epoch) for purpose in ("split", "coin", "document", "sentence")}
     reading = reading or every_document(len(documents) - 1)
     walk = _begin(documents, reading, max_tokens, short_sequence_probability, seed, epoch)
+    others = _Others(reading.document, works)
     columns: list[list[np.ndarray]] = [[] for _ in types]
     while len(walk.position):
-        made = _advance(walk, reading.document, documents, sentences, keys, random_b)
+        made = _advance(walk, others, documents, sentences, keys, random_b)
         for column, values, kind in zip(columns, made, types, strict=True):
             column.append(values.astype(kind))
         walk = walk.unfinished()
@@ -209,7 +212,7 @@ def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.n
 
 def _advance(
     walk: _Walk,
-    read: np.ndarray,
+    others: _Others,
     documents: np.ndarray,
     sentences: np.ndarray,
     keys: dict[str, int],
@@ -217,8 +220,7 @@ def _advance(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Move every document of the walk by one chunk; return the fields of the pairs made, in EpochPlan's order.
 
-    A chunk's first sentence starts no other chunk of its copy, so its number is the counter of all draws. `read` are
-    the documents of the epoch's reading.
+    A chunk's first sentence starts no other chunk of its copy, so its number is the counter of all draws.
     """
     start, number = walk.position, walk.position + walk.shift
     chunk_end = np.minimum(_reach(sentences, start, walk.target), walk.end)
@@ -230,7 +232,7 @@ def _advance(
         is_random |= hash64(keys["coin"], number) >> 63 == 1
 
     drawn = np.flatnonzero(is_random)
-    other = _other_documents(hash64(keys["document"], number[drawn]), walk.entry[drawn], read)
+    other = others.draw(hash64(keys["document"], number[drawn]), walk.entry[drawn])
     by_place = np.argsort(other)  # looked up in the split's order: 5 s instead of 11 for 10 million pairs
     drawn, other = drawn[by_place], other[by_place]
     first, last = documents[other], documents[other + 1]
@@ -244,14 +246,30 @@ def _advance(
     return start, a_count, b_start, b_end - b_start, is_random
 
 
-def _other_documents(bits: np.ndarray, entry: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """A document of the reading for each draw, uint64[n], that is not the one of `entry`; int64[n]."""
-    other = below(bits, len(read) - 1)
-    other += other >= entry
-    # Another copy of the same document would follow A in a way: go on to the next one that is different.
-    while (same := read[other] == read[entry]).any():
-        other[same] = (other[same] + 1) % len(read)
-    return read[other]
+class _Others:
+    """The documents of a reading that a random B may be of."""
+
+    def __init__(self, read: np.ndarray, works: np.ndarray | None) -> None:
+        """`read` int64[R] are the documents of the reading; `works` as `build_plan` has it."""
+        self._read = read
+        self._works = works[read] if works is not None and len(np.unique(works[read])) > 1 else None
+        if self._works is not None:
+            self._order = np.argsort(self._works, kind="stable")
+            self._sorted = self._works[self._order]
+
+    def draw(self, bits: np.ndarray, entry: np.ndarray) -> np.ndarray:
+        """A document for each draw, uint64[n], that is not that of `entry`, nor of its work; int64[n]."""
+        if self._works is not None:
+            first, last = (np.searchsorted(self._sorted, self._works[entry], side) for side in ("left", "right"))
+            other = below(bits, len(self._read) - (last - first))
+            return self._read[self._order[other + np.where(other >= first, last - first, 0)]]
+        read = self._read
+        other = below(bits, len(read) - 1)
+        other += other >= entry
+        # Another copy of the same document would follow A in a way: go on to the next one that is different.
+        while (same := read[other] == read[entry]).any():
+            other[same] = (other[same] + 1) % len(read)
+        return read[other]
 
 
 def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from bertjax.plan.estimates import Plan, Say, StagePlan, make_plan
 from bertjax.plan.figures import about, as_text, described, gib, headline, label, milliseconds, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
+from bertjax.report.bars import Bars, Part, lying_bars, parts_bar
 from bertjax.report.page import escaped, render_page, table_html
 from bertjax.text.trained_vocabulary import vocabulary_size
 
@@ -59,15 +60,8 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
 
 
 _OWN_STYLE = """
-p.caption { max-width: 96ch; }
-.bars { display: grid; gap: 18px; padding: 18px; }
-.bar { display: flex; height: 26px; margin-top: 6px; border-radius: 6px; overflow: hidden; background: var(--line); }
-.bar i { display: block; background: var(--c); }
-.keys { display: flex; flex-wrap: wrap; gap: 2px 18px; margin-top: 6px; color: var(--soft); font-size: 13px; }
-.keys i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 6px; }
-.keys i { background: var(--c); }
-pre { margin: 0; padding: 16px 18px; overflow-x: auto; font: 13px/1.6 ui-monospace, Menlo, Consolas, monospace; }
-.bad { color: var(--orange); }
+pre.card { margin: 18px 0 0; padding: 16px 18px; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
+pre.card { font: 13px/1.6 ui-monospace, Menlo, Consolas, monospace; }
 """
 _COLOURS = ("blue", "violet", "green", "orange", "grey")
 
@@ -87,11 +81,11 @@ def render_plan(answer: Answer) -> str:
         f'<p class="about">{escaped(answer.vocabulary)}</p>',
         *(f'<p class="about">{escaped(described(stage))}</p>' for stage in plan.stages),
         f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
-        *(f'<div class="card" style="margin-top:18px"><pre>{escaped(text)}</pre></div>' for text in words),
+        *(f'<pre class="card">{escaped(text)}</pre>' for text in words),
         "<h2>Where the memory goes</h2>",
-        _bars([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
+        _charts([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
         "<h2>What each part of a step takes</h2>",
-        _bars([_time_bar(stage) for stage in plan.stages if stage.bound is not None]),
+        _charts([_time_bars(stage) for stage in plan.stages if stage.bound is not None]),
         table_html(memory),
         *(table_html(table) for table in others),
     ]
@@ -110,30 +104,28 @@ def _memory_bar(stage: StagePlan) -> str:
     }
     whole = max(stage.capacity or 0, m.total)
     told = f"{gib(m.total)} of {gib(stage.capacity)} GiB" if stage.capacity else f"{gib(m.total)} GiB"
-    return _bar(f"{label(stage)}: {told}", {name: (size / whole, f"{gib(size)} GiB") for name, size in parts.items()})
-
-
-def _time_bar(stage: StagePlan) -> str:
-    b = stage.bound
-    assert b is not None
-    parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
-    whole = sum(parts.values())
-    told = f"at least {milliseconds(b.overlapped)} ms, the longest part"
-    return _bar(
-        f"{label(stage)}: {told}",
-        {name: (seconds / whole, f"{milliseconds(seconds)} ms") for name, seconds in parts.items()},
+    return parts_bar(
+        f"{label(stage).capitalize()}: {told}",
+        [
+            Part(name, size / whole, f"{gib(size)} GiB", colour)
+            for (name, size), colour in zip(parts.items(), _COLOURS, strict=True)
+        ],
     )
 
 
-def _bar(title: str, parts: dict[str, tuple[float, str]]) -> str:
-    """A stacked bar of shares, with a legend."""
-    shown = [
-        (name, share, told, colour) for (name, (share, told)), colour in zip(parts.items(), _COLOURS, strict=False)
-    ]
-    pieces = "".join(f'<i class="{colour}" style="width:{100 * share:.2f}%"></i>' for _, share, _, colour in shown)
-    keys = "".join(f'<span><i class="{colour}"></i>{name} {told}</span>' for name, _, told, colour in shown)
-    return f'<div><b>{escaped(title)}</b><div class="bar">{pieces}</div><div class="keys">{keys}</div></div>'
+def _time_bars(stage: StagePlan) -> str:
+    """A bar for each part from 0: parts run at the same time, so that their sum would mean nothing."""
+    b = stage.bound
+    assert b is not None
+    parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
+    seconds = list(parts.values())
+    return lying_bars(
+        f"{label(stage).capitalize()}: at least {milliseconds(b.overlapped)} ms",
+        list(parts),
+        [Bars("least time", seconds, "blue", [f"{milliseconds(one)} ms" for one in seconds])],
+        note=f"limited by {b.limited_by}; the parts overlap, and the longest is the least that a step takes",
+    )
 
 
-def _bars(bars: list[str]) -> str:
-    return f'<div class="card bars">{"".join(bars)}</div>' if bars else "<p class='caption'>not known</p>"
+def _charts(charts: list[str]) -> str:
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else '<p class="caption">not known</p>'

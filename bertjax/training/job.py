@@ -25,6 +25,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
+from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
@@ -56,6 +57,11 @@ class HeldOutText:
     sets: tuple[HeldOut, ...]  # all text, then each source where there are several, of those with documents enough
     baselines: dict[str, float]  # what frequencies alone would reach, by their names in the log
 
+    @property
+    def batches(self) -> int:
+        """Of all sets."""
+        return sum(held_out.count for held_out in self.sets)
+
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `Evaluation` has it."""
         figures: dict[str, float] = {}
@@ -86,8 +92,10 @@ class Job:
 def preflight(config: Config) -> Config:
     """Refuse at once what would otherwise be refused after hours of preparing text.
 
-    Raises ValueError like `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and `choose_attention`.
+    Raises ValueError like `require_loggers`, `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and
+    `choose_attention`.
     """
+    require_loggers(config.log)
     stages = stages_of(config)
     steps_to_profile(config.profile, config.training.steps)
     make_optimizer(config.optimizer)

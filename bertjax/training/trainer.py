@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,13 +22,16 @@ from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
+from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
+from bertjax.training.callbacks import Callback, Callbacks, RunStart
 from bertjax.training.digest import compile_ahead
 from bertjax.training.evaluate import Best, Patience
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
+from bertjax.training.loggers import openers
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, TimeSplit, brief
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import DIRECTORY as PROFILE
@@ -38,6 +41,10 @@ from bertjax.training.run_directory import describe_run, own_directory, require_
 from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
+
+_COMPILING = "compiling the step, about 20 s the first time"
+_EVALUATION = 1 / 3  # of the time of a step, for as many rows: the forward half of it
+_STEPS_SILENT = 300.0  # seconds between signs of life while it steps without a line of the log
 
 Say = Callable[[str], None]
 Initial = Callable[[], Params]
@@ -59,17 +66,23 @@ class Outcome:
     exit_code: int
 
 
-def train(job: Job, say: Say, initial: Initial | None = None, processes: Processes | None = None) -> Outcome:
+def train(
+    job: Job,
+    say: Say,
+    initial: Initial | None = None,
+    processes: Processes | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Outcome:
     """Train from where the run stands to its last step, and evaluate; or until a signal asks to stop.
 
     `initial` makes the weights to start with if there is no checkpoint to go on from, and is called only then.
-    `processes`: all those of the run, entered; without them this one trains alone. Raises ValueError if a checkpoint
-    cannot be used, RuntimeError when too many updates in a row were not finite, Stopped by a signal that came when
-    nothing had been trained.
+    `processes`: all those of the run, entered; without them this one trains alone. The first of them tells the
+    `callbacks`. Raises ValueError if a checkpoint cannot be used, RuntimeError when too many updates in a row were not
+    finite, Stopped by a signal that came when nothing had been trained.
     """
     if processes is None:
         with alone() as processes:
-            return train(job, say, initial, processes)
+            return train(job, say, initial, processes, callbacks)
     training = job.config.training
     directory = place_of(job.config.directory)
     with own_directory(directory, job.config.data.cache_dir, processes.number) as staging, jax.set_mesh(job.mesh):
@@ -81,22 +94,36 @@ def train(job: Job, say: Say, initial: Initial | None = None, processes: Process
             staging=staging,
         )
         with saved, contextlib.ExitStack() as log:
-            with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
+            memory_told = settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps)
+            with memory_told, SIGNS.doing("making the first state, or restoring it"):
                 state = starting_state(job, saved, say, initial)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
             start = int(state.step)
-            telemetry = open_telemetry(directory, start, staging=staging) if processes.first else Telemetry([])
+            telemetry = Telemetry([])
+            if processes.first:
+                with SIGNS.doing("opening the logs"):
+                    telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
-            progress = Progress(training.steps, job.doing, initial=start, every=training.log_every, stream=stream)
+            progress = Progress(
+                training.steps,
+                job.doing,
+                initial=start,
+                every=training.log_every,
+                pauses_left=functools.partial(_evaluations_left, job.stages),
+                pause_units=job.stages[0].evaluation.batches * _EVALUATION / training.grad_accum_steps,
+                stream=stream,
+            )
             traced = steps_to_profile(job.config.profile, training.steps)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
                 past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
-                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"])
+                told = Callbacks(callbacks if processes.first else ())
+                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, training.steps)))
+                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told)
                 return loop.run(state, evaluated=past["evaluated"])
 
 
@@ -161,7 +188,9 @@ class Loop:
         profile: Profile,
         processes: Processes,
         tokens_before: float,
+        callbacks: Callbacks,
     ) -> None:
+        self.callbacks = callbacks
         self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
         self.progress, self.profile, self.processes = progress, profile, processes
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
@@ -181,12 +210,15 @@ class Loop:
         if not evaluation and not self.processes.stopped:  # nothing was left to train
             evaluation = self.evaluate(last, step, state)
         if self.processes.stopped:
-            evaluation = {}
+            evaluation, self.telemetry.ending = {}, "stopped"
             self.log(step, settle=True)
             self.save(step, state)
         with self.processes.taking_time():
             self.saved.wait()
-        return self.outcome(step, evaluation, last.evaluation.baselines)
+        self.callbacks.look_for_checkpoints(self.saved)
+        outcome = self.outcome(step, evaluation, last.evaluation.baselines)
+        self.callbacks.tell(lambda one: one.on_end(outcome))
+        return outcome
 
     def make_up(self, state: TrainState) -> dict[str, float]:
         """The evaluation that was due at the step where the run goes on, and that a signal cut short."""
@@ -200,20 +232,21 @@ class Loop:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
         stage, training = rows.stage, rows.stage.training
         self.metrics.begin(rows.flops_per_token)
-        with open_feed(
-            rows.batches,
-            start_step=int(state.step) - stage.start,
-            stop_step=stage.stop - stage.start,
-            global_batch_size=training.global_batch_size,
-            rows=local_rows(self.job.mesh, training.global_batch_size),
-            threads=stage.data.threads,
-        ) as feed:
-            length = stage.data.sequence_length
-            self.progress.note(
-                f"from step {int(state.step):,}: rows of {length} tokens; batches come through {feed.engine}"
+        with SIGNS.doing("opening the feed of batches"):
+            feed = open_feed(
+                rows.batches,
+                start_step=int(state.step) - stage.start,
+                stop_step=stage.stop - stage.start,
+                global_batch_size=training.global_batch_size,
+                rows=local_rows(self.job.mesh, training.global_batch_size),
+                threads=stage.data.threads,
             )
+        with feed:
+            rows_told = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
+            self.progress.note(f"from step {int(state.step):,}: {rows_told}; {_COMPILING}")
             self.rest(int(state.step))
-            return self.step_through(rows, state, feed)
+            with SIGNS.doing(self.progress.line, later_every=_STEPS_SILENT):
+                return self.step_through(rows, state, feed)
 
     def step_through(self, rows: Rows, state: TrainState, feed: Feed) -> tuple[TrainState, dict[str, float]]:
         """Take the batches in order. Between evaluations and saves nothing waits for the step just dispatched."""
@@ -228,13 +261,14 @@ class Loop:
             with self.profile.step(step, self.metrics.drain):
                 with self.times.measure("input_wait"), self.processes.taking_time("input"):
                     local = next(feed)
-                with self.times.measure("step"):
+                with self.times.measure("step"), _compiling(step == first):
                     batch = to_global(self.job.mesh, local)
                     self.temporaries.reuse()
                     state, metrics = rows.train_step(state, batch)
                     self.processes.begun()
                     self.metrics.add(metrics)
             step += 1
+            self.callbacks.tell(lambda one, step=step: one.on_step(step))
             if step == first + 1:
                 self.log(step, settle=True)
                 # Now, so that a signal finds it compiled; earlier it would compete with the compilation of the step.
@@ -260,6 +294,7 @@ class Loop:
         """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
         with self.processes.taking_time():
             self.saved.wait()
+        self.callbacks.look_for_checkpoints(self.saved)
         where = f"at step {step:,}, which is saved" if step else "before the first step; nothing was saved"
         self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
@@ -276,7 +311,10 @@ class Loop:
         self.window_start = time.perf_counter()
         if not figures:
             return
-        self.telemetry.write(step, figures | self.times.window() | self.times.goodput())
+        figures |= self.times.window() | self.times.goodput()
+        self.telemetry.write(step, figures)
+        self.callbacks.tell(lambda one: one.on_log(step, figures))
+        self.callbacks.look_for_checkpoints(self.saved)
         self.progress.update(0, brief(figures, self.job.shown))
         skipped, limit = int(figures["train/skipped_in_a_row"]), self.job.config.training.max_skipped_updates
         if skipped >= limit:
@@ -295,24 +333,40 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
-            go_on = functools.partial(self.processes.go_on, doing="evaluation")
-            figures = rows.evaluation(state.params, go_on)
+            read, batches = 0, rows.evaluation.batches
+
+            def go_on() -> bool:
+                nonlocal read
+                read += 1
+                return self.processes.go_on(doing="evaluation")
+
+            with (
+                self.progress.pause(),
+                SIGNS.doing(lambda: f"step {step:,}  evaluating, batch {read:,} of {batches:,}"),
+            ):
+                figures = rows.evaluation(state.params, go_on)
         if self.processes.stopped:
             return {}
         if self.best is not None:
             self.best.offer(step, figures, state.params, self.job.metadata)
-        self.telemetry.write(step, figures | rows.evaluation.baselines)
+        with_baselines = figures | rows.evaluation.baselines
+        self.telemetry.write(step, with_baselines)
+        self.callbacks.tell(lambda one: one.on_evaluation(step, with_baselines))
         self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}")
         self.window_start = time.perf_counter()
         return figures
 
     def save(self, step: int, state: TrainState) -> None:
         """Start to write a checkpoint; the files are written while training goes on."""
-        with self.times.measure("checkpoint"), self.processes.taking_time():
+        saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
+        with self.times.measure("checkpoint"), self.processes.taking_time(), saving:
             self.telemetry.publish()
             if self.best is not None:
                 self.best.settle()
-            self.saved.save(step, state, self.job.metadata)
+            self.saved.wait()
+            self.callbacks.look_for_checkpoints(self.saved)
+            if self.saved.save(step, state, self.job.metadata):
+                self.callbacks.saving(step, str(self.saved.directory / str(step)))
         self.window_start = time.perf_counter()
 
     def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
@@ -342,6 +396,20 @@ class Loop:
 
 def _due(period: int, step: int, stage: Stage) -> bool:
     return step % period == 0 or step == stage.stop
+
+
+def _compiling(first: bool) -> contextlib.AbstractContextManager[None]:
+    return SIGNS.doing(_COMPILING) if first else contextlib.nullcontext()
+
+
+def _evaluations_left(stages: tuple[Rows, ...], done: int) -> int:
+    """How many evaluations are still to come after so many steps."""
+    left = 0
+    for stage in (rows.stage for rows in stages):
+        period, first = stage.training.eval_every, max(done, stage.start)
+        if first < stage.stop:
+            left += stage.stop // period - first // period + (stage.stop % period > 0)
+    return left
 
 
 def _rows_of(rows: Rows) -> str:

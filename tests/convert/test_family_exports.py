@@ -239,7 +239,10 @@ def test_the_card_names_the_family_and_what_it_says_to_run_runs(model: TrainedMo
     folder = export_huggingface(model, tmp_path / "out")
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"tags:\n- {family.huggingface.model_type}\n- bertjax\n" in card
-    assert f"A model of {family.title}'s architecture with " in card and architecture(model.config.model) in card
+    assert (
+        f"A model of {family.title or family.name}'s architecture with " in card
+        and architecture(model.config.model) in card
+    )
     assert ("the encoder and the pooler" in card) == ("pooler" in model.params)
     code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("path/to/this/folder", str(folder))
     exec(compile(code, "card", "exec"), {})

@@ -1,0 +1,96 @@
+"""A recipe at another number of steps: what follows from the number of steps changes with it.
+
+A recipe's warm-up, decay, stages and periods are shares of its run. Whoever changes the length alone wants the same
+shape of run: the same shares of warm-up and decay, stages at the same points, a curve with as many points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from bertjax.config.run import Config, StageConfig
+
+_LOG_LINES = 100  # of a shorter run, about, at most
+
+
+def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
+    """The config with `training.steps=steps`, and with what follows from the number of steps in proportion to it.
+
+    Warm-up, decay and stages keep their shares of the run. Periods become shorter with a shorter run, and never longer:
+    a longer run loses no more when it is interrupted and reports as often. An evaluation costs the same in a run of any
+    length, so evaluations and saves come no closer to each other than the steps that train on as many rows as one
+    evaluation reads.
+
+    `given` are dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`): their values stay. Raises
+    ValueError if there are fewer steps than stages.
+    """
+    if steps <= len(config.stages):
+        raise ValueError(
+            f"training.steps={steps:,} are too few for the {len(config.stages) + 1} stages of the recipe; train for "
+            f"{len(config.stages) + 1} steps or more"
+        )
+    share = steps / config.training.steps
+    return replace(
+        config,
+        optimizer=replace(config.optimizer, **_scaled_schedule(config, steps, share, given)),
+        training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, given)),
+        stages=_scaled_stages(config, steps, share, given),
+    )
+
+
+def keys_given(overrides: Sequence[str]) -> frozenset[str]:
+    """The dotted keys that command-line overrides set: `--optimizer.warmup-steps 5` gives optimizer.warmup_steps."""
+    words = (word[2:].partition("=")[0] for word in overrides if word.startswith("--"))
+    return frozenset(word.replace("-", "_") for word in words)
+
+
+def _scaled_schedule(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
+    """Warm-up and decay of the schedule that begins at step 0."""
+    later = [stage.start for stage in _scaled_stages(config, steps, share, given) if stage.learning_rate is not None]
+    length = min([*later, steps])
+    scaled = {name: _length(getattr(config.optimizer, name), share, length) for name in ("warmup_steps", "decay_steps")}
+    return {name: value for name, value in scaled.items() if f"optimizer.{name}" not in given}
+
+
+def _scaled_periods(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
+    training = config.training
+    closest = -(-training.eval_rows // training.global_batch_size)
+    scaled = {
+        "log_every": _period(training.log_every, share, max(steps // _LOG_LINES, 1)),
+        "eval_every": _period(training.eval_every, share, closest),
+        "checkpoint_every": _period(training.checkpoint_every, share, closest),
+    }
+    scaled = {name: value for name, value in scaled.items() if f"training.{name}" not in given}
+    if training.keep_every and "training.keep_every" not in given:
+        # Both ways, for these stay on the disk for good; a multiple of the period, or none would ever be kept.
+        period = scaled.get("checkpoint_every", training.checkpoint_every)
+        scaled["keep_every"] = period * max(round(training.keep_every * share / period), 1)
+    return scaled
+
+
+def _scaled_stages(config: Config, steps: int, share: float, given: Collection[str]) -> tuple[StageConfig, ...]:
+    """The stages at their shares of the run, each of one step at least."""
+    stages: list[StageConfig] = []
+    for number, stage in enumerate(config.stages):
+        if f"stages.{number}.start" in given:
+            stages.append(stage)
+            continue
+        before = stages[-1].start if stages else 0
+        last = steps - (len(config.stages) - number)
+        stages.append(replace(stage, start=min(max(round(stage.start * share), before + 1), last)))
+    ends = [stage.start for stage in stages if stage.learning_rate is not None] + [steps]
+    for number, stage in enumerate(stages):
+        if stage.warmup_steps is not None and f"stages.{number}.warmup_steps" not in given:
+            length = min((end for end in ends if end > stage.start), default=stage.start + 1) - stage.start
+            stages[number] = replace(stage, warmup_steps=_length(stage.warmup_steps, share, length))
+    return tuple(stages)
+
+
+def _length(value: int, share: float, schedule: int) -> int:
+    """A stretch of a schedule of so many steps: at least one step if there was any, and never all of the schedule."""
+    return min(max(round(value * share), min(value, 1)), schedule - 1)
+
+
+def _period(value: int, share: float, closest: int) -> int:
+    return min(value, max(round(value * share), closest))

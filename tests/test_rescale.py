@@ -1,0 +1,115 @@
+"""Recipes at other numbers of steps: shares are kept, what the user set stays, and every result is a valid run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertjax.config import Config, OptimizerConfig, StageConfig, TrainingConfig, differences, load_recipe, override
+from bertjax.config.rescale import keys_given, rescale
+from bertjax.training.stages import stages_of
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def recipe(name: str) -> Config:
+    return load_recipe(CONFIGS / name)
+
+
+def changed(config: Config, base: Config) -> dict:
+    return {key: new for key, (_, new) in differences(config, base).items()}
+
+
+def test_the_same_number_of_steps_changes_nothing() -> None:
+    for name in ("quickstart.py", "bert_mini.py", "bert_base.py", "lamb.py"):
+        config = recipe(name)
+        assert rescale(config, config.training.steps) == config
+
+
+def test_a_shorter_run_keeps_its_shares() -> None:
+    config = recipe("quickstart.py")  # 4,000 steps
+    assert changed(rescale(config, 400), config) == {
+        "training.steps": 400,
+        "optimizer.warmup_steps": 30,
+        "training.log_every": 5,
+        "training.eval_every": 100,
+        "training.checkpoint_every": 100,
+    }
+
+
+def test_a_longer_run_reports_and_saves_as_often() -> None:
+    config = recipe("quickstart.py")
+    assert changed(rescale(config, 40_000), config) == {"training.steps": 40_000, "optimizer.warmup_steps": 3_000}
+
+
+def test_evaluations_do_not_take_most_of_a_short_run() -> None:
+    """Of 30 steps a share of 1/1000 would evaluate 8,192 rows after every second step of 32 rows."""
+    config = rescale(recipe("bert_mini.py"), 30)
+    assert config.training.eval_every == config.training.checkpoint_every == 8_192 // 32
+    assert config.optimizer.warmup_steps == 1
+    assert config.training.log_every == 1
+
+
+def test_stages_keep_their_places_and_kept_checkpoints_their_number() -> None:
+    config = rescale(recipe("bert_base.py"), 10_000)  # 1,000,000 steps, the second stage from 900,000 on
+    assert [stage.start for stage in config.stages] == [9_000]
+    assert (config.optimizer.warmup_steps, config.training.checkpoint_every) == (100, 50)
+    assert config.training.keep_every == 1_000
+
+
+def test_kept_checkpoints_are_multiples_of_the_period() -> None:
+    config = rescale(recipe("bert_base.py"), 123_457)
+    assert config.training.keep_every % config.training.checkpoint_every == 0
+    assert rescale(recipe("bert_base.py"), 3_000_000).training.keep_every == 300_000
+
+
+def test_each_schedule_keeps_its_warm_up() -> None:
+    config = rescale(recipe("lamb.py"), 860)  # a tenth; the second schedule begins at 7,038 and warms up for 200
+    assert config.optimizer.warmup_steps == 200
+    assert [(stage.start, stage.warmup_steps) for stage in config.stages] == [(704, 20)]
+
+
+def test_decay_keeps_its_share() -> None:
+    config = Config(
+        optimizer=OptimizerConfig(schedule="warmup_stable_decay", warmup_steps=10, decay_steps=200),
+        training=TrainingConfig(steps=1_000),
+    )
+    assert rescale(config, 300).optimizer.decay_steps == 60
+    assert rescale(replace(config, optimizer=OptimizerConfig(warmup_steps=10)), 300).optimizer.decay_steps == 0
+
+
+def test_what_the_user_set_stays() -> None:
+    words = ["--optimizer.warmup-steps", "7", "--training.eval_every=9", "--stages.0.start", "100", "--name", "x"]
+    keys = keys_given(words)
+    assert keys == {"optimizer.warmup_steps", "training.eval_every", "stages.0.start", "name"}
+    config = override(recipe("lamb.py"), words, "bertjax pretrain configs/lamb.py")
+    now = rescale(config, 860, keys)
+    assert (now.optimizer.warmup_steps, now.training.eval_every, now.stages[0].start) == (7, 9, 100)
+    assert (now.stages[0].warmup_steps, now.training.checkpoint_every) == (20, 20)
+
+
+def test_a_stage_that_the_user_set_beyond_the_end_is_refused_with_its_key() -> None:
+    config = rescale(recipe("lamb.py"), 860, {"stages.0.start"})
+    with pytest.raises(ValueError, match=r"training.steps=860 is not after stages.0.start"):
+        stages_of(config)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in CONFIGS.glob("*.py")))
+def test_every_recipe_is_valid_at_every_length(name: str) -> None:
+    config = recipe(name)
+    for steps in [*range(len(config.stages) + 1, 40), 99, 1_000, 54_321, 10_000_000]:
+        stages = stages_of(rescale(config, steps))
+        assert stages[-1].stop == steps and len(stages) == len(config.stages) + 1
+
+
+def test_many_stages_in_few_steps() -> None:
+    """Stages that would fall together stay a step apart; where there is no room for all the recipe is refused."""
+    stages = tuple(StageConfig(start=start, learning_rate=1e-4, warmup_steps=3) for start in (90, 91, 99))
+    config = Config(optimizer=OptimizerConfig(warmup_steps=10), training=TrainingConfig(steps=100), stages=stages)
+    assert [stage.start for stage in rescale(config, 4).stages] == [1, 2, 3]
+    assert [stage.warmup_steps for stage in rescale(config, 4).stages] == [0, 0, 0]
+    assert [stage.start for stage in rescale(config, 20).stages] == [17, 18, 19]
+    with pytest.raises(ValueError, match=r"training.steps=3 are too few for the 4 stages"):
+        rescale(config, 3)
