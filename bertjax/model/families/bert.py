@@ -33,6 +33,7 @@ _MLM = (
 
 BERT = Family(
     name="bert",
+    title="BERT",
     presets={
         "base": ModelConfig(),
         "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),

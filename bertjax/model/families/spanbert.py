@@ -15,6 +15,7 @@ _OF_BERT = BERT.huggingface
 
 SPANBERT = Family(
     name="spanbert",
+    title="SpanBERT",
     presets={
         name: replace(preset, family="spanbert", vocab_size=28_996, pooler="none")
         for name, preset in BERT.presets.items()
