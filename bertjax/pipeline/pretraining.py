@@ -20,6 +20,7 @@ from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, last_words, summarise
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
+from bertjax.storage.lean_import import tensorflow_ahead
 from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
 from bertjax.storage.remote import Place, place_of
 from bertjax.text.prepare import require_sources
@@ -95,13 +96,14 @@ def _pretrain(
     with SIGNS.doing("opening the training text"):
         content = _open_together(config, processes)
     say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
-    with SIGNS.doing("planning the first epoch"):
-        job = assemble(config, content)
-    say(describe(job))
-    if processes.count > 1:
-        print_now(describe_process(job))
-    initial = (lambda: _initial_params(start, job, say)) if start else None
-    outcome = train(job, say, initial, processes, callbacks)
+    with tensorflow_ahead():
+        with SIGNS.doing("planning the first epoch"):
+            job = assemble(config, content)
+        say(describe(job))
+        if processes.count > 1:
+            print_now(describe_process(job))
+        initial = (lambda: _initial_params(start, job, say)) if start else None
+        outcome = train(job, say, initial, processes, callbacks)
     if outcome.exit_code:
         return outcome, None
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")

@@ -103,7 +103,8 @@ def train(
             start = int(state.step)
             telemetry = Telemetry([])
             if processes.first:
-                telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
+                with SIGNS.doing("opening the logs"):
+                    telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
             progress = Progress(
                 training.steps,
@@ -231,14 +232,16 @@ class Loop:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
         stage, training = rows.stage, rows.stage.training
         self.metrics.begin(rows.flops_per_token)
-        with open_feed(
-            rows.batches,
-            start_step=int(state.step) - stage.start,
-            stop_step=stage.stop - stage.start,
-            global_batch_size=training.global_batch_size,
-            rows=local_rows(self.job.mesh, training.global_batch_size),
-            threads=stage.data.threads,
-        ) as feed:
+        with SIGNS.doing("opening the feed of batches"):
+            feed = open_feed(
+                rows.batches,
+                start_step=int(state.step) - stage.start,
+                stop_step=stage.stop - stage.start,
+                global_batch_size=training.global_batch_size,
+                rows=local_rows(self.job.mesh, training.global_batch_size),
+                threads=stage.data.threads,
+            )
+        with feed:
             rows_told = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
             self.progress.note(f"from step {int(state.step):,}: {rows_told}; {_COMPILING}")
             self.rest(int(state.step))

@@ -35,6 +35,15 @@ MEMBERS = {  # arguments, the class of the export
     "roberta": (("--data.tokenizer", "byte_bpe", *OF_ROBERTA), "RobertaForMaskedLM"),
     "xlm-roberta": (("--data.tokenizer", "unigram", *OF_ROBERTA), "XLMRobertaForMaskedLM"),
     "camembert": (("--data.tokenizer", "unigram", "--data.masking", "words", *OF_ROBERTA), "CamembertForMaskedLM"),
+    "spanbert": (
+        (
+            *("--model.pooler", "none", "--training.objectives", "mlm", "sbo", "--data.rows", "doc_sentences"),
+            *("--data.packing", "pairs", "--data.masking", "spans", "--data.mask-count", "ceil_of_text"),
+            *("--data.replace-by", "span", "--data.random-ids", "corpus", "--optimizer.decay-all", "True"),
+            *("--optimizer.learning-rate", "4e-3"),
+        ),
+        "BertForMaskedLM",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),

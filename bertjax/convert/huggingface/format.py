@@ -11,6 +11,7 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.hub import fetch
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.model_card import left_out_lines
 from bertjax.storage.remote import Place, is_remote
 from bertjax.training.run_directory import TrainedModel
 
@@ -22,7 +23,7 @@ def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collect
 def _describe(model: TrainedModel, place: Place) -> list[str]:
     where = f"a copy of {place}" if is_remote(place) else str(place)
     loader = architecture(model.config.model) if model.kind else "AutoModelForMaskedLM"
-    return [f"next: transformers.{loader}.from_pretrained({where!r})"]
+    return [*left_out_lines(model.config.model), f"next: transformers.{loader}.from_pretrained({where!r})"]
 
 
 FORMAT = Format(
