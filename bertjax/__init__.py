@@ -137,6 +137,9 @@ def load(source: str | Path) -> LoadedModel:
 
     Raises ValueError naming what is missing or damaged.
     """
+    from bertjax.storage.lean_import import quiet_libtpu
+
+    quiet_libtpu()
     from bertjax.loaded import open_model
 
     return open_model(str(source))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import KEYS, add_show_config, command_with, configured
 from bertjax.cli.verb import Verb
-from bertjax.config import Config, DataConfig, validate
+from bertjax.config import Config, DataConfig
 from bertjax.storage.remote import is_remote, place_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
             f"{arguments.config}: neither the directory of a token store nor a recipe, a .py file; "
             "`bertjax prepare RECIPE` makes a store and prints where it is"
         )
-    config = validate(configured(arguments))
+    config = configured(arguments)
     store = open_store(config.data, ProgressLine())
     return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
 

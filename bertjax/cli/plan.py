@@ -8,7 +8,6 @@ import sys
 from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import add_recipe, configured
 from bertjax.cli.verb import Verb
-from bertjax.config import validate
 from bertjax.plan.topologies import LOCAL, parse_name, set_environment
 
 DOES_NOT_FIT = 3
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_environment(arguments.topology)
     from bertjax.plan.answer import answer
 
-    config = validate(configured(arguments))
+    config = configured(arguments)
     told = answer(config, arguments, _say)
     print(told.text)
     if page is not None:

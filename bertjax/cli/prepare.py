@@ -7,7 +7,7 @@ import re
 
 from bertjax.cli.recipe import add_recipe, add_runner, chosen_runner, command_with, configured, require_processes
 from bertjax.cli.verb import Verb
-from bertjax.config import Config, validate
+from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the token store, or find the one made before."""
     from bertjax.pipeline.preparation import prepare
 
-    config = validate(configured(arguments))
+    config = configured(arguments)
     if arguments.shard:
         require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)

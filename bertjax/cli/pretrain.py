@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import SIGNS
 
     config, shown = configured_unseen(arguments)
-    with SIGNS.speaking("importing jax", lambda line: print(line, flush=True)):
+    with SIGNS.speaking("importing jax"):
         return _run(config, shown)
 
 

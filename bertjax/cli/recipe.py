@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
 from bertjax.config.rescale import keys_given, rescale
-from bertjax.storage.remote import place_of
+from bertjax.storage.lean_import import require_package
+from bertjax.storage.remote import EXTRAS, place_of
 
 if TYPE_CHECKING:
     from bertjax.text.pool import Runner
@@ -50,8 +51,9 @@ def with_loggers(config: C, names: Sequence[str]) -> C:
 
 
 def configured(arguments: argparse.Namespace) -> Config:
-    """The recipe with its overrides, printed with the differences first."""
+    """The recipe with its overrides, valid, once what it changes of the recipe is printed."""
     config, shown = configured_unseen(arguments)
+    validate(config)
     print(shown, flush=True)
     return config
 
@@ -65,6 +67,7 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
     given = with_loggers(given, getattr(arguments, "log", ()))
     config = scaled(given, recipe, keys_given(arguments.overrides))
+    _require_packages(config)
     shown = render(given, recipe)
     if following := differences(config, given):
         named = ", ".join(f"{key}={new}" for key, (_, new) in following.items() if not isinstance(new, list))
@@ -104,6 +107,25 @@ def _begun(config: Config) -> Config | None:
         return None
 
 
+def _require_packages(config: Config) -> None:
+    """Raise ModuleNotFoundError for the first package that a config needs and that is not installed."""
+    from bertjax.text.sources.registry import KINDS
+
+    data = config.data
+    for source in data.sources:
+        if (kind := KINDS.get(source.partition(":")[0])) and kind.needs:
+            require_package(*kind.needs, f"data.sources {source}")
+    places = {"run_dir": config.run_dir, "data.root": data.root, "data.vocab": data.vocab}
+    places |= {f"data.sources {source}": source.partition(":")[2] for source in data.sources}
+    for key, place in places.items():
+        scheme, url, _ = place.partition("://")
+        if url and scheme in EXTRAS:
+            extra = EXTRAS[scheme]
+            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if place in key else f"{key}={place}")
+    if data.segmenter != "none":
+        require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
+
+
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
     """A command for the same recipe with the same overrides, as one line for a shell; `keys` replace theirs."""
     changed = [word for key, value in (keys or {}).items() for word in (f"--{key}", value)]
@@ -138,6 +160,7 @@ def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
     from bertjax.text.pool import processes
 
     if arguments.runner == "beam":
+        require_package("apache_beam", "'bertjax[beam]', or leave it out", "--runner beam", "Apache Beam")
         return partial(beam.run_units, options=arguments.behind_dashes, folder=place_of(config.data.root))
     if arguments.behind_dashes:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertjax.config import Config, validate
-from bertjax.storage.progress import ProgressLine
+from bertjax.storage.progress import SIGNS, ProgressLine
 from bertjax.storage.remote import Place
 from bertjax.text import prepare as store_maker
 from bertjax.text.pool import Runner
@@ -32,7 +32,8 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     The runner does the work; without one, `data.workers` processes of this machine do. Raises as
     `bertjax.text.prepare.prepare` does.
     """
-    path = store_maker.prepare(validate(config).data, ProgressLine(), runner)
+    with SIGNS.speaking("preparing the token store"):
+        path = store_maker.prepare(validate(config).data, ProgressLine(), runner)
     manifest = read_manifest(path)
     sizes = {split: size_of(manifest, split) for split in SPLITS}
     return PrepareResult(path, sizes, tuple(store_maker.reading_notes(manifest)))

@@ -26,12 +26,14 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     signal becomes an exception. Raises as `join` does.
     """
     keep_compiled_programs(config.compilation_cache)
-    with SIGNS.speaking("working", print_now), ExitStack() as leaving:
+    with SIGNS.speaking("working"), ExitStack() as leaving:
         with SIGNS.doing("starting the processes"):
             processes = leaving.enter_context(join(config.hosts, ends_process=ends_process))
-        say = print_now if processes.first else _say_nothing
-        with SIGNS.by(say):
-            yield processes, say
+        if processes.first:
+            yield processes, print_now
+            return
+        with SIGNS.by(_say_nothing):
+            yield processes, _say_nothing
 
 
 def print_now(line: str) -> None:
