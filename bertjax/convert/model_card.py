@@ -11,8 +11,9 @@ from typing import Any
 import bertjax
 from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
 from bertjax.convert.foreign import module_label
-from bertjax.convert.huggingface.names import architecture, left_out
+from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.finetune.kinds import kind_of
+from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
 from bertjax.training.objectives import OBJECTIVES, choose, measures_of
@@ -48,18 +49,24 @@ model = {network}.from_pretrained(folder)  # the encoder and its heads
 pipeline("{task}", folder)("{text}")
 ```
 
-Classes with fewer heads load it too (`AutoModel`: the encoder{pooler}); transformers then lists the heads that
-they leave out as unexpected."""
+{others}"""
+_FEWER = """\
+Classes with fewer heads load it too (`AutoModel`: the encoder{pooler}); transformers then lists the heads that they
+leave out as unexpected. `bertjax export --head` writes a folder for one of these classes."""
+_MORE = (
+    "It has this class's head alone: transformers starts those of other classes at random, and names them as missing."
+)
 
 
-def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str:
+def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: Class | None = None) -> str:
     """`README.md` as text, made of the run's config and of its `metrics.jsonl` at the exported step.
 
-    `parameters` is how many numbers are exported. No path of the machine is told, nor anything that changes from one
+    `parameters` is how many numbers are exported, `made` the class that they are of, if not that of all that the model
+    has. No path of the machine is told, nor anything that changes from one
     export of the same checkpoint to the next.
     """
     config = model.config
-    task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model)
+    task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
     sections = [
         _front_matter(model, "transformers", task),
         _about(model, parameters),
@@ -76,14 +83,18 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     return "\n\n".join(sections) + "\n"
 
 
-def _pretraining_use(model: TrainedModel) -> tuple[str, str]:
+def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]:
     """(the Hub's name of what it does, how to use it)."""
+    whole = class_of(model.config.model)
+    made = made or whole
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
-    causal = model.config.model.causal
-    task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
-    net = model.config.model
-    pooler = " and the pooler" if net.pooler != "none" else ""
-    return task, _USE.format(task=task, text=text, network=architecture(net), pooler=pooler)
+    task, text = "feature-extraction", "Text to read."
+    if "mlm_head" in made.outputs:
+        causal = model.config.model.causal
+        task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
+    pooler = " and the pooler" if model.config.model.pooler != "none" else ""
+    others = _FEWER.format(pooler=pooler) if made.name == whole.name else _MORE
+    return task, _USE.format(task=task, text=text, network=made.name, others=others)
 
 
 def _front_matter(model: TrainedModel, library: str, task: str) -> str:

@@ -11,7 +11,7 @@ from bertjax.model.families.bert import BERT
 from bertjax.model.families.family import Family
 
 _OF_BERT = BERT.huggingface
-(_MASKED_LM,) = _OF_BERT.partial
+_MASKED_LM = _OF_BERT.partial[0]
 
 SPANBERT = Family(
     name="spanbert",
