@@ -10,7 +10,7 @@ from bertjax.report.page import Table, render_page, table_html
 from bertjax.storage.remote import Place
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
-_HEIGHT = 720  # pixels; what is longer scrolls
+_HEIGHT = 960  # pixels; what is longer scrolls
 
 
 def in_cell(page: str) -> str:

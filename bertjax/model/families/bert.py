@@ -34,6 +34,7 @@ _NSP = dense("nsp_head/dense", "cls.seq_relationship")
 
 BERT = Family(
     name="bert",
+    title="BERT",
     presets={
         "base": ModelConfig(),
         "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),

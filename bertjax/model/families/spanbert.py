@@ -15,6 +15,7 @@ _MASKED_LM = _OF_BERT.partial[0]
 
 SPANBERT = Family(
     name="spanbert",
+    title="SpanBERT",
     presets={
         name: replace(preset, family="spanbert", vocab_size=28_996, pooler="none")
         for name, preset in BERT.presets.items()
