@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Add the argument RUN, which may also be a model of another framework."""
     parser.add_argument(
-        "run", metavar="RUN", help="a run's directory, one of its checkpoints/<step>, or hf:DIR of another model"
+        "run", metavar="RUN", help="a run's directory, one of its checkpoints/<step>, hf:DIR or hf:NAME"
     )
 
 

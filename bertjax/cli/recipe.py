@@ -66,11 +66,11 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     recipe = load_recipe(arguments.config)
     given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
     given = with_loggers(given, getattr(arguments, "log", ()))
-    config = _scaled(given, recipe, keys_given(arguments.overrides))
+    config = scaled(given, recipe, keys_given(arguments.overrides))
     _require_packages(config)
     shown = render(given, recipe)
-    if scaled := differences(config, given):
-        named = ", ".join(f"{key}={new}" for key, (_, new) in scaled.items() if not isinstance(new, list))
+    if following := differences(config, given):
+        named = ", ".join(f"{key}={new}" for key, (_, new) in following.items() if not isinstance(new, list))
         stages = (
             [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
         )
@@ -78,7 +78,7 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
 
 
-def _scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
+def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
     """The config with all that follows from the number of steps, where that is not the recipe's.
 
     A run that is there keeps the schedule it began with, so that it can be trained for longer.
@@ -86,17 +86,17 @@ def _scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
     steps = config.training.steps
     if steps == recipe.training.steps or steps <= len(config.stages):
         return config
-    scaled = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
+    changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
     begun = _begun(config)
     if begun is None or begun.training.steps == steps:
-        return scaled
+        return changed
     kept = {
         name: getattr(begun.optimizer, name)
         for name in ("warmup_steps", "decay_steps")
         if f"optimizer.{name}" not in given
     }
-    stages = scaled.stages if any(key.startswith("stages.") for key in given) else begun.stages
-    return replace(scaled, optimizer=replace(scaled.optimizer, **kept), stages=stages)
+    stages = changed.stages if any(key.startswith("stages.") for key in given) else begun.stages
+    return replace(changed, optimizer=replace(changed.optimizer, **kept), stages=stages)
 
 
 def _begun(config: Config) -> Config | None:

@@ -52,7 +52,7 @@ class TaskRequest:
     change: Callable[[FinetuneConfig], FinetuneConfig] = lambda config: config  # of other keys, made last
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinetuneResult:
     """Finished runs, by task. In a notebook it shows their tables and the curves of the best run."""
 
@@ -80,7 +80,7 @@ class FinetuneResult:
         tables = [summary.table() for summary in self.summaries]
         return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(tables) > 1 else tables
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """The tables, where everything is, and what to do next."""
         return "\n".join(_last_words(self))
 

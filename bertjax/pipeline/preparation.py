@@ -12,7 +12,7 @@ from bertjax.text.pool import Runner
 from bertjax.text.store.format import SPLITS, read_manifest, size_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrepareResult:
     """A token store that is there."""
 
@@ -20,7 +20,7 @@ class PrepareResult:
     sizes: dict[str, str]  # split -> its sentences, documents and tokens, for people
     notes: tuple[str, ...]  # about what was read
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """The sizes, the notes and the path, a line each."""
         lines = [f"{split}: {size}" for split, size in self.sizes.items()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes), f"token store: {self.path}"])
