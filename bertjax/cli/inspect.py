@@ -12,6 +12,7 @@ from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import KEYS, add_show_config, command_with, configured
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig
+from bertjax.config.recipes import names_recipe
 from bertjax.storage.remote import is_remote, place_of
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
             )
         store = open_near(place_of(arguments.config), progress=ProgressLine())
         return store, _rows_of(Config(), lengths or list(DEFAULT_LENGTHS))
-    if ".py" not in arguments.config:
+    if not names_recipe(arguments.config):
         raise ValueError(
-            f"{arguments.config}: neither the directory of a token store nor a recipe, a .py file; "
+            f"{arguments.config}: neither the directory of a token store nor a recipe; "
             "`bertjax prepare RECIPE` makes a store and prints where it is"
         )
     config = configured(arguments)
@@ -140,7 +141,7 @@ def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax inspect configs/quickstart.py --html inspect.html --against my_test_set.tsv",
+    example="bertjax inspect quickstart --html inspect.html --against my_test_set.tsv",
     interrupted="no page was written; run the same command again to start over",
     takes_keys=True,
 )

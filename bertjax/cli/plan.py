@@ -62,7 +62,7 @@ def _say(line: str) -> None:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax plan configs/bert_large.py --topology v5e:16x16 --price 1.2",
+    example="bertjax plan bert_large --topology v5e:16x16 --price 1.2",
     interrupted="no page was written; run the same command again to start over",
     takes_keys=True,
 )

@@ -50,7 +50,7 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax prepare configs/bert_mini.py --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
+    example="bertjax prepare bert_mini --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
     takes_keys=True,
     takes_dashes=True,
 )

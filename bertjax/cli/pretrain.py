@@ -42,6 +42,6 @@ def _run(config: Config, shown: str) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
+    example="bertjax pretrain bert_mini --data.sources 'text:books/*.txt'",
     takes_keys=True,
 )

@@ -24,7 +24,9 @@ KEYS = "takes any key of the config as an override, as in --training.steps 1000;
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG."""
-    parser.add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {KEYS}")
+    parser.add_argument(
+        "config", metavar="CONFIG", help=f"a recipe: a name that `bertjax recipes` lists, or a .py file; {KEYS}"
+    )
     add_show_config(parser)
 
 

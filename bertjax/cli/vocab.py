@@ -68,7 +68,7 @@ def _extend(config: Config, arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax vocab configs/bert_mini.py --data.sources 'text:books/*.txt' --data.vocab-size 16000",
+    example="bertjax vocab bert_mini --data.sources 'text:books/*.txt' --data.vocab-size 16000",
     takes_keys=True,
     takes_dashes=True,
 )

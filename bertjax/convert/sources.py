@@ -37,8 +37,7 @@ def require_source(source: str) -> None:
     """Raise ValueError at once if a source is plainly not there, long before it is read; download what is elsewhere."""
     if foreign_folder(source) is None and not place_of(source).is_dir():
         _require_kind(source)
-        forms = [f"{kind}:DIR" for kind in source_kinds()]
-        raise ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
+        raise _not_there(source)
 
 
 def foreign_folder(source: str) -> ForeignFolder | None:
@@ -53,9 +52,14 @@ def foreign_folder(source: str) -> ForeignFolder | None:
     if Path(place).is_dir():
         return ForeignFolder(form, Path(place), source)
     if form.fetch is None:
-        raise ValueError(f"{source}: no such directory")
+        raise _not_there(source)
     path, fetched = form.fetch(place)
     return ForeignFolder(form, path, f"{kind}:{fetched}")
+
+
+def _not_there(source: str) -> ValueError:
+    forms = [f"{kind}:DIR" for kind in source_kinds()]
+    return ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
 
 
 def read_source(source: str) -> ForeignModel:
