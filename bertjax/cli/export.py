@@ -21,6 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "then gives its logits)",
     )
     parser.add_argument("--normalize", action="store_true", help="scale that vector to length 1")
+    parser.add_argument(
+        "--head",
+        metavar="NAME",
+        help="for huggingface: the head of pretraining that is written: pretraining (all of them), encoder (none), or "
+        "one, such as mlm or nsp; transformers' class for it then loads the folder without a report (pretraining)",
+    )
     parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>)")
     add_overwrite(parser)
     parser.add_argument(
@@ -42,6 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.private:
         raise ValueError("--private is about the repository of --push; name one, or leave it out")
     model, form = load_run(arguments.run), format_of(arguments.to)
+    if arguments.head:
+        if form.with_head is None:
+            raise ValueError(f"--head {arguments.head}: --to {arguments.to} writes all heads or none; leave --head out")
+        form = form.with_head(arguments.head)
     assert form.export is not None, "one of the formats that are written"
     try:
         vectors = form.vectors(model, arguments.pooling, arguments.normalize)

@@ -96,9 +96,15 @@ def _is_store(named: str) -> bool:
 
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
     """The config's rows at other lengths, with max_predictions for its share of masked tokens."""
-    from bertjax.inspect.row_figures import RowKind
+    data = (_at_length(config.data, length) for length in dict.fromkeys(lengths))
+    return [_row_kind(config, "", at_length, config.training.seed) for at_length in data]
 
-    return [RowKind("", _at_length(config.data, length), config.training.seed) for length in dict.fromkeys(lengths)]
+
+def _row_kind(config: Config, name: str, data: DataConfig, seed: int) -> RowKind:
+    from bertjax.inspect.row_figures import RowKind
+    from bertjax.model.families.registry import family_of
+
+    return RowKind(name, data, seed, config.training.objectives, family_of(config.model.family).template)
 
 
 def _at_length(data: DataConfig, length: int) -> DataConfig:
@@ -107,14 +113,12 @@ def _at_length(data: DataConfig, length: int) -> DataConfig:
 
 def _rows_of_stages(config: Config) -> list[RowKind]:
     """The rows of each stage of the run, with the seed of the stage."""
-    from bertjax.inspect.row_figures import RowKind
-
     if not config.stages:
-        return [RowKind("", config.data, config.training.seed)]
+        return [_row_kind(config, "", config.data, config.training.seed)]
     # Only here, because the schedules of training import jax, which takes seconds.
     from bertjax.training.stages import stages_of
 
-    return [RowKind(f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]
+    return [_row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]
 
 
 def _checked_length(length: int) -> int:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
+PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # as a vendor of PCI devices, of which bertjax knows TPUs only
 _ONE_AT_A_TIME = threading.Lock()  # `without` changes what all threads see
 
@@ -48,7 +49,7 @@ def quiet_libtpu() -> None:
 
     jax tries every accelerator that has a library. A TPU is on the PCI bus; where there is one nothing is hidden.
     """
-    vendors = (path.read_text(errors="replace").strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
+    vendors = (path.read_text(errors="replace").strip() for path in PCI_DEVICES.glob("*/vendor"))
     if _GOOGLE not in vendors:
         os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
 

@@ -122,7 +122,7 @@ class Card:
     """What model cards say of a kind."""
 
     pipeline: str  # the Hub's name of the task
-    does: str  # continues "A BERT of ..., which"
+    does: str  # continues "A model of ..., which"
     use: str  # Python with transformers or a library on it
     onnx_inputs: str = '"a text", "another one"'
     onnx_outputs: str = ""  # what the graph's outputs mean; {labels} stands for the labels
