@@ -67,7 +67,7 @@ def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
             "16.17G were asked for",
         ),
         ("Ran out of memory in memory space hbm. Used 20.9G of 15.48G hbm. Exceeded", "20.9G were asked for"),
-        ("something new", "how much was asked for is not told"),
+        ("something new", "the size of the allocation is unknown"),
     ],
 )
 def test_what_was_asked_for_is_read_from_every_wording(words: str, told: str) -> None:
