@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from bertjax.cli.recipe import add_recipe, configured_unseen
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, to_dict
+from bertjax.config.rescale import keys_given
 
 if TYPE_CHECKING:
     from bertjax.input.training_data import TrainingData
     from bertjax.model.network import Params
+    from bertjax.report.run_summary import Summary
     from bertjax.runtime.processes import Processes
+    from bertjax.storage.remote import Place
     from bertjax.training.job import Job
+    from bertjax.training.timekeeper import Timekeeper
     from bertjax.training.trainer import Outcome, Say
 
 COMPLETIONS = 5
@@ -34,18 +39,27 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.runtime.processes import Stopped, join
 
     config, shown = configured_unseen(arguments)
+    _check_budget(config, keys_given(arguments.overrides))
     keep_compiled_programs(config.compilation_cache)
     try:
         with join(config.hosts) as processes:
             say = speaker(processes)
             say(shown)
-            return _pretrain(config, processes, say)
+            return _pretrain(config, processes, say, keys_given(arguments.overrides))
     except Stopped as stopped:
         print_now(f"\n{stopped}")
         return stopped.exit_code
 
 
-def _pretrain(config: Config, processes: Processes, say: Say) -> int:
+def _check_budget(config: Config, given: Collection[str]) -> None:
+    if config.training.budget and (both := {"training.steps", "training.replans"} & set(given)):
+        raise ValueError(
+            f"training.budget={config.training.budget!r} with {min(both)}: the steps follow from the budget; give one "
+            "of them"
+        )
+
+
+def _pretrain(config: Config, processes: Processes, say: Say, given: Collection[str] = ()) -> int:
     from bertjax.cli.processes import print_now, require_same_config
     from bertjax.convert.sources import require_source
     from bertjax.input.training_data import sizes
@@ -62,7 +76,8 @@ def _pretrain(config: Config, processes: Processes, say: Say) -> int:
     say(describe(job))
     if processes.count > 1:
         print_now(describe_process(job))
-    outcome = train(job, say, (lambda: _initial_params(job, say)) if config.init_from else None, processes)
+    keeper = _timekeeper(config, given, content, processes, say)
+    outcome = train(job, say, (lambda: _initial_params(job, say)) if config.init_from else None, processes, keeper)
     if outcome.exit_code:
         say(
             f"\nstopped by a signal after step {outcome.step:,}; saved in {job.config.directory}.\n"
@@ -71,8 +86,22 @@ def _pretrain(config: Config, processes: Processes, say: Say) -> int:
         return outcome.exit_code
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
     if processes.first:
-        _finish(job.config, content, outcome)
+        _finish(outcome.config, content, outcome)
     return 0
+
+
+def _timekeeper(
+    config: Config, given: Collection[str], content: TrainingData, processes: Processes, say: Say
+) -> Timekeeper | None:
+    """Who decides the number of steps, where there is a budget of time."""
+    from bertjax.training.budget import Budget
+    from bertjax.training.timekeeper import Timekeeper
+    from bertjax.training.trainer import untrained
+
+    if not config.training.budget:
+        return None
+    budget = Budget(config.training.budget, given)
+    return Timekeeper(budget, processes, lambda config: _conclude(config, content, untrained(config)) and None, say)
 
 
 def _open_together(config: Config, processes: Processes) -> TrainingData:
@@ -107,10 +136,17 @@ def _initial_params(job: Job, say: Say) -> Params:
 
 def _finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     """Completions, report and export of a finished run, and the last words on the terminal."""
+    from bertjax.report.run_summary import last_words
+
+    print(last_words(config, *_conclude(config, content, outcome)), flush=True)
+
+
+def _conclude(config: Config, content: TrainingData, outcome: Outcome) -> tuple[Summary, Place, Place]:
+    """The run in figures, its report and its export."""
     from bertjax.convert.huggingface.exporter import export_huggingface
     from bertjax.interpret.fill_mask import held_out_completions
     from bertjax.report.run_report import write_report
-    from bertjax.report.run_summary import last_words, summarise
+    from bertjax.report.run_summary import summarise
     from bertjax.runtime.compilation_cache import environment
     from bertjax.training.objectives import choose
     from bertjax.training.run_directory import load_run
@@ -121,8 +157,7 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)
     summary = summarise(config, content, outcome, completions)
     report = write_report(model.directory, summary, to_dict(config), environment())
-    exported = export_huggingface(model, model.directory / "huggingface")
-    print(last_words(config, summary, report, exported), flush=True)
+    return summary, report, export_huggingface(model, model.directory / "huggingface")
 
 
 VERB = Verb(

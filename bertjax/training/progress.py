@@ -54,6 +54,12 @@ class Progress:
         elif self._due(before, message):
             self._print_line()
 
+    def end_at(self, total: int) -> None:
+        """There are so many units in all from now on."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.total = total
+
     def note(self, line: str) -> None:
         """Print a line of its own, above the bar if there is one."""
         if self._bar is not None:

@@ -1,0 +1,147 @@
+"""A run within a budget of time: how many steps fit, given what everything costs on this machine.
+
+Everything is pure arithmetic here. `bertjax.training.rehearsal` measures the costs, `bertjax.training.timekeeper` asks
+the clock and writes down what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from bertjax.config import Config
+from bertjax.config.rescale import rescale, seconds_of
+from bertjax.training.progress import duration
+from bertjax.training.stages import Stage, stages_of
+
+AIM = 0.985  # share of the budget after which the command should end: late is worse than early
+LEAST_STEPS = 10  # of a run that is worth its name
+_MOST_STEPS = 1 << 40
+_EVALUATING = 0.1  # share of the time that all evaluations may take, and likewise all saves
+_LEAST_EVAL_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds, as measured at one time: on a machine with other work everything becomes slower together."""
+
+    pace: tuple[float, ...]  # of a step, by stage
+    evaluation: tuple[float, ...]  # of one evaluation, by stage
+    save: float  # of one checkpoint, as far as steps wait for it
+    ending: float  # from the end of the last save to the end of the command
+
+    def slower(self, factor: float) -> Costs:
+        """The same while the machine takes so many times as long."""
+        return Costs(
+            tuple(one * factor for one in self.pace),
+            tuple(one * factor for one in self.evaluation),
+            self.save * factor,
+            self.ending * factor,
+        )
+
+
+def seconds_left(config: Config, step: int, costs: Costs) -> float:
+    """From a step of a run to the end of the command."""
+    total = costs.ending
+    for stage, pace, evaluation in zip(stages_of(config), costs.pace, costs.evaluation, strict=True):
+        first = max(stage.start, step)
+        if first < stage.stop:
+            total += (stage.stop - first) * pace
+            total += times_due(config.training.eval_every, first, stage) * evaluation
+            total += times_due(config.training.checkpoint_every, first, stage) * costs.save
+    return total
+
+
+def times_due(period: int, first: int, stage: Stage) -> int:
+    """How often something falls due after the steps from `first` to the end of a stage, where it always does."""
+    return stage.stop // period - first // period + bool(stage.stop % period)
+
+
+def most_steps(config_of: Callable[[int], Config], step: int, costs: Costs, seconds: float, least: int) -> int:
+    """The largest number of steps, `least` or more, with which the command ends within `seconds` from a step on."""
+
+    def fits(steps: int) -> bool:
+        try:
+            return seconds_left(config_of(steps), step, costs) <= seconds
+        except ValueError:  # a stage or a warm-up has no room
+            return True
+
+    # Both ends are found by doubling, so that no number is tried that is far from the answer.
+    within, beyond = least, max(2 * least, 2)
+    while fits(beyond) and beyond < _MOST_STEPS:
+        within, beyond = beyond, 2 * beyond
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        within, beyond = (middle, beyond) if fits(middle) else (within, middle)
+    return within
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the user gave: the text, its seconds, and the keys whose values they set."""
+
+    text: str
+    given: Collection[str] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole command."""
+        return seconds_of(self.text)
+
+    def planned(self, config: Config, steps: int, costs: Costs) -> Config:
+        """The recipe with that many steps: its shape of run, with no more evaluations and saves than time allows."""
+        config = rescale(config, steps, self.given)
+        training = config.training
+        most = {
+            "eval_every": max(int(_EVALUATING * self.seconds / max(costs.evaluation[-1], 1e-9)), 1),
+            "checkpoint_every": max(int(_EVALUATING * self.seconds / max(costs.save, 1e-9)), 1),
+        }
+        periods = {
+            name: max(getattr(training, name), -(-steps // count))
+            for name, count in most.items()
+            if f"training.{name}" not in self.given
+        }
+        return replace(config, training=replace(training, **periods))
+
+    def affordable(self, config: Config, costs: Costs) -> tuple[Config, Costs]:
+        """The recipe with fewer rows in an evaluation, where the one at the end alone would take too long."""
+        rows, allowed = config.training.eval_rows, _EVALUATING * self.seconds
+        if costs.evaluation[-1] <= allowed or "training.eval_rows" in self.given:
+            return config, costs
+        batch = config.training.global_batch_size
+        fewer = int(rows * allowed / costs.evaluation[-1]) // batch * batch
+        fewer = min(rows, max(fewer, batch, _LEAST_EVAL_ROWS))
+        less = tuple(seconds * fewer / rows for seconds in costs.evaluation)
+        return replace(config, training=replace(config.training, eval_rows=fewer)), replace(costs, evaluation=less)
+
+    def decide(self, config: Config, costs: Costs, spent: float) -> tuple[Config, Costs]:
+        """The config of the run that ends in the budget, when `spent` seconds are gone, and what its parts cost.
+
+        Raises ValueError if hardly a step fits, or if the values that the user set do not fit the number of steps.
+        """
+        recipe, costs = self.affordable(config, costs)
+        least = max(LEAST_STEPS, len(config.stages) + 1)
+        seconds = AIM * self.seconds - spent
+        steps = most_steps(lambda steps: self.planned(recipe, steps, costs), 0, costs, seconds, least)
+        planned = self.planned(recipe, steps, costs)
+        stages_of(planned)
+        if (needed := seconds_left(planned, 0, costs)) > seconds and steps == least:
+            enough = 1.1 * (spent + needed) / AIM
+            raise ValueError(
+                f"training.budget={self.text!r} is too short: {duration(spent)} are gone for the start, text and "
+                f"compilation, and {steps} steps with evaluation, report and export need {duration(needed)}; give "
+                f"{_rounded_up(enough)} or more"
+            )
+        return planned, costs
+
+
+def _rounded_up(seconds: float) -> str:
+    return f"{-(-int(seconds) // 10) * 10}s" if seconds < 300 else f"{int(seconds) // 60 + 1}m"
+
+
+def moved(config: Config, step: int, end: int) -> Config:
+    """The config of a run that ends elsewhere from a step on. Raises ValueError as `stages_of` does."""
+    replans = (*config.training.replans, f"{step}:{end}")
+    changed = replace(config, training=replace(config.training, replans=replans))
+    stages_of(changed)
+    return changed
