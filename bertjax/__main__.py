@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from bertjax.cli.verb import Verb
+    from bertjax.cli.verb import Verb, VerbParser
 
 # Name -> the module in bertjax.cli, and what the verb does.
 VERBS = {
+    "recipes": ("recipes", "list the recipes of the package with their cost, or copy one to change it"),
     "pretrain": ("pretrain", "pretrain a BERT; makes the missing vocabulary and token store, resumes a stopped run"),
     "bench": ("bench", "measure how fast this machine trains a recipe, against its matmuls, and what limits it"),
     "vocab": ("vocab", "train the vocabulary of a recipe on its sources, or add the words of other sources to one"),
@@ -35,7 +36,8 @@ VERBS = {
     "export": ("export", "write a run's model in the format of another framework"),
     "import": ("import_model", "make a run from a model in the format of another framework"),
 }
-_FAILED, _MISUSED = 1, 2  # exit codes
+_FAILED = 1  # exit code
+_COMPLETE = "--complete"  # what the completion scripts ask
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == [_COMPLETE]:
+        from bertjax.cli.completion import candidates
+
+        print(*candidates(words[1:], VERBS, lambda name: (verb_of(name), parser_of(name))), sep="\n")
+        return 0
     if not words or words[0] not in VERBS:
         return _help(words)
     name = words[0]
@@ -68,7 +75,7 @@ def _run(words: list[str]) -> int:
             return _help_with_keys(parser, words)
         parsed, overrides = parser.parse_known_args(words[1:])
         if overrides and not verb.takes_keys:
-            parser.error(f"{name} does not take {' '.join(overrides)}")
+            parser.refuse(overrides)
         parsed.verb, parsed.overrides, parsed.behind_dashes = name, overrides, behind
         return verb.run(parsed)
     except (ValueError, OSError, RuntimeError, MemoryError, ModuleNotFoundError) as error:
@@ -76,7 +83,9 @@ def _run(words: list[str]) -> int:
 
         if os.environ.get("BERTJAX_TRACEBACK"):
             raise
-        print(f"bertjax {name}: {str(error) or type(error).__name__}", file=sys.stderr)
+        from bertjax.cli.advice import message_of
+
+        print(f"bertjax {name}: {message_of(error)}", file=sys.stderr)
         return getattr(error, "exit_code", _FAILED)
 
 
@@ -87,12 +96,14 @@ def verb_of(name: str) -> Verb:
     return importlib.import_module(f"bertjax.cli.{VERBS[name][0]}").VERB
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
+def parser_of(name: str) -> VerbParser:
     """The parser of the words after a verb."""
     import argparse
 
+    from bertjax.cli.verb import VerbParser
+
     verb, does = verb_of(name), VERBS[name][1]
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog=f"bertjax {name}",
         description=f"{does[0].upper()}{does[1:]}.",
         epilog=f"example: {verb.example}",
@@ -104,32 +115,42 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def _help(words: list[str]) -> int:
-    """Print all verbs, or refuse words that begin with none."""
-    import argparse
-    import difflib
+    """Print all verbs, the version or a completion script, or refuse words that begin with no verb."""
+    from bertjax import __version__
+    from bertjax.cli.verb import VerbParser, nearest
 
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog="bertjax",
         description="BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load.",
-        epilog="bertjax VERB --help tells more. First run: bertjax pretrain configs/quickstart.py",
+        epilog="bertjax VERB --help tells more. First run: bertjax pretrain quickstart",
+        allow_abbrev=False,
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    parser.add_argument("--version", action="version", version=f"bertjax {__version__}")
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "fish"),
+        help='print the completion script of a shell: eval "$(bertjax --completion bash)"',
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for name, (_, does) in VERBS.items():
         verbs.add_parser(name, help=does, add_help=False)
     if words and not words[0].startswith("-"):
-        near = difflib.get_close_matches(words[0], VERBS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
-        parser.error(f"VERB {words[0]!r} is unknown; {hint}")
-    parser.parse_args(words)
-    return _MISUSED
+        parser.error(f"VERB {words[0]!r} is unknown; {nearest(words[0], VERBS)}")
+    asked = parser.parse_args(words)
+    if asked.completion is None:
+        parser.error("VERB is missing; bertjax --help lists them")
+    from bertjax.cli.completion import script_for
+
+    print(script_for(asked.completion))
+    return 0
 
 
 def _help_with_keys(parser: argparse.ArgumentParser, words: list[str]) -> int:
     """Print the help of a verb and, where the words name a recipe, that of its keys."""
-    from bertjax.config import load_recipe, override
+    from bertjax.config.recipes import load_recipe, names_recipe, override
 
     parser.print_help()
-    recipe = next((word for word in words if ".py" in word and not word.startswith("-")), None)
+    recipe = next((word for word in words[1:] if names_recipe(word)), None)
     if recipe is not None:
         print("\nkeys of the recipe:", flush=True)
         override(load_recipe(recipe), ["--help"], f"{parser.prog} {recipe}")

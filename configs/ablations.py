@@ -7,14 +7,13 @@ Reproduces: no-nsp: no next-sentence prediction. ltr-no-nsp: in addition attenti
 Expected: MNLI 84.4 for BERT-Base, 83.9 without NSP, 82.1 left to right; by masking 84.2 (80-10-10), 84.3 (100-0-0),
     84.1 (80-0-20), 84.4 (80-20-0), 83.7 (0-20-80), 83.6 (0-0-100).
 Cost: that of bert_base.py for each; ltr-no-nsp a fifth more, because it predicts at every position.
-Command: bertjax pretrain configs/ablations.py:100-0-0 --data.vocab vocab.txt
+Command: bertjax pretrain ablations:100-0-0 --data.vocab vocab.txt
 """
 
 from dataclasses import replace
 
-from bert_base import config as bert_base
-
 from bertjax.config import Config, variant_of
+from bertjax.recipes.bert_base import config as bert_base
 
 WITHOUT_NSP = {"objectives": ("mlm",)}
 VARIANTS = {  # what is not as in BERT-Base, by the part of the config

@@ -8,7 +8,7 @@ Text: as in bert_base.py. --data.vocab takes a SentencePiece model of 30,000 pie
 Expected: base-v2: MNLI 84.6, SST-2 92.9, SQuAD 1.1 F1 90.2, SQuAD 2.0 F1 82.1; xxlarge-v2: 90.6, 96.8, 94.6, 89.8.
 Cost: base 11,813,810 parameters, xxlarge 223,158,450; the arithmetic is that of a BERT of the same width and depth:
     1.5e20 FLOP for base, 3.9e21 for xxlarge in 125,000 steps.
-Command: bertjax pretrain configs/albert.py:base-v2 --data.vocab spiece.model
+Command: bertjax pretrain albert:base-v2 --data.vocab spiece.model
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of

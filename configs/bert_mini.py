@@ -4,7 +4,7 @@ Reproduces: the shape of BERT-Mini (4 layers, hidden size 256) of "Well-Read Stu
     pretraining of google-research/bert: MLM and NSP, whole sentences, length 128.
 Expected: depends on the text; `report.html` shows the held-out loss beside the unigram baseline.
 Cost: 11 M parameters with the default vocabulary; hours on two CPU cores, minutes on a GPU.
-Command: bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
+Command: bertjax pretrain bert_mini --data.sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig

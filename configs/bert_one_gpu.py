@@ -19,15 +19,14 @@ Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets o
     per token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). Compiled for an RTX
     3090, XLA counts 5.2 and 7.3 GB; jax takes 19 of that card's 25 GB, and 9 of a 12 GB card. With half of
     --training.grad-accum-steps and --stages.0.grad-accum-steps XLA counts 8.2 and 12.3 GB.
-Command: bertjax pretrain configs/bert_one_gpu.py --data.vocab vocab.txt
-         bertjax pretrain configs/bert_one_gpu.py --data.sources 'text:corpus/**/*.txt.zst'
+Command: bertjax pretrain bert_one_gpu --data.vocab vocab.txt
+         bertjax pretrain bert_one_gpu --data.sources 'text:corpus/**/*.txt.zst'
 """
 
 from dataclasses import replace
 
-from bert_base import config as bert_base
-
 from bertjax.config import Config, OptimizerConfig, StageConfig, TrainingConfig
+from bertjax.recipes.bert_base import config as bert_base
 
 
 def config(variant: str = "uncased") -> Config:

@@ -7,15 +7,14 @@ Text: yours, as --data.sources; some hundred megabytes at least, or the model fo
 Expected: BioBERT gained 0.62 points of F1 in biomedical named entity recognition, 2.80 in relation extraction, and
     12.24 of MRR in question answering (its abstract).
 Cost: 9.8e9 tokens, 5.8e18 FLOP: about 4 hours of one H200 at 400 TFLOP/s.
-Command: bertjax pretrain configs/domain.py --init-from hf:bert-base-cased --data.vocab bert-base-cased/vocab.txt \\
+Command: bertjax pretrain domain --init-from hf:bert-base-cased --data.vocab bert-base-cased/vocab.txt \\
              --data.sources 'text:papers/**/*.txt'
 """
 
 from dataclasses import replace
 
-from bert_base import config as bert_base
-
 from bertjax.config import Config, OptimizerConfig, TrainingConfig
+from bertjax.recipes.bert_base import config as bert_base
 
 
 def config(variant: str = "cased") -> Config:

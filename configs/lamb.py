@@ -10,14 +10,13 @@ Expected: SQuAD 1.1 F1 90.6 (paper); a training loss of 1.24 to 1.30 in the seco
 Cost: 335,141,888 parameters; 1.6e20 FLOP: 76 minutes on the paper's 1,024 TPU v3 chips. Over all devices together a
     microbatch has 512 rows in the first stage and 128 in the second; set --training.grad-accum-steps and
     --stages.0.grad-accum-steps for your devices.
-Command: bertjax pretrain configs/lamb.py:nvidia --data.vocab vocab.txt
+Command: bertjax pretrain lamb:nvidia --data.vocab vocab.txt
 """
 
 from dataclasses import replace
 
-from bert_large import config as bert_large
-
 from bertjax.config import Config, OptimizerConfig, StageConfig, variant_of
+from bertjax.recipes.bert_large import config as bert_large
 
 SECOND = {"sequence_length": 512, "global_batch_size": 32_768, "grad_accum_steps": 256}
 VARIANTS = {

@@ -5,14 +5,13 @@ Reproduces: the published sizes, pretrained as bert_base.py, whose notes on the 
     and the feed-forward layer is four times as wide as the hidden one.
 Expected: GLUE scores of 64.2 (Tiny), 65.8 (Mini), 71.2 (Small), 73.5 (Medium).
 Cost: 4.4 to 109 million parameters; 9e17 FLOP for Tiny.
-Command: bertjax pretrain configs/miniatures.py:4x256 --data.vocab vocab.txt
+Command: bertjax pretrain miniatures:4x256 --data.vocab vocab.txt
 """
 
 from dataclasses import replace
 
-from bert_base import config as bert_base
-
 from bertjax.config import Config, variant_of
+from bertjax.recipes.bert_base import config as bert_base
 
 SIZES = {f"{layers}x{hidden}": (layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)}
 

@@ -9,14 +9,13 @@ Text: give each Wikipedia as a source of its own. Their shares of an epoch, and 
     languages whose marks carry meaning need that.
 Expected: XNLI, translate-train: en 81.9, es 77.8, de 75.9, zh 76.6, ar 70.7 (cased); zh 77.2 (Chinese alone).
 Cost: 178 million parameters (cased), 102 million (Chinese); the FLOP of bert_base.py.
-Command: bertjax pretrain configs/multilingual.py:chinese --data.vocab vocab.txt --data.sources 'wikiextractor:zh/**/*'
+Command: bertjax pretrain multilingual:chinese --data.vocab vocab.txt --data.sources 'wikiextractor:zh/**/*'
 """
 
 from dataclasses import replace
 
-from bert_base import config as bert_base
-
 from bertjax.config import Config, DataConfig, variant_of
+from bertjax.recipes.bert_base import config as bert_base
 
 SMOOTHED = {"temperature": 0.7, "vocab_temperature": 0.7}
 CHINESE = DataConfig(vocab_size=21_128, sources=("tfds:wikipedia/20230601.zh",))

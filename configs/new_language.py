@@ -7,15 +7,14 @@ Reproduces: no single model; the method of models for one language (CamemBERT, M
 Text: yours, as --data.sources; the language's Wikipedia is a start: 'wikipedia:xxwiki-latest-pages-articles.xml.bz2'.
 Expected: depends on the language and the text; `report.html` shows the held-out loss beside the unigram baseline.
 Cost: at most 1.3e10 tokens, 7.8e18 FLOP: about 5.5 hours of one H200 at 400 TFLOP/s; mini a tenth of that.
-Command: bertjax pretrain configs/new_language.py --data.sources 'wikipedia:eowiki-latest-pages-articles.xml.bz2'
+Command: bertjax pretrain new_language --data.sources 'wikipedia:eowiki-latest-pages-articles.xml.bz2'
 """
 
 from dataclasses import replace
 
-from bert_base import config as bert_base
-from bert_mini import config as bert_mini
-
 from bertjax.config import Config, DataConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.recipes.bert_base import config as bert_base
+from bertjax.recipes.bert_mini import config as bert_mini
 
 ROWS = DataConfig(
     vocab_size=32_000,

@@ -2,6 +2,8 @@
 
 Reproduces: nothing; shows all steps from text to a checkpoint that Hugging Face loads.
 Text: the English prose of the documentation inside the installed Python packages.
+Cost: 1.5 million parameters, 8 million tokens, 3e13 FLOP: minutes on two CPU cores.
+Command: bertjax pretrain quickstart
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig

@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Sets everything up and passes the tests: the linter, then pytest. Arguments go to pytest: ./launch/test.sh tests/text
+# Sets everything up and runs the linter, then pytest. Arguments go to pytest: ./launch/test.sh tests/text
+# `--long [NAME...]` runs, in place of that, what takes too long for the suite: see tests/long.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 prepare_environment '[test]'
+# Libraries' own threads get in the way of tests that run on every core.
+export OMP_NUM_THREADS=1
+
+if [[ ${1:-} == --long ]]; then
+  exec "$python" tests/long.py "${@:2}"
+fi
 
 failed=()
 run() {
@@ -15,8 +22,7 @@ run() {
 }
 run 'ruff check' "$python" -m ruff check --quiet .
 run 'ruff format' "$python" -m ruff format --check --quiet .
-# One process a core, four at most, each with whole files of tests; libraries' own threads would only get in the way.
-export OMP_NUM_THREADS=1
+# One process a core, four at most, each with whole files of tests.
 run 'pytest' "$python" -m pytest -ra --durations=10 \
   --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
 

@@ -48,7 +48,7 @@ COMMANDS = [c for c in commands() if not c.endswith(" --help") and c.count(" ") 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[1] == "pretrain" and "RECIPE" not in c])
 def test_a_pretraining_command_is_understood(command: str) -> None:
     recipe, *changes = shlex.split(command)[2:]
-    config = override(load_recipe(REPOSITORY / recipe), changes, "bertjax")
+    config = override(load_recipe(REPOSITORY / recipe if ".py" in recipe else recipe), changes, "bertjax")
     assert stages_of(config)[-1].stop == config.training.steps
 
 

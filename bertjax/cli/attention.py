@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_source, add_text, one_or_two
-from bertjax.cli.page_path import add_page, page_path
+from bertjax.cli.model_source import add_page, add_source, add_text, one_or_two, page_path
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from bertjax.cli.encoding import POOLINGS, add_encoding, given_encoding
+from bertjax.cli.model_source import POOLINGS, add_encoding, given_encoding
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:

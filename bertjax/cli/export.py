@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.comparison import comparison_line
-from bertjax.cli.encoding import POOLINGS
+from bertjax.cli.model_source import POOLINGS, comparison_line
 from bertjax.cli.verb import Verb
 from bertjax.convert.formats import exported, format_of
 

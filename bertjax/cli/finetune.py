@@ -7,6 +7,11 @@ import argparse
 from bertjax.cli.verb import Verb
 from bertjax.config import FinetuneConfig, override
 
+# The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos")
+TASKS += ("classification", "regression", "choice", "pairs", "relevance")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `finetune`; other options are keys of bertjax.config.FinetuneConfig."""
@@ -49,10 +54,10 @@ def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: st
 
 def run(arguments: argparse.Namespace) -> int:
     """Fine-tune for one task, or for every task of GLUE that has data; every process does this."""
-    from bertjax.cli.processes import print_now
+    from bertjax.cli.recipe import print_now
     from bertjax.cli.task_runs import Interrupted, finetune_all
     from bertjax.convert.sources import require_source
-    from bertjax.runtime.compilation_cache import keep_compiled_programs
+    from bertjax.runtime.compilation import keep_compiled_programs
     from bertjax.runtime.processes import Stopped, join
 
     require_source(arguments.init_from)

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from bertjax.cli.comparison import comparison_line
+from bertjax.cli.model_source import comparison_line
 from bertjax.cli.verb import Verb
 from bertjax.convert.formats import source_kinds
 

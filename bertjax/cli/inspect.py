@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertjax.cli.page_path import add_page, page_path
+from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import KEYS, command_with, configured
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig, validate

@@ -1,9 +1,15 @@
-"""The arguments of verbs that look inside a model: which model, which sentences, and the text to measure on."""
+"""What the verbs with a trained model share: options for the model, its text, its vectors and the page to write."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertjax.convert.compare import Difference
+    from bertjax.embed.encoder import EncodingOptions
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -27,3 +33,66 @@ def one_or_two(sentences: Sequence[str]) -> tuple[str, ...]:
     if len(sentences) > 2:
         raise ValueError(f"{len(sentences)} sentences: give one or two, each in quotes")
     return tuple(sentences)
+
+
+POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.pooling, which imports jax
+
+
+def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], pooled: str) -> None:
+    """Add the options of `bertjax.embed.encoder.Encoding`, which has their defaults; an option not given is None."""
+    parser.add_argument("--pooling", choices=poolings, help=pooled)
+    parser.add_argument(
+        "--layer",
+        type=_number_or_name,
+        help="layer whose vectors are pooled: last, a number (0 is the embeddings), or the last four: sum4, concat4 "
+        "(last)",
+    )
+    parser.add_argument(
+        "--long",
+        choices=("truncate", "split"),
+        help="texts longer than --max-length: keep the beginning, or encode all of it in parts (truncate)",
+    )
+    parser.add_argument(
+        "--max-length", type=int, metavar="N", help="tokens per row, special tokens included (as in training)"
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the computation (float32)")
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="tokens per batch on a device (2048 on a CPU, 8192 otherwise)"
+    )
+
+
+def given_encoding(arguments: argparse.Namespace) -> EncodingOptions:
+    """The encoding options that the command line gives."""
+    from dataclasses import fields
+
+    from bertjax.embed.encoder import Encoding, EncodingOptions
+
+    given = {field.name: getattr(arguments, field.name) for field in fields(Encoding)}
+    return EncodingOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+def add_page(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add the option `--html`."""
+    shown = "write the page to FILE (%(default)s)" if default else "also write a self-contained page with plots to FILE"
+    parser.add_argument("--html", default=default, metavar="FILE", help=shown)
+
+
+def page_path(name: str) -> Path:
+    """The file that `--html` names, checked before the long work. Raises ValueError if it cannot be written."""
+    path = Path(name)
+    if path.is_dir():
+        raise ValueError(f"--html {name}: it is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise ValueError(f"--html {name}: there is no directory {path.parent}; make it, or name another file")
+    return path
+
+
+def comparison_line(reference: str, difference: Difference | None) -> str:
+    """The result of a comparison with a reference implementation; None if there was no comparison."""
+    if difference is None:
+        return f"not compared with {reference}: it is not installed here, or the checkpoint lacks a head"
+    return f"compared with {reference} on real text: {difference}"

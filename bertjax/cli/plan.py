@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bertjax.cli.page_path import add_page, page_path
+from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import add_recipe, configured
 from bertjax.cli.verb import Verb
 from bertjax.config import validate
@@ -42,13 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     page = None if arguments.html is None else page_path(arguments.html)
     # jax reads its environment when it is imported, so everything that imports it comes after this line.
     set_environment(arguments.topology)
-    from bertjax.plan.planning import answer
+    from bertjax.plan.answer import answer
 
     config = validate(configured(arguments))
     told = answer(config, arguments, _say)
     print(told.text)
     if page is not None:
-        from bertjax.plan.page import render_plan
+        from bertjax.plan.answer import render_plan
         from bertjax.storage.files import replace_text
 
         replace_text(page, render_plan(told))

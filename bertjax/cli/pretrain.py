@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     Every process of the run does this; the first prints, reports and exports for all.
     """
-    from bertjax.cli.processes import print_now, speaker
-    from bertjax.runtime.compilation_cache import keep_compiled_programs
+    from bertjax.cli.recipe import print_now, speaker
+    from bertjax.runtime.compilation import keep_compiled_programs
     from bertjax.runtime.processes import Stopped, join
 
     config, shown = configured_unseen(arguments)
@@ -60,7 +60,7 @@ def _check_budget(config: Config, given: Collection[str]) -> None:
 
 
 def _pretrain(config: Config, processes: Processes, say: Say, given: Collection[str] = ()) -> int:
-    from bertjax.cli.processes import print_now, require_same_config
+    from bertjax.cli.recipe import print_now, require_same_config
     from bertjax.convert.sources import require_source
     from bertjax.input.training_data import sizes
     from bertjax.training.job import assemble, describe, describe_process, preflight
@@ -147,7 +147,7 @@ def _conclude(config: Config, content: TrainingData, outcome: Outcome) -> tuple[
     from bertjax.interpret.fill_mask import held_out_completions
     from bertjax.report.run_report import write_report
     from bertjax.report.run_summary import summarise
-    from bertjax.runtime.compilation_cache import environment
+    from bertjax.runtime.compilation import environment
     from bertjax.training.objectives import choose
     from bertjax.training.run_directory import load_run
 

@@ -1,12 +1,21 @@
-"""The recipe of a command: its argument, the config that it gives with the overrides, and commands that repeat it."""
+"""What the verbs with a recipe share: its config with the overrides, who does the work, who prints, what comes next."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from bertjax.config import Config, load_recipe, override, render
+from bertjax.config import Config, flatten, load_recipe, override, render, to_dict
+
+if TYPE_CHECKING:
+    from bertjax.runtime.processes import Processes
+    from bertjax.text.pool import Runner
+    from bertjax.training.trainer import Say
 
 KEYS = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 
@@ -45,3 +54,76 @@ def _without(overrides: Sequence[str], keys: Mapping[str, str]) -> list[str]:
         if not dropping:
             kept.append(word)
     return kept
+
+
+def add_runner(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--runner`."""
+    parser.add_argument(
+        "--runner",
+        choices=("processes", "beam"),
+        default="processes",
+        help="processes of this machine, or Apache Beam, whose options follow --, as in "
+        "--runner beam -- --runner=FlinkRunner --flink_master=HOST:8081 (%(default)s)",
+    )
+
+
+def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
+    """The runner that `--runner` names. Raises ValueError for options of Beam without Beam."""
+    from bertjax.storage.remote import place_of
+    from bertjax.text import beam
+    from bertjax.text.pool import processes
+
+    if arguments.runner == "beam":
+        return partial(beam.run_units, options=arguments.behind_dashes, folder=place_of(config.data.root))
+    if arguments.behind_dashes:
+        raise ValueError(
+            f"-- {' '.join(arguments.behind_dashes)}: the words after -- are options of Apache Beam; add --runner beam"
+        )
+    return processes(config.data.workers)
+
+
+def require_processes(arguments: argparse.Namespace, option: str) -> None:
+    """Refuse Beam with an option that only processes of this machine carry out. Raises ValueError."""
+    if arguments.runner != "processes" or arguments.behind_dashes:
+        raise ValueError(f"{option} runs in processes of this machine; leave out --runner and the words after --")
+
+
+def runner_words(arguments: argparse.Namespace) -> str:
+    """The end of a command that uses the same runner."""
+    if arguments.runner == "processes":
+        return ""
+    return f" --runner {arguments.runner} " + shlex.join(["--", *arguments.behind_dashes])
+
+
+# Where files lie on a host, and the number of the process.
+_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
+
+
+def speaker(processes: Processes) -> Say:
+    """The function that prints a line in the first process and does nothing in the others."""
+    return print_now if processes.first else _say_nothing
+
+
+def print_now(line: str) -> None:
+    """Print and flush, for readers of a log that grows."""
+    print(line, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def require_same_config(config: Config, processes: Processes) -> None:
+    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
+    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
+    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
+    if len(set(processes.gather("digest of the config", digest))) == 1:
+        return
+    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
+    for number, other in enumerate(others, 1):
+        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
+        if differing:
+            raise ValueError(
+                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
+                "start all processes with the same recipe and overrides"
+            )

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertjax.cli.encoding import POOLINGS, add_encoding
+from bertjax.cli.model_source import POOLINGS, add_encoding
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bertjax.search.index import SearchIndex
     from bertjax.search.rankings import Hits
     from bertjax.search.records import Record
-    from bertjax.search.rerank import Reranker
+    from bertjax.search.retrieval import Reranker
     from bertjax.tokenization.tokenizer import Tokenizer
 
 
@@ -93,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.convert.sources import open_source
     from bertjax.search.rankings import Hits
     from bertjax.search.records import read_judgements
-    from bertjax.search.rerank import Reranker
-    from bertjax.search.results import require_output, write_results
+    from bertjax.search.retrieval import Reranker, require_output, write_results
 
     _check(arguments)
     output = require_output(arguments.output) if arguments.output else None

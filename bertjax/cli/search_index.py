@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.cli.encoding import given_encoding
+from bertjax.cli.model_source import given_encoding
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index

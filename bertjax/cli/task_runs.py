@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertjax.cli.processes import require_same_config, speaker
+from bertjax.cli.recipe import require_same_config, speaker
 from bertjax.config import FinetuneConfig, TaskConfig, override, render
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class

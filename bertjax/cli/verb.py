@@ -1,10 +1,12 @@
-"""What the file of a verb says of it."""
+"""What the file of a verb says of it, and the parser of its words, which names the nearest known one."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,28 @@ class Verb:
     interrupted: str = "run the same command again to continue from what is finished"
     takes_keys: bool = False  # whether words that no argument takes are keys of a config
     takes_dashes: bool = False  # whether the words after `--` are for another program
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to say of an unknown word: the known one that is nearest, or all of them."""
+    known = [str(name) for name in known]
+    near = difflib.get_close_matches(word.lower(), known, 1) or [
+        name for name in known if name.startswith(word.lower())
+    ]
+    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+
+
+class VerbParser(argparse.ArgumentParser):
+    """A parser whose errors name the nearest value of a choice, and the nearest option."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"{value!r} is unknown; {nearest(str(value), action.choices)}")
+
+    def refuse(self, words: list[str]) -> None:
+        """End the program with exit code 2 because the verb does not take these words."""
+        hint = ""
+        if words[0].startswith("--"):
+            near = difflib.get_close_matches(words[0].partition("=")[0], self._option_string_actions, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+        self.error(f"{self.prog.rpartition(' ')[2]} does not take {' '.join(words)}{hint}")

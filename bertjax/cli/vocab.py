@@ -5,8 +5,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from bertjax.cli.recipe import add_recipe, command_with, configured
-from bertjax.cli.runner import add_runner, chosen_runner, require_processes, runner_words
+from bertjax.cli.recipe import (
+    add_recipe,
+    add_runner,
+    chosen_runner,
+    command_with,
+    configured,
+    require_processes,
+    runner_words,
+)
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, validate
 

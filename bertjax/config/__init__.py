@@ -4,12 +4,19 @@ Nothing below the trainer sees the whole `Config`: each room takes the part it i
 """
 
 from bertjax.config.data import SHORTEST_ROW, DataConfig
-from bertjax.config.execution import DEFAULT_EXECUTION, ExecutionConfig
-from bertjax.config.model import ModelConfig
+from bertjax.config.model import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.config.recipes import load_recipe, override, variant_of
 from bertjax.config.rules import validate
-from bertjax.config.run import Config, HostsConfig, MeshConfig, OptimizerConfig, StageConfig, TrainingConfig
-from bertjax.config.task import FinetuneConfig, TaskConfig
+from bertjax.config.run import (
+    Config,
+    FinetuneConfig,
+    HostsConfig,
+    MeshConfig,
+    OptimizerConfig,
+    StageConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from bertjax.config.values import differences, flatten, from_dict, render, to_dict
 
 __all__ = [

@@ -32,7 +32,10 @@ class DataConfig:
     unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
-    held_out: float = 0.01  # share of documents, chosen by a hash of their content, kept for evaluation
+    # Share of documents, chosen by a hash of their content, kept for evaluation; more where that is too few to measure.
+    held_out: float = 0.01
+    # Several documents of each long one, at headings or between paragraphs; auto: where there are too few otherwise.
+    split_documents: Literal["auto", "always", "never"] = "auto"
     workers: int = may_change(0)  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
     # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names).

@@ -1,14 +1,21 @@
-"""Recipes: Python files with `config() -> Config`, and the command line's overrides, which win over them."""
+"""Recipes: Python files with `config() -> Config`, and the command line's overrides, which win over them.
+
+Those of the package lie in `bertjax/recipes`, in the repository a link to configs/, and are called by their names. A
+user's own is called by its path.
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
+import re
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,27 +24,113 @@ from bertjax.config.values import check_types
 
 T = TypeVar("T")
 
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+_SECTION = re.compile(r"^([A-Z][a-z]+): ", re.M)
+
+
+class UnknownVariantError(ValueError):
+    """A recipe has no variant of that name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"variant {name!r} is unknown; this recipe has {', '.join(known)}{hint}")
+        self.known = tuple(known)
+
 
 def variant_of(variants: Mapping[str, T], name: str) -> T:
-    """What a recipe has under the name of a variant. Raises ValueError for another name, with the list."""
+    """What a recipe has under the name of a variant. Raises UnknownVariantError for another name, with the list."""
     if name not in variants:
-        raise ValueError(f"variant {name!r} is unknown; this recipe has {', '.join(variants)}")
+        raise UnknownVariantError(name, list(variants))
     return variants[name]
 
 
-def load_recipe(recipe: str | Path) -> Config:
-    """Return the `Config` that a recipe makes: a file, or `FILE.py:VARIANT` for one of a file that has several.
+def recipe_names() -> tuple[str, ...]:
+    """The names of the package's recipes, the one to begin with first, the others in the alphabet's order."""
+    names = sorted(path.stem for path in RECIPES.glob("*.py"))
+    return tuple(sorted(names, key=lambda name: name != "quickstart"))
 
-    Raises ValueError if the file is missing or has no `config`, if its code raises an exception (named with file and
-    line), if `config()` returns something else, and for a value of the wrong type.
+
+def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
+    """The file of a recipe, and the variant that the words name, if any.
+
+    `quickstart` and `roberta:large` are recipes of the package, `./my.py` and `my.py:small` files; nothing is both.
+    Raises ValueError for a name that the package does not have, and for a file that is not there.
     """
-    file, colon, variant = str(recipe).partition(".py:")
+    words = str(recipe)
+    if not _is_path(words):
+        name, colon, variant = words.partition(":")
+        if name not in recipe_names():
+            raise ValueError(f"recipe {words!r} is unknown; {_nearest_name(name)}")
+        return RECIPES / f"{name}.py", variant if colon else None
+    file, colon, variant = words.partition(".py:")
     path = Path(f"{file}.py" if colon else file)
     if not path.is_file():
-        known = sorted(str(p) for p in path.parent.glob("*.py") if p.is_file()) if path.parent.is_dir() else []
-        near = difflib.get_close_matches(str(path), known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"recipes beside it: {', '.join(known) or 'none'}"
-        raise ValueError(f"recipe {path}: no such file; {hint}")
+        raise ValueError(f"recipe {path}: {_why_no_file(path)}")
+    return path, variant if colon else None
+
+
+def _is_path(words: str) -> bool:
+    return "/" in words or words.endswith(".py") or ".py:" in words
+
+
+def names_recipe(word: str) -> bool:
+    """Whether a word of a command can be a recipe, and no option or value."""
+    return not word.startswith("-") and (".py" in word or word.partition(":")[0] in recipe_names())
+
+
+def _nearest_name(name: str) -> str:
+    if Path(f"{name}.py").is_file():
+        return f"the file of that name is written ./{name}.py"
+    near = difflib.get_close_matches(name.replace("-", "_"), recipe_names(), 1)
+    hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(recipe_names())};"
+    return f"{hint} a recipe of your own is named by its file, as in ./my.py"
+
+
+def _why_no_file(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder; name a file in it"
+    if path.stem in recipe_names():
+        return f"no such file; the package has this recipe as {path.stem}"
+    known = sorted(str(p) for p in path.parent.glob("*.py") if p.is_file()) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(str(path), known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"recipes beside it: {', '.join(known) or 'none'}"
+    return f"no such file; {hint}"
+
+
+def load_recipe(recipe: str | Path) -> Config:
+    """Return the `Config` that a recipe makes: a name of the package's or a file, either with `:VARIANT`.
+
+    Raises ValueError if there is none of that name, if the file has no `config`, if its code raises an exception (named
+    with file and line), if `config()` returns something else, and for a value of the wrong type.
+    """
+    path, variant = recipe_file(recipe)
+    make = _config_of(path)
+    if variant is not None and not inspect.signature(make).parameters:
+        raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
+    with _errors_placed(path):
+        made = make() if variant is None else make(variant)
+    if not isinstance(made, Config):
+        raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
+    check_types(made, f"recipe {path}: ")
+    return made
+
+
+def variants_of(recipe: str | Path) -> tuple[str, ...]:
+    """The names of a recipe's variants, the default first; none if it makes one config only."""
+    make = _config_of(recipe_file(recipe)[0])
+    taken = list(inspect.signature(make).parameters.values())
+    if not taken:
+        return ()
+    try:
+        make("")
+    except UnknownVariantError as error:
+        return tuple(sorted(error.known, key=lambda name: name != taken[0].default))
+    return ()
+
+
+def _config_of(path: Path) -> Callable[..., Any]:
+    """The function `config` of a file, which is run for it."""
     # A recipe may build on one beside it.
     sys.path.insert(0, str(path.parent))
     before = set(sys.modules)
@@ -51,14 +144,7 @@ def load_recipe(recipe: str | Path) -> Config:
             del sys.modules[name]
     if not callable(make):
         raise ValueError(f"recipe {path}: it defines no function `config`; write `def config() -> Config: ...`")
-    if colon and not inspect.signature(make).parameters:
-        raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
-    with _errors_placed(path):
-        made = make(variant) if colon else make()
-    if not isinstance(made, Config):
-        raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
-    check_types(made, f"recipe {path}: ")
-    return made
+    return make
 
 
 @contextmanager
@@ -79,6 +165,24 @@ def _errors_placed(recipe: Path) -> Iterator[None]:
 
 def _is_in(folder: Path, module: Any) -> bool:
     return Path(getattr(module, "__file__", None) or "/").resolve().parent == folder.resolve()
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the docstring of a recipe says: its first sentences, and its sections, such as Reproduces and Cost."""
+
+    title: str
+    sections: Mapping[str, str]
+
+
+def describe_recipe(recipe: str | Path) -> Description:
+    """Read the docstring of a recipe, without running it. Raises ValueError as `recipe_file`, or for invalid Python."""
+    path, _ = recipe_file(recipe)
+    with _errors_placed(path):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"), str(path))) or ""
+    title, *parts = _SECTION.split(text)
+    sections = zip(parts[::2], parts[1::2], strict=True)
+    return Description(" ".join(title.split()), {name: " ".join(body.split()) for name, body in sections})
 
 
 def override(config: Config, arguments: Sequence[str], prog: str) -> Config:

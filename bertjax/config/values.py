@@ -8,8 +8,7 @@ import json
 import typing
 from typing import Any
 
-from bertjax.config.run import Config, StageConfig
-from bertjax.config.task import FinetuneConfig
+from bertjax.config.run import Config, FinetuneConfig, StageConfig
 
 
 def to_dict(config: Any) -> dict[str, Any]:

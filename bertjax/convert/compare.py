@@ -16,7 +16,7 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
-from bertjax.model.families.huggingface import Class
+from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.model.heads import HEADS
 from bertjax.model.network import Params, abstract_network, bind

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
-from bertjax.convert.onnx.card import HIDDEN, VECTOR
-from bertjax.convert.onnx.exporter import MODEL_FILE, gives_logits
+from bertjax.convert.onnx.exporter import HIDDEN, MODEL_FILE, VECTOR, gives_logits
 from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors

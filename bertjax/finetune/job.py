@@ -24,8 +24,8 @@ from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.best import Patience
 from bertjax.training.checkpoint import run_metadata
+from bertjax.training.evaluate import Patience
 from bertjax.training.flops import device_peak, train_flops_per_token
 from bertjax.training.job import Job, Rows
 from bertjax.training.metrics import Shown

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.files import MissingSplitError
+from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tables import Tell
-from bertjax.finetune.encoding.rows import check_layout
 from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent
 from bertjax.finetune.tasks import task_for
 from bertjax.input.randomness import derive_key, permute
@@ -32,7 +31,6 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     task = replace(task, labels=labels_of(task, splits.train))
     chosen = replace(splits, train=_drawn(splits.train, config))
     content = task.kind.load(task, config, tokenizer, chosen)
-    check_layout(content.train, config.model.family)
     return replace(content, measured_by=_measured_by(config.task, splits))
 
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.batches import padded, padded_length
-from bertjax.finetune.encoding.rows import TaskRows, check_layout
+from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import kind_of
 from bertjax.finetune.kinds.choice import Choice
 from bertjax.finetune.kinds.kind import Inference
@@ -22,6 +22,7 @@ from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
 from bertjax.input.lengths import LengthCounts
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, power_of_two_below, to_global, tokens_at_once
@@ -93,13 +94,14 @@ class TaskModel:
         """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
         if not model.kind:
             raise ValueError(f"{model.directory}: it has no head of a task; fine-tune it")
-        self.kind, self._family = kind_of(model.kind), model.config.model.family
+        self.kind = kind_of(model.kind)
         if self.kind.no_prediction:
             raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
         assert isinstance(model.config, FinetuneConfig), "a head is of a task"
         task, outputs = model.config.task, max(1, model.config.model.num_labels)
         labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
-        self._model = Inference(task, labels, model.tokenizer, model.max_length, self._outputs)
+        template = family_of(model.config.model.family).template
+        self._model = Inference(task, labels, model.tokenizer, model.max_length, template, self._outputs)
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         blueprint = draw_blueprint(model.config.model, optax.identity(), self._mesh)
         self._params = jax.device_put(model.params, blueprint.shardings.params)
@@ -129,7 +131,6 @@ class TaskModel:
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
         """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
-        check_layout(rows, self._family)
         longest, pad_id = int(rows.lengths.max()), self._model.tokenizer.pad_id
         most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)

@@ -9,11 +9,20 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.layout import BERT, Split, Template
-from bertjax.input.mixture import Reading, every_document, mixed, token_shares
 from bertjax.input.packing import Packing, pack
-from bertjax.input.plan import EpochPlan, PlanCache, PlanFiles, build_plan
+from bertjax.input.plan import (
+    EpochPlan,
+    PlanCache,
+    PlanFiles,
+    Reading,
+    SentencePlan,
+    build_plan,
+    build_sentence_plan,
+    every_document,
+    mixed,
+    token_shares,
+)
 from bertjax.input.randomness import derive_key
-from bertjax.input.sentence_plan import SentencePlan, build_sentence_plan
 from bertjax.text.ragged import places_in
 
 LEAST_DOCUMENTS = 2
@@ -145,6 +154,7 @@ class Epochs:
             epoch=number,
             random_b=self._random_b,
             reading=None if self.shares is None else self._mixture(number),
+            works=self._split.works,
         )
 
     def _sentences(self, number: int) -> SentencePlan:

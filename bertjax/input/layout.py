@@ -20,6 +20,11 @@ class Split(Protocol):
     sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
 
     @property
+    def works(self) -> np.ndarray | None:
+        """int64 [documents]: the work that each document is a piece of; None where every document is a whole one."""
+        ...
+
+    @property
     def source_edges(self) -> np.ndarray:
         """int64 [sources + 1], in documents; read only if the sources are mixed."""
         ...

@@ -44,6 +44,7 @@ class MadeUpSplit:
     """
 
     tells_words = False
+    works = None
 
     def __init__(self, sentences: int, giant: int = 0, vocab_size: int = 30_522) -> None:
         generator = np.random.default_rng(0)

@@ -1,4 +1,7 @@
-"""An epoch's plan: which sentences form which pairs, as google-research/bert makes them; and plans kept on disk."""
+"""An epoch's plan: which documents it reads, which sentences form which rows, and plans kept in memory and on disk.
+
+Pairs are formed as google-research/bert forms them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import tempfile
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +21,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from bertjax.input.mixture import Reading, every_document
 from bertjax.input.randomness import below, derive_key, hash64, uniform
 from bertjax.text.ragged import places_in
 
@@ -27,6 +29,75 @@ from bertjax.text.ragged import places_in
 LONGEST_WALK = 2048
 
 Plan = TypeVar("Plan")
+PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
+LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
+MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The documents of an epoch; a document may be read several times, each time as another copy."""
+
+    document: np.ndarray  # int64 [n]: its number in the split
+    copy: np.ndarray  # int64 [n]: 0 for the first time that the run reads it, and so on
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+def every_document(documents: int) -> Reading:
+    """Each of them once."""
+    return Reading(np.arange(documents), np.zeros(documents, np.int64))
+
+
+def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
+    """Each source's share of the tokens of an epoch, float64 [sources], from the tokens that it has.
+
+    In proportion to `weights`, one for each source; without any, to tokens ** temperature (multilingual BERT smooths
+    with 0.7). Raises ValueError for a weight of a source without documents.
+    """
+    assert not weights or len(weights) == len(tokens), "the config was validated"
+    sizes = np.asarray(tokens, np.float64)
+    wanted = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
+    empty = np.flatnonzero((sizes == 0) & (wanted > 0)).tolist()
+    if empty:
+        raise ValueError(
+            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents to have a share; give it 0"
+        )
+    return wanted / wanted.sum()
+
+
+def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
+    """The documents of one epoch, in which each source has its share of the tokens to within one document.
+
+    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `tokens_of` int64 [documents] are their
+    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
+    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
+    by at most one.
+    """
+    total = int(tokens_of.sum())
+    parts = [
+        _stretch(int(first), tokens_of[first:last], share * total, source, seed, epoch)
+        for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
+        if share > 0
+    ]
+    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("document", "copy")))
+
+
+def _stretch(first: int, tokens: np.ndarray, wanted: float, source: int, seed: int, epoch: int) -> Reading:
+    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
+    held = int(tokens.sum())
+    begin, end = round(epoch * wanted), round((epoch + 1) * wanted)
+    documents, copies = [], []
+    for number in range(begin // held, (max(end, 1) - 1) // held + 1):
+        order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")
+        starts = number * held + np.cumsum(tokens[order]) - tokens[order]
+        read = order[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
+        documents.append(first + read)
+        copies.append(np.full(len(read), number, np.int64))
+    return Reading(np.concatenate(documents), np.concatenate(copies))
 
 
 @dataclass(frozen=True)
@@ -85,6 +156,7 @@ def build_plan(
     epoch: int,
     random_b: bool = True,
     reading: Reading | None = None,
+    works: np.ndarray | None = None,
 ) -> EpochPlan:
     """Draw the sentence pairs of one epoch, all documents advancing one chunk at a time.
 
@@ -94,7 +166,8 @@ def build_plan(
     `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
     document is empty, D >= 2. `max_tokens` is what A and B may hold together. Without `random_b` only a chunk of one
     sentence gets a random B (google-research/albert, create_pretraining_data.py). `reading` says which documents the
-    epoch has, at least two of them different; None is each once. Depends on nothing but the arguments.
+    epoch has, at least two of them different; None is each once. `works` int64[D] says which work each document is a
+    piece of: where the epoch has several, a random B is of another work. Depends on nothing but the arguments.
     """
     documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
     assert len(documents) > 2 and 2 <= max_tokens < 2**16
@@ -103,9 +176,10 @@ def build_plan(
     keys = {purpose: derive_key(seed, purpose, epoch) for purpose in ("split", "coin", "document", "sentence")}
     reading = reading or every_document(len(documents) - 1)
     walk = _begin(documents, reading, max_tokens, short_sequence_probability, seed, epoch)
+    others = _Others(reading.document, works)
     columns: list[list[np.ndarray]] = [[] for _ in types]
     while len(walk.position):
-        made = _advance(walk, reading.document, documents, sentences, keys, random_b)
+        made = _advance(walk, others, documents, sentences, keys, random_b)
         for column, values, kind in zip(columns, made, types, strict=True):
             column.append(values.astype(kind))
         walk = walk.unfinished()
@@ -138,7 +212,7 @@ def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.n
 
 def _advance(
     walk: _Walk,
-    read: np.ndarray,
+    others: _Others,
     documents: np.ndarray,
     sentences: np.ndarray,
     keys: dict[str, int],
@@ -146,8 +220,7 @@ def _advance(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Move every document of the walk by one chunk; return the fields of the pairs made, in EpochPlan's order.
 
-    A chunk's first sentence starts no other chunk of its copy, so its number is the counter of all draws. `read` are
-    the documents of the epoch's reading.
+    A chunk's first sentence starts no other chunk of its copy, so its number is the counter of all draws.
     """
     start, number = walk.position, walk.position + walk.shift
     chunk_end = np.minimum(_reach(sentences, start, walk.target), walk.end)
@@ -159,7 +232,7 @@ def _advance(
         is_random |= hash64(keys["coin"], number) >> 63 == 1
 
     drawn = np.flatnonzero(is_random)
-    other = _other_documents(hash64(keys["document"], number[drawn]), walk.entry[drawn], read)
+    other = others.draw(hash64(keys["document"], number[drawn]), walk.entry[drawn])
     by_place = np.argsort(other)  # looked up in the split's order: 5 s instead of 11 for 10 million pairs
     drawn, other = drawn[by_place], other[by_place]
     first, last = documents[other], documents[other + 1]
@@ -173,14 +246,30 @@ def _advance(
     return start, a_count, b_start, b_end - b_start, is_random
 
 
-def _other_documents(bits: np.ndarray, entry: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """A document of the reading for each draw, uint64[n], that is not the one of `entry`; int64[n]."""
-    other = below(bits, len(read) - 1)
-    other += other >= entry
-    # Another copy of the same document would follow A in a way: go on to the next one that is different.
-    while (same := read[other] == read[entry]).any():
-        other[same] = (other[same] + 1) % len(read)
-    return read[other]
+class _Others:
+    """The documents of a reading that a random B may be of."""
+
+    def __init__(self, read: np.ndarray, works: np.ndarray | None) -> None:
+        """`read` int64[R] are the documents of the reading; `works` as `build_plan` has it."""
+        self._read = read
+        self._works = works[read] if works is not None and len(np.unique(works[read])) > 1 else None
+        if self._works is not None:
+            self._order = np.argsort(self._works, kind="stable")
+            self._sorted = self._works[self._order]
+
+    def draw(self, bits: np.ndarray, entry: np.ndarray) -> np.ndarray:
+        """A document for each draw, uint64[n], that is not that of `entry`, nor of its work; int64[n]."""
+        if self._works is not None:
+            first, last = (np.searchsorted(self._sorted, self._works[entry], side) for side in ("left", "right"))
+            other = below(bits, len(self._read) - (last - first))
+            return self._read[self._order[other + np.where(other >= first, last - first, 0)]]
+        read = self._read
+        other = below(bits, len(read) - 1)
+        other += other >= entry
+        # Another copy of the same document would follow A in a way: go on to the next one that is different.
+        while (same := read[other] == read[entry]).any():
+            other[same] = (other[same] + 1) % len(read)
+        return read[other]
 
 
 def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -190,6 +279,72 @@ def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.n
     """
     wanted = (sentences[start] + tokens).astype(sentences.dtype, copy=False)
     return np.searchsorted(sentences, wanted, side="left")
+
+
+@dataclass(frozen=True)
+class SentencePlan:
+    """The rows of one epoch, in no particular order: `count` sentences from sentence `start` on."""
+
+    start: np.ndarray  # int32 [N], int64 where the split has 2**31 sentences or more
+    count: np.ndarray  # uint16 [N]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
+        first, count = self.start[rows, None].astype(np.int64), self.count[rows, None].astype(np.int64)
+        return first, count, np.zeros(len(rows), bool)
+
+
+def build_sentence_plan(
+    documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, crossing: bool, seed: int, epoch: int
+) -> SentencePlan:
+    """Cut the text of an epoch into rows of `room` tokens, [CLS] and the last [SEP] not counted.
+
+    A longer sentence has a row of its own, and is truncated there. With `crossing` a row may continue after the end of
+    a document, which takes a token for a [SEP]; `reading` must then be every document once. The sentences with which
+    such rows begin change from epoch to epoch.
+    """
+    begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
+    starts, counts = [], []
+    while len(begin):
+        stop = np.minimum(_row_ends(documents, sentences, begin, room, crossing), end)
+        starts.append(begin)
+        counts.append(stop - begin)
+        unfinished = stop < end
+        begin, end = stop[unfinished], end[unfinished]
+    kind = np.int32 if len(sentences) <= 2**31 else np.int64
+    return SentencePlan(np.concatenate(starts).astype(kind), np.concatenate(counts).astype(np.uint16))
+
+
+def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ranges of sentences [begin, end) that are cut into rows in parallel."""
+    if not crossing:
+        _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
+        return begin, end
+    shift = int(below(hash64(key, np.zeros(1, np.int64)), LONGEST_WALK)[0])
+    edges = np.arange(-shift, int(documents[-1]), LONGEST_WALK)
+    edges = np.unique(np.append(np.maximum(edges, 0), documents[-1]))
+    return edges[:-1], edges[1:]
+
+
+def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, room: int, crossing: bool) -> np.ndarray:
+    """One past the last sentence of the row that begins with each sentence: int64 [n], at least one further on."""
+    home = np.searchsorted(documents, begin, side="right")
+    left = np.full(len(begin), room)
+    while True:
+        limit = (sentences[begin] + left).astype(sentences.dtype, copy=False)
+        stop = np.maximum(np.searchsorted(sentences, limit, side="right") - 1, begin + 1)
+        if not crossing:
+            return stop
+        # Each document that ends inside takes a [SEP] from the text; what then fits may hold fewer ends again.
+        ends = np.searchsorted(documents, stop, side="left") - home
+        taken = sentences[stop] - sentences[begin] + ends
+        over = (taken > room) & (stop > begin + 1)
+        if not over.any():
+            return stop
+        left[over] -= np.maximum(taken - room, 1)[over]
 
 
 class PlanCache(Generic[Plan]):
@@ -228,13 +383,6 @@ class PlanCache(Generic[Plan]):
             plan.set_result(self._build(epoch))
         except BaseException as error:
             plan.set_exception(error)
-
-
-PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
-LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
-MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
-
-Arrays = dict[str, np.ndarray]
 
 
 class PlanFiles:

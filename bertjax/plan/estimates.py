@@ -14,9 +14,8 @@ from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import Replicated, check_divisible, most_microbatches, replicated
 from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
-from bertjax.plan.roofline import Bound, bound_of
+from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
-from bertjax.plan.traffic import memory_traffic
 from bertjax.training.flops import train_flops_per_token
 from bertjax.training.stages import Stage, stages_of
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bertjax.config import Config, to_dict
-from bertjax.runtime.compilation_cache import environment
+from bertjax.runtime.compilation import environment
 from bertjax.training.bench import Input, Machine, StageFigures
 from bertjax.training.progress import duration
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.report.charts import Level, Line, line_chart, stacked_chart, write
-from bertjax.report.page import escaped, render_page
+from bertjax.report.axes import write
+from bertjax.report.charts import Level, Line, line_chart, stacked_chart
+from bertjax.report.page import escaped, render_page, rows_html
 from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
@@ -15,7 +16,6 @@ from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metric
 
 REPORT_FILE = "report.html"  # within the run's directory
 
-# What a page may load: nothing but what it holds.
 _TIME_PARTS = (
     ("step", "step", "blue"),
     ("input_wait", "waiting for input", "orange"),
@@ -52,7 +52,6 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
         _details("Configuration", _flatten(config)),
         _details("Environment", versions),
     ]
-    parts = [part.replace('<figure class="chart">', '<figure class="chart card">') for part in parts]
     return render_page(summary.name, parts, reads_charts=True)
 
 
@@ -69,23 +68,20 @@ def _verdict(summary: Summary) -> str:
 
 
 def _held_out(summary: Summary) -> str:
-    rows = [_compare(one) for one in summary.held_out]
-    names = ("This model", "Baseline", "Difference")
-    heads = "<th>Measure</th>" + "".join(f'<th class="number">{name}</th>' for name in names)
-    return (
-        f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    )
+    columns = ("Measure", "This model", "Baseline", "Difference")
+    return rows_html(columns, map(_compare, summary.held_out), range(1, 4))
 
 
-def _compare(one: Measured) -> str:
+def _compare(one: Measured) -> tuple[str, ...]:
     """A row: value beside baseline, and their difference, green where the model is better."""
     measure, difference, form = one.measure, one.value - one.baseline, one.measure.form
     shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
-    kind = "number better" if one.gain > 0 else "number"
+    kind = "better" if one.gain > 0 else ""
     return (
-        f'<tr><th>{escaped(measure.title)}</th><td class="number main">{one.value:{form}}</td><td class="number">'
-        f"<small>{escaped(measure.baseline_name)}</small>{one.baseline:{form}}</td>"
-        f'<td class="{kind}">{shown.replace("-", "−")}</td></tr>'
+        escaped(measure.title),
+        f"<b>{one.value:{form}}</b>",
+        f"<span><small>{escaped(measure.baseline_name)}</small>{one.baseline:{form}}</span>",
+        f'<span class="{kind}">{shown.replace("-", "−")}</span>',
     )
 
 
@@ -123,17 +119,31 @@ def _charts(summary: Summary, found: Curves) -> str:
             levels[figure].measure.title if figure in levels else figure.replace("_", " "),
             pair(figure),
             [Level(levels[figure].measure.baseline_name, levels[figure].baseline)] if figure in levels else [],
-            **({"form": "percent"} if figure.endswith("accuracy") else {}),
+            **_units(figure),
         )
         for figure in _objective_figures(summary, found)
     ]
     charts += [
-        line_chart("Learning rate", single("train/learning_rate", "green")),
-        line_chart("Gradient norm (log scale)", single("train/grad_norm", "violet", smooth=True), log=True),
-        line_chart("Tokens per second", single("perf/tokens_per_second", "blue", smooth=True), form="count"),
+        line_chart("Learning rate", single("train/learning_rate", "green"), unit="learning rate"),
+        line_chart(
+            "Gradient norm (log scale)", single("train/grad_norm", "violet", smooth=True), unit="L2 norm", log=True
+        ),
+        line_chart(
+            "Tokens per second",
+            single("perf/tokens_per_second", "blue", smooth=True),
+            unit="tokens / s",
+            form="count",
+        ),
         _time_chart(found),
     ]
     return "\n".join(chart for chart in charts if chart)
+
+
+def _units(figure: str) -> dict[str, str]:
+    """The title of the axis of an objective's figure, and how its values read."""
+    if figure.endswith("accuracy"):
+        return {"unit": "accuracy", "form": "percent"}
+    return {"unit": "nats" if figure.endswith("loss") else ""}
 
 
 def _objective_figures(summary: Summary, found: Curves) -> list[str]:
@@ -153,14 +163,16 @@ def _time_chart(found: Curves) -> str:
 def _completions(completions: Sequence[Completion]) -> str:
     if not completions:
         return ""
-    rows = "".join(
-        f"<tr><td>{escaped(c.text).replace('[MASK]', '<mark>[MASK]</mark>')}</td><td>{escaped(c.answer)}</td>"
-        f"<td>{''.join(_guess(token, share, c.answer) for token, share in c.guesses)}</td></tr>"
+    columns = ("Held-out sentence", "Was", "The model's guesses")
+    rows = (
+        (
+            f"<span>{escaped(c.text).replace('[MASK]', '<mark>[MASK]</mark>')}</span>",
+            escaped(c.answer),
+            f"<span>{''.join(_guess(token, share, c.answer) for token, share in c.guesses)}</span>",
+        )
         for c in completions
     )
-    heads = "<th>Held-out sentence</th><th>Was</th><th>The model's guesses</th>"
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<h2>What it puts for [MASK]</h2><div class="card scroll">{table}</div>'
+    return f"<h2>What it puts for [MASK]</h2>{rows_html(columns, rows)}"
 
 
 def _guess(token: str, share: float, answer: str) -> str:

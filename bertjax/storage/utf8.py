@@ -64,6 +64,8 @@ class ReadCounts:
     characters: int = 0
     empty_documents: int = 0  # without text, left out
     split_documents: int = 0  # longer than DOCUMENT_CAP, read in parts and stored as one document
+    divided_works: int = 0  # long documents of a small corpus, of which several were made
+    pieces: int = 0  # the documents that were made of them
     cut_paragraphs: int = 0  # longer than DOCUMENT_CAP, cut at a space
     cut_lines: int = 0  # lines too long to hold, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file

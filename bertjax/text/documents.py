@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,21 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import cut_at_spaces, split_sentences
 
 DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, so that memory stays bounded
+PIECE_ENDS = ""  # in a stream of paragraphs: a document ends, and the next one is of the same work
+DIVIDING_VERSION = 1  # of the rules by which works are divided; a change makes other stores
+
+_HEADING_SIZE = 100  # characters at most
+_HEADING = re.compile(
+    # a word for a part of a book and its number, or such a number alone
+    r"""(?xi)
+    (?:chapter|book|part|volume|canto|act|scene|section|letter|stave|story|lecture|kapitel|teil|buch|chapitre|livre
+    |partie|cap[ií]tulo|capitolo|parte|libro|hoofdstuk|deel|kapitola|rozdzia[łl]|luku|b[öo]l[üu]m|глава|часть|книга)
+    \s+ (?:the\s+\w+|[ivxlcdm]+|\d+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|first|last) \b
+    | [ivxlcdm]{1,8} \.? $ | \d{1,3} \.? $ | \#{1,3} \s+ \S | (?:prologue|epilogue|preface|introduction) \W* $
+    | 第 .{1,6} [章回節节部卷] | 제 \s? \d+ \s? [장부]
+    """
+)
+_SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".” ", "。", "！", "？")
 
 
 @dataclass(frozen=True)
@@ -21,6 +37,7 @@ class Document:
     text: str
     sentence_per_line: bool = False
     is_continuation: bool = False  # a further part of the document that the previous part belongs to
+    is_of_same_work: bool = False  # a further piece of the work that the previous document is a piece of
 
     def sentences(self) -> list[str]:
         """The sentences, never empty strings; a line of a one-sentence-per-line source is not split."""
@@ -35,31 +52,71 @@ def paragraphs_of(text: str) -> Iterator[str | None]:
     yield None
 
 
+def divided(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) -> Iterator[str | None]:
+    """A stream of paragraphs in which documents of over `longest` characters end at headings, else between paragraphs.
+
+    A longer paragraph is cut after a sentence. No heading ends a piece of less than an eighth of `longest`, so that a
+    table of contents stays together. Adds the works that were divided to `counts`, and their pieces.
+    """
+    size, pieces = 0, 1
+    for paragraph in paragraphs:
+        if paragraph is None:
+            counts.divided_works += pieces > 1
+            counts.pieces += pieces if pieces > 1 else 0
+            size, pieces = 0, 1
+            yield None
+            continue
+        begins = size >= longest // 8 and len(paragraph) <= _HEADING_SIZE and _HEADING.match(paragraph) is not None
+        for part in _cut_after_sentences(paragraph, longest):
+            if begins or (size and size + len(part) > longest):
+                yield PIECE_ENDS
+                size, pieces, begins = 0, pieces + 1, False
+            size += len(part) + 1
+            yield part
+
+
+def _cut_after_sentences(paragraph: str, longest: int) -> Iterator[str]:
+    begin = 0
+    while len(paragraph) - begin > longest:
+        ends = (paragraph.rfind(end, begin, begin + longest) + len(end) for end in _SENTENCE_ENDS)
+        cut = max(ends)
+        if cut <= begin + longest // 8:
+            cut = paragraph.rfind(" ", begin, begin + longest) + 1 or begin + longest
+        cut = cut if cut > begin else begin + longest
+        if part := paragraph[begin:cut].strip():
+            yield part
+        begin = cut
+    if part := paragraph[begin:].strip():
+        yield part
+
+
 def assemble(
     paragraphs: Iterable[str | None], counts: ReadCounts, *, sentence_per_line: bool = False
 ) -> Iterator[Document]:
-    """Group a stream of non-empty paragraphs, in which None ends a document, into documents or parts of documents.
+    """Group a stream of paragraphs, in which None or `PIECE_ENDS` ends a document, into documents or their parts.
 
     No part has more than `DOCUMENT_CAP` characters. Adds to `counts`, in which a document counts once however many
     parts it has.
     """
     held: list[str] = []
     size = parts = 0
+    is_of_same_work = False
 
     def part() -> Document:
         text = "\n".join(held)
         counts.documents += not parts
         counts.split_documents += parts == 1
         counts.characters += len(text)
-        return Document(text, sentence_per_line, is_continuation=parts > 0)
+        return Document(text, sentence_per_line, parts > 0, is_of_same_work)
 
     for paragraph in paragraphs:
-        if paragraph is None:
+        if not paragraph:
             if held:
                 yield part()
             else:
                 counts.empty_documents += 1
             held, size, parts = [], 0, 0
+            is_of_same_work = paragraph == PIECE_ENDS
             continue
         counts.cut_paragraphs += len(paragraph) > DOCUMENT_CAP
         for piece in (paragraph,) if len(paragraph) <= DOCUMENT_CAP else cut_at_spaces(paragraph, DOCUMENT_CAP):
@@ -76,6 +133,8 @@ def notes_of(counts: ReadCounts) -> list[str]:
         "empty_documents": "documents have no text and were left out",
         "split_documents": f"documents of over {DOCUMENT_CAP:,} characters were read in parts; each is one document of "
         "the store",
+        "divided_works": "documents were split at headings or between paragraphs (data.split_documents)",
+        "pieces": "documents were made of those that were split",
         "cut_paragraphs": f"paragraphs of over {DOCUMENT_CAP:,} characters were cut at spaces",
         "cut_lines": "lines were too long to hold and were cut at spaces",
         "unterminated_documents": "documents have no </doc> and end where the next one or the end of the file is",

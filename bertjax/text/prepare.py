@@ -25,7 +25,8 @@ from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
-from bertjax.text.documents import notes_of
+from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
+from bertjax.text.documents import DIVIDING_VERSION, notes_of
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
@@ -37,7 +38,7 @@ from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
-LEAST_DOCUMENTS = 2  # in each split: a random B needs another document
+_LISTED_FILES = 8
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
 
 _STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters or so, eight for a sentence
@@ -50,7 +51,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
     or is too little, and OSError if the disk is full; both leave no file behind.
     """
     runner = runner or processes(data.workers)
-    corpus, tokenizer, job, target = _plan_store(data, progress, runner)
+    corpus, division, tokenizer, job, target = _plan_store(data, progress, runner)
     with exclusive_lock(place_of(data.root)):
         if is_complete(target, "manifest.json"):
             # Opening a store of this machine also looks for its files.
@@ -59,7 +60,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
             return target
         if data.strip_accents:
             warn_of_lost_marks([file for group in corpus.files for file in group])
-        _make_store(target, corpus, tokenizer, job, runner, progress)
+        _make_store(target, corpus, division, tokenizer, job, runner, progress)
     return target
 
 
@@ -73,7 +74,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
     runner = processes(data.workers)
-    corpus, _, job, target = _plan_store(data, progress, runner)
+    corpus, _, _, job, target = _plan_store(data, progress, runner)
     with shared_lock(place_of(data.root)):
         if is_complete(target, "manifest.json"):
             return len(corpus.units), len(corpus.units)
@@ -83,22 +84,27 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
         return len(finished_shards(corpus.units, job)), len(corpus.units)
 
 
-def _plan_store(data: DataConfig, progress: Progress, runner: Runner) -> tuple[Corpus, Tokenizer, ShardJob, Place]:
-    """The corpus, its tokenizer, what all units have in common, and the path of the store."""
+def _plan_store(
+    data: DataConfig, progress: Progress, runner: Runner
+) -> tuple[Corpus, Division, Tokenizer, ShardJob, Place]:
+    """The corpus and its division, its tokenizer, what all units have in common, and the path of the store."""
     corpus = Corpus.of(data)
+    division = divide(corpus, data)
     if data.segmenter != "none":
         load_segmenter(data.segmenter)  # before the long work of a vocabulary
-    vocab = vocabulary_of(data, corpus, progress, runner)
+    vocab = vocabulary_of(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
-    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, "held_out": data.held_out}
+    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of()}
+    if division.longest:
+        made_of["dividing"] = DIVIDING_VERSION
     if data.segmenter != "none":
         made_of["segmenter"] = _segmenter(data, tokenizer)
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = place_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
-    job = ShardJob(folder, inputs, vocab, rules, data.segmenter, data.held_out)
-    return corpus, tokenizer, job, target
+    job = ShardJob(folder, inputs, vocab, rules, data.segmenter, division.held_out, division.longest)
+    return corpus, division, tokenizer, job, target
 
 
 def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
@@ -120,15 +126,26 @@ def summary(store: TokenStore) -> str:
 
 
 def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
-    """What reading a store's text split, cut, replaced or left out, a line for each to print."""
+    """What reading a store's text split, held out, cut, replaced or left out, a line for each to print."""
     counts = ReadCounts()
-    for of_source in manifest["provenance"].get("reading", []):
+    about = manifest["provenance"]
+    for of_source in about.get("reading", []):
         counts.add(ReadCounts(**of_source))
-    return notes_of(counts)
+    divided = about.get("divided", [])
+    files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
+    if len(divided) > _LISTED_FILES:
+        files.append(f"and so on, of {len(divided):,} files in all")
+    return notes_of(counts) + files + about.get("division", [])
 
 
 def _make_store(
-    target: Place, corpus: Corpus, tokenizer: Tokenizer, job: ShardJob, runner: Runner, progress: Progress
+    target: Place,
+    corpus: Corpus,
+    division: Division,
+    tokenizer: Tokenizer,
+    job: ShardJob,
+    runner: Runner,
+    progress: Progress,
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
     with removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
@@ -138,7 +155,7 @@ def _make_store(
         shards = {
             split: [s for unit in corpus.units if (s := records[unit.number]["shards"][split])] for split in SPLITS
         }
-        provenance = _provenance(corpus, records, job)
+        provenance = _provenance(corpus, records, job) | ({"division": notes} if (notes := division.notes()) else {})
         _require_enough(shards, job.held_out)
         _warn_of_unknown(shards, provenance["unknown_tokens"], job.vocab)
         if job.records == job.folder:  # where they would become a part of the store
@@ -170,11 +187,13 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         reading[unit.source].add(ReadCounts(**records[unit.number]["reading"]))
     for source, counts in zip(corpus.sources, reading, strict=True):
         require_documents(source, counts)
+    divided = [file for unit in corpus.units for file in records[unit.number]["divided"]]
     return {
         "inputs": job.inputs,
         "held_out": job.held_out,
         "sources": corpus.description(),
         "reading": [dataclasses.asdict(counts) for counts in reading],
+        **({"divided": divided} if divided else {}),
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },

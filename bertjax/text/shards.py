@@ -41,6 +41,7 @@ class ShardJob:
     rules: TextRules
     segmenter: Literal["none", "jieba"]
     held_out: float
+    longest: int = 0  # characters of a document; 0: every document stays whole
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -57,11 +58,13 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
     The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `text_bytes` and `unknown_tokens`. It is published after the shards, so that a unit with a
+    (the reader's counts), `divided` (name and documents of each file that was split), `text_bytes` and
+    `unknown_tokens`. It is published after the shards, so that a unit with a
     record is finished. Two processes may make the same unit at the same time, as happens on clusters.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
+    divided: list[tuple[str, int]] = []
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
@@ -71,13 +74,13 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         }
         for writer in writers.values():
             unfinished.callback(writer.discard)
-        for batch in _batches(unit, reading):
+        for batch in _batches(unit, job.longest, reading, divided):
             ids = _write_batch(batch, writers, tokenizer, job)
             text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
-        record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading)}
+        record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _files_of(record):
@@ -138,17 +141,23 @@ def _tokenizer(vocab: Place, rules: TextRules) -> Tokenizer:
 _Drawn = tuple[Document, tuple[float, float]]
 
 
-def _batches(unit: Unit, reading: ReadCounts) -> Iterator[list[_Drawn]]:
-    """The documents and parts of documents of a unit with their draws, about `_BATCH_CHARACTERS` at a time."""
+def _batches(unit: Unit, longest: int, reading: ReadCounts, divided: list[tuple[str, int]]) -> Iterator[list[_Drawn]]:
+    """The documents and parts of documents of a unit with their draws, about `_BATCH_CHARACTERS` at a time.
+
+    `divided` gets the name of each file whose documents were split, and how many were made of them.
+    """
     held: list[_Drawn] = []
     size = 0
     for file in unit.files:
-        for document, drawn in with_draws(read_documents(file, reading)):
+        before = reading.pieces
+        for document, drawn in with_draws(read_documents(file, reading, longest)):
             held.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
                 yield held
                 held, size = [], 0
+        if reading.pieces > before:
+            divided.append((file.path.rpartition("/")[2], reading.pieces - before))
     if held:
         yield held
 
@@ -162,12 +171,13 @@ def _write_batch(
     part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
+    same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.longest else None
     for split, chosen in (("train", ~held_out), ("held_out", held_out)):
         kept = chosen[part_of] & (lengths > 0)  # no sentence without tokens goes into a store
         per_part = np.bincount(part_of[kept], minlength=len(batch))
         tokens = np.repeat(kept, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
-        writers[split].add(ids[tokens], lengths[kept], per_part, is_continuation, **chosen_planes)
+        writers[split].add(ids[tokens], lengths[kept], per_part, is_continuation, same_work, **chosen_planes)
     return ids
 
 

@@ -18,6 +18,7 @@ from bertjax.storage.files import write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
+from bertjax.text.division import Division, divide
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.sources.registry import parse_source, read_documents, require_text
@@ -38,18 +39,21 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
     """
     require_text(parse_source(source) for source in data.sources)
     corpus = None if data.vocab else Corpus.of(data)
-    return vocabulary_of(data, corpus, progress, runner or processes(data.workers))
+    division = divide(corpus, data) if corpus else None
+    return vocabulary_of(data, corpus, division, progress, runner or processes(data.workers))
 
 
-def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, runner: Runner) -> Place:
-    """As `prepare_vocabulary`, of sources that were found and digested already; without `data.vocab` they must be."""
+def vocabulary_of(
+    data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
+) -> Place:
+    """As `prepare_vocabulary`, of a corpus that was found and divided already; without `data.vocab` it must be."""
     if data.vocab:
         load_vocabulary(place_of(data.vocab), TextRules.of(data))
         return place_of(data.vocab)
-    assert corpus is not None
+    assert corpus is not None and division is not None
     made_of = {
         "sources": corpus.description(),
-        "held_out": data.held_out,
+        **division.made_of(),
         "lowercase": data.lowercase,
         "strip_accents": data.strip_accents,
         "vocab_size": data.vocab_size,
@@ -67,7 +71,7 @@ def vocabulary_of(data: DataConfig, corpus: Corpus | None, progress: Progress, r
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
-            _train_vocabulary(folder, inputs, corpus, data, progress, runner)
+            _train_vocabulary(folder, inputs, corpus, division, data, progress, runner)
     return folder / next(iter(json.loads((folder / "made.json").read_bytes())["files"]))
 
 
@@ -88,11 +92,17 @@ def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
 
 
 def _train_vocabulary(
-    folder: Place, inputs: str, corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+    folder: Place,
+    inputs: str,
+    corpus: Corpus,
+    division: Division,
+    data: DataConfig,
+    progress: Progress,
+    runner: Runner,
 ) -> None:
     if data.strip_accents:
         warn_of_lost_marks([file for group in corpus.files for file in group])
-    of_source, share = count_corpus(corpus, data, progress, runner)
+    of_source, share = count_corpus(corpus, data, progress, runner, division)
     words = smoothed(of_source, data.vocab_temperature)
     tell = partial(progress, "training the vocabulary")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), tell)
@@ -101,12 +111,15 @@ def _train_vocabulary(
 
 
 def count_corpus(
-    corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner
+    corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner, division: Division | None = None
 ) -> tuple[list[Counter[str]], float]:
-    """The words of each source's training documents, and the share of the documents that was read for them."""
+    """The words of each source's training documents, and the share of the documents that was read for them.
+
+    Without a division documents are whole, and `data.held_out` is the share of them that is not counted.
+    """
     most = VOCABULARY_TEXT_BYTES if data.tokenizer == "wordpiece" else PIECES_TEXT_BYTES
     share = min(1.0, most / max(corpus.text_bytes, 1))
-    count = partial(_count_unit, data=data, share=share)
+    count = partial(_count_unit, data=data, share=share, division=division)
     of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
     for unit, counted in runner(count, corpus.units, "counting words"):
@@ -136,13 +149,14 @@ def keep_vocabulary(folder: Place, inputs: str, tokenizer: Tokenizer, corpus: Co
             unfinished.rename(folder)
 
 
-def _count_unit(unit: Unit, data: DataConfig, share: float) -> Counter[str]:
+def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division | None = None) -> Counter[str]:
     """The words of a unit's training documents, or of a share of them."""
+    division = division or Division(data.held_out)
 
     def texts() -> Iterator[str]:
         for file in unit.files:
-            for document, (held, sampled) in with_draws(read_documents(file)):
-                if held >= data.held_out and sampled < share:
+            for document, (held, sampled) in with_draws(read_documents(file, longest=division.longest)):
+                if held >= division.held_out and sampled < share:
                     yield document.text
 
     return count_for(data.tokenizer, texts(), TextRules.of(data))

@@ -167,6 +167,11 @@ class Checkpoints:
             with self._failures_named():
                 self._manager.wait_until_finished()
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether files of the last save are still being written."""
+        return self._last_save is not None and self._manager.is_saving_in_progress()
+
     def close(self) -> None:
         """`wait`, and stop the background threads."""
         if self._last_save is not None:

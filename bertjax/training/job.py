@@ -21,12 +21,12 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows, replicated
-from bertjax.parallel.xla_flags import DETERMINISTIC
+from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
-from bertjax.training.best import Patience
-from bertjax.training.evaluate import Evaluation, HeldOut, baselines_of, unigram_baseline
+from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
+from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
@@ -98,8 +98,10 @@ class Job:
 def preflight(config: Config) -> Config:
     """Refuse at once what would otherwise be refused after hours of preparing text.
 
-    Raises ValueError like `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and `choose_attention`.
+    Raises ValueError like `require_loggers`, `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and
+    `choose_attention`.
     """
+    require_loggers(config.log)
     stages = stages_of(config)
     steps_to_profile(config.profile, stages[-1].stop)
     make_optimizer(config.optimizer)

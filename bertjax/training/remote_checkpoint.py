@@ -77,6 +77,10 @@ class RemoteCheckpoints:
             failure, self._failure = self._failure, None
             raise failure
 
+    def is_saving_in_progress(self) -> bool:
+        """Whether the last save is still being written or uploaded."""
+        return self._upload is not None and self._upload.is_alive()
+
     def close(self) -> None:
         """Wait, and stop Orbax's threads."""
         try:

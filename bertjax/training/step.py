@@ -24,7 +24,7 @@ from bertjax.model.layers import row_keys
 from bertjax.model.network import Network, Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding, is_names, spec
-from bertjax.parallel.xla_flags import Options, compiler_options, known_options
+from bertjax.runtime.compilation import Options, compiler_options, known_options
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
 from bertjax.training.optimizer import Schedule

@@ -1,4 +1,4 @@
-"""Where a run's metrics go: a JSONL file always, TensorBoard by default, and whatever other writer is hooked in.
+"""Where a run's metrics go: a JSONL file always, TensorBoard by default, and the loggers that the config names.
 
 Only the first process of a run writes. A metric's name is `group/name`, as in `train/mlm_loss`; its value is a float.
 """
@@ -9,10 +9,11 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol
 
 from bertjax.storage.files import replace_text
 from bertjax.storage.lean_import import without
@@ -21,9 +22,14 @@ from bertjax.storage.remote_run import Mirror, StagingDir
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"
+LOGGED_AS_FILE = "logged_as.json"  # logger -> the id of the run there
 
 Record = dict[str, Any]  # one line of the JSONL file: "step" (int), "time" (ISO 8601, UTC), then metrics
 Curves = dict[str, tuple[list[int], list[float]]]  # metric -> its steps, rising, and its values
+
+
+# How this process left the run: at its end, by a signal (it may be resumed), or by an error.
+Ending = Literal["finished", "stopped", "failed"]
 
 
 class Writer(Protocol):
@@ -35,8 +41,11 @@ class Writer(Protocol):
     def flush(self) -> None:
         """Bring what was written so far to where others can read it."""
 
-    def close(self) -> None:
-        """Bring everything written to disk."""
+    def close(self, ending: Ending) -> None:
+        """Bring everything written to its place, and say there how the run ended."""
+
+
+OpenWriter = Callable[[Path, int], Writer]  # of the folder that it may write into, and the step that the run resumes at
 
 
 class JsonlWriter:
@@ -61,7 +70,7 @@ class JsonlWriter:
     def flush(self) -> None:
         """Do nothing: every line has left already."""
 
-    def close(self) -> None:
+    def close(self, ending: Ending = "finished") -> None:
         """Bring the file to disk."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
@@ -89,7 +98,7 @@ class TensorBoardWriter:
         """Bring the event file up to date."""
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, ending: Ending = "finished") -> None:
         """Bring the event file to disk."""
         self._writer.close()
 
@@ -102,6 +111,7 @@ class Telemetry:
 
     def __init__(self, writers: Sequence[Writer], mirror: Mirror | None = None) -> None:
         self._writers, self._mirror = tuple(writers), mirror
+        self.ending: Ending = "finished"  # unless an error says otherwise
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step everywhere."""
@@ -117,13 +127,13 @@ class Telemetry:
         if self._mirror is not None:
             self._mirror.publish()
 
-    def close(self) -> None:
+    def close(self, ending: Ending | None = None) -> None:
         """Close every writer, also when one of them fails."""
         with contextlib.ExitStack() as stack:
             if self._mirror is not None:
                 stack.callback(self._mirror.publish)
             for writer in self._writers:
-                stack.callback(writer.close)
+                stack.callback(writer.close, ending or self.ending)
 
     def _flush(self) -> None:
         for writer in self._writers:
@@ -132,21 +142,30 @@ class Telemetry:
     def __enter__(self) -> Telemetry:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.ending = "stopped" if issubclass(kind, KeyboardInterrupt) else "failed"
         self.close()
+
+
+def open_tensorboard(folder: Path, resume_step: int) -> Writer:
+    """TensorBoard's event files of a run in their own folder."""
+    return TensorBoardWriter(folder / TENSORBOARD_DIRECTORY, resume_step)
 
 
 def open_telemetry(
     run_dir: Place,
     resume_step: int,
     *,
-    tensorboard: bool = True,
-    hooks: Iterable[Writer] = (),
+    loggers: Iterable[OpenWriter] = (open_tensorboard,),
     staging: StagingDir | None = None,
 ) -> Telemetry:
     """The writers of a run that starts (`resume_step` 0) or goes on from the checkpoint of `resume_step`.
 
-    If its directory is a URL they are written in the staging directory, and uploaded from there whole.
+    If its directory is a URL they write into the staging directory, which is uploaded. Raises as the loggers do; those
+    that were open are closed then.
     """
     folder, mirror = run_dir, None
     if isinstance(run_dir, RemotePath):
@@ -155,13 +174,16 @@ def open_telemetry(
         )
         folder = staging.folder / "logs"
         folder.mkdir()
-        if (run_dir / METRICS_FILE).is_file():
-            run_dir.download_all(folder, [METRICS_FILE])
+        if there := [name for name in (METRICS_FILE, LOGGED_AS_FILE) if (run_dir / name).is_file()]:
+            run_dir.download_all(folder, there)
         mirror = Mirror(folder, run_dir, staging.claim)
     writers: list[Writer] = [JsonlWriter(folder / METRICS_FILE, resume_step)]
-    if tensorboard:
-        writers.append(TensorBoardWriter(folder / TENSORBOARD_DIRECTORY, resume_step))
-    return Telemetry([*writers, *hooks], mirror)
+    try:
+        writers.extend(open_writer(folder, resume_step) for open_writer in loggers)
+    except BaseException:
+        Telemetry(writers).close("failed")
+        raise
+    return Telemetry(writers, mirror)
 
 
 def read_metrics(path: Place) -> list[Record]:

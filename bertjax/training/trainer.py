@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +25,12 @@ from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
-from bertjax.training.best import Best, Patience
+from bertjax.training.callbacks import Callback, Callbacks, RunStart
 from bertjax.training.digest import compile_ahead
+from bertjax.training.evaluate import Best, Patience
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
+from bertjax.training.loggers import openers
 from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, TimeSplit, brief
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import DIRECTORY as PROFILE
@@ -70,19 +72,20 @@ def train(
     say: Say,
     initial: Initial | None = None,
     processes: Processes | None = None,
+    callbacks: Sequence[Callback] = (),
     keeper: Timekeeper | None = None,
 ) -> Outcome:
     """Train from where the run stands to its last step, and evaluate; or until a signal asks to stop.
 
     `initial` makes the weights to start with if there is no checkpoint to go on from, and is called only then.
-    `processes`: all those of the run, entered; without them this one trains alone. `keeper` decides how many steps a
-    run within a budget of time has. Raises ValueError if a checkpoint cannot be used or the budget is too short,
-    RuntimeError when too many updates in a row were not finite, Stopped by a signal that came when nothing had been
-    trained.
+    `processes`: all those of the run, entered; without them this one trains alone. The first of them tells the
+    `callbacks`. `keeper` decides how many steps a run within a budget of time has. Raises ValueError if a checkpoint
+    cannot be used or the budget is too short, RuntimeError when too many updates in a row were not finite, Stopped by a
+    signal that came when nothing had been trained.
     """
     if processes is None:
         with alone() as processes:
-            return train(job, say, initial, processes, keeper)
+            return train(job, say, initial, processes, callbacks, keeper)
     directory = place_of(job.config.directory)
     with own_directory(directory, job.config.data.cache_dir, processes.number) as staging, jax.set_mesh(job.mesh):
         require_shared(directory, processes)
@@ -104,7 +107,9 @@ def train(
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
-            telemetry = open_telemetry(directory, start, staging=staging) if processes.first else Telemetry([])
+            telemetry = Telemetry([])
+            if processes.first:
+                telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
             end = job.stages[-1].stage.stop
             progress = Progress(end, job.doing, initial=start, every=training.log_every, stream=stream)
@@ -114,7 +119,9 @@ def train(
                 past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
-                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], keeper)
+                told = Callbacks(callbacks if processes.first else ())
+                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
+                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told, keeper)
                 return loop.run(state, evaluated=past["evaluated"])
 
 
@@ -179,8 +186,10 @@ class Loop:
         profile: Profile,
         processes: Processes,
         tokens_before: float,
+        callbacks: Callbacks,
         keeper: Timekeeper | None = None,
     ) -> None:
+        self.callbacks = callbacks
         self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
         self.progress, self.profile, self.processes, self.keeper = progress, profile, processes, keeper
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
@@ -203,12 +212,15 @@ class Loop:
         if not evaluation and not self.processes.stopped:  # nothing was left to train
             evaluation = self.evaluate(last, step, state)
         if self.processes.stopped:
-            evaluation = {}
+            evaluation, self.telemetry.ending = {}, "stopped"
             self.log(step, settle=True)
             self.save(step, state)
         with self.processes.taking_time():
             self.saved.wait()
-        return self.outcome(step, evaluation, last.evaluation.baselines)
+        self.callbacks.look_for_checkpoints(self.saved)
+        outcome = self.outcome(step, evaluation, last.evaluation.baselines)
+        self.callbacks.tell(lambda one: one.on_end(outcome))
+        return outcome
 
     def make_up(self, state: TrainState) -> dict[str, float]:
         """The evaluation that was due at the step where the run goes on, and that a signal cut short."""
@@ -258,6 +270,7 @@ class Loop:
                     self.processes.begun()
                     self.metrics.add(metrics)
             step += 1
+            self.callbacks.tell(lambda one, step=step: one.on_step(step))
             if step == first + 1:
                 self.log(step, settle=True)
                 # Now, so that a signal finds it compiled; earlier it would compete with the compilation of the step.
@@ -298,6 +311,7 @@ class Loop:
         """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
         with self.processes.taking_time():
             self.saved.wait()
+        self.callbacks.look_for_checkpoints(self.saved)
         where = f"at step {step:,}, which is saved" if step else "before the first step; nothing was saved"
         self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
@@ -314,7 +328,10 @@ class Loop:
         self.window_start = time.perf_counter()
         if not figures:
             return
-        self.telemetry.write(step, figures | self.times.window() | self.times.goodput())
+        figures |= self.times.window() | self.times.goodput()
+        self.telemetry.write(step, figures)
+        self.callbacks.tell(lambda one: one.on_log(step, figures))
+        self.callbacks.look_for_checkpoints(self.saved)
         self.progress.update(0, brief(figures, self.job.shown))
         skipped, limit = int(figures["train/skipped_in_a_row"]), self.job.config.training.max_skipped_updates
         if skipped >= limit:
@@ -339,7 +356,9 @@ class Loop:
             return {}
         if self.best is not None:
             self.best.offer(step, figures, state.params, self.job.metadata)
-        self.telemetry.write(step, figures | rows.evaluation.baselines)
+        with_baselines = figures | rows.evaluation.baselines
+        self.telemetry.write(step, with_baselines)
+        self.callbacks.tell(lambda one: one.on_evaluation(step, with_baselines))
         self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}")
         self.window_start = time.perf_counter()
         return figures
@@ -350,7 +369,10 @@ class Loop:
             self.telemetry.publish()
             if self.best is not None:
                 self.best.settle()
-            self.saved.save(step, state, self.job.metadata)
+            self.saved.wait()
+            self.callbacks.look_for_checkpoints(self.saved)
+            if self.saved.save(step, state, self.job.metadata):
+                self.callbacks.saving(step, str(self.saved.directory / str(step)))
         self.window_start = time.perf_counter()
 
     def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:

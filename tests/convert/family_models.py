@@ -6,15 +6,17 @@ import io
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import pytest
 from exported_models import trained_model, wordpiece
 from their_families import small
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
 from bertjax.model.families.registry import FAMILIES, family_of
-from bertjax.tokenization.byte_level import ByteLevelBPE
-from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.byte_level import MERGES_FILE, ByteLevelBPE
+from bertjax.tokenization.sentencepiece import SentencePiece, read_model
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.training.run_directory import TrainedModel
@@ -47,6 +49,22 @@ def tokenizer_of(family: str) -> Tokenizer:
     if FAMILIES[family].presets["base"].embedding_size:
         return train_tokenizer("unigram", count_for("unigram", TEXTS * 5, known.rules), 300, known.rules)
     return wordpiece()
+
+
+def their_tokenizer(family: str, **options: Any) -> Any:
+    """transformers' own class for a family over the vocabulary of `tokenizer_of`, with its own template."""
+    transformers = pytest.importorskip("transformers")
+    ours = tokenizer_of(family)
+    kind = getattr(transformers, f"{family_of(family).huggingface.beginning}Tokenizer")
+    if isinstance(ours, SentencePiece):
+        proto = read_model(ours.files[ours.main_file], "made here")
+        pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+        return kind(vocab=pieces, _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap, **options)
+    vocabulary = {token: number for number, token in enumerate(ours.tokens)}
+    if isinstance(ours, ByteLevelBPE):
+        merges = ours.files[MERGES_FILE].decode().splitlines()[1:]
+        return kind(vocab=vocabulary, merges=[tuple(line.split(" ")) for line in merges], **options)
+    return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **options)
 
 
 def family_model(directory: Path, family: str, **options) -> TrainedModel:

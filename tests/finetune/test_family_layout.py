@@ -1,36 +1,140 @@
-"""A family with another layout of two texts is fine-tuned on tasks of one text, and refused for others."""
+"""Rows of tasks are laid out as the tokenizer of the model's family lays them out in transformers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+import itertools
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
-from small_tasks import content_of, sentences, small_config, small_start
+from family_models import TEXTS, their_tokenizer, tokenizer_of
+from test_question_windows import by_transformers, rows_of
 
-from bertjax.config import FinetuneConfig
+from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
+from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
+from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
+from bertjax.finetune.kinds import KINDS
+from bertjax.input.layout import Template
+from bertjax.input.lengths import LengthCounts
+from bertjax.model.families.registry import FAMILIES
+from bertjax.tokenization.tokenizer import Tokenizer
 
-ROBERTA = {"family": "roberta", "pooler": "none", "type_vocab_size": 1}
-
-
-def config_of(tmp_path: Path, columns: str, texts: int, **fields: object) -> FinetuneConfig:
-    rows = [(*sentences(texts, seed=n), "ab"[n % 2]) for n in range(40)]
-    for name in ("train", "dev"):
-        lines = ["\t".join((*columns.split(), "label")), *("\t".join(row) for row in rows)]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    start = small_start(tmp_path / "start", **fields)
-    task = {"train": str(tmp_path / "train.tsv"), "dev": str(tmp_path / "dev.tsv"), "text": tuple(columns.split())}
-    config = small_config("classification", start, tmp_path, tmp_path / "run", **task)
-    return replace(config, task=replace(config.task, data="", label="label"))
+WORDS = [word for text in TEXTS[:-3] for word in text.split()]
 
 
-@pytest.mark.parametrize(("fields", "columns"), [(ROBERTA, "text"), ({}, "text"), ({}, "first second")])
-def test_one_text_or_a_bert_is_fine(fields: dict, columns: str, tmp_path: Path) -> None:
-    config = config_of(tmp_path, columns, len(columns.split()), **fields)
-    assert len(content_of(config, small_start(tmp_path / "again", **fields)).train) == 40
+def made_text(draw: np.random.Generator, most: int) -> str:
+    """Up to `most` words."""
+    return " ".join(draw.choice(WORDS, int(draw.integers(most + 1))))
 
 
-def test_two_texts_of_another_layout_are_refused(tmp_path: Path) -> None:
-    config = config_of(tmp_path, "first second", 2, **ROBERTA)
-    with pytest.raises(ValueError, match=r"model\.family='roberta': the rows of this task have two texts"):
-        content_of(config, small_start(tmp_path / "again", **ROBERTA))
+@dataclass(frozen=True)
+class Member:
+    """A family's tokenizer as ours and as transformers', and its template."""
+
+    ours: Tokenizer
+    theirs: Any
+    template: Template
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def member(request: pytest.FixtureRequest) -> Member:
+    family = request.param
+    return Member(tokenizer_of(family), their_tokenizer(family), FAMILIES[family].template)
+
+
+@pytest.mark.parametrize("max_length", [8, 16, 17, 40])
+@pytest.mark.parametrize("kind", ["sequence", "relevance", "choice"])
+def test_pairs_and_choices_as_transformers(member: Member, kind: str, max_length: int) -> None:
+    draw, ends = np.random.default_rng(max_length), 3 if kind == "choice" else 1
+    given = [[made_text(draw, 12) for _ in range(1 + ends)] for _ in range(60)]
+    labels, label = {"sequence": (["no"], "no"), "relevance": ([], 0.0), "choice": (["0", "1", "2"], "0")}[kind]
+    examples = [TextExample("here", str(n), tuple(texts), label) for n, texts in enumerate(given)]
+    counts = LengthCounts()
+    rows = KINDS[kind].encode(examples, labels, member.ours, max_length, counts, template=member.template)
+    firsts = [first for first, *_ in given for _ in range(ends)]
+    seconds = [second for _, *others in given for second in others]
+    options = {"truncation": "longest_first", "max_length": max_length, "return_token_type_ids": True}
+    wanted = member.theirs(firsts, seconds, **options)
+    for key in ("input_ids", "token_type_ids"):
+        np.testing.assert_array_equal(rows.tokens[key], np.concatenate(wanted[key]))
+    lengths = np.array([*map(len, wanted["input_ids"])]).reshape(-1, ends)
+    np.testing.assert_array_equal(rows.lengths, lengths.sum(1))
+    np.testing.assert_array_equal(rows.rows["cls_positions"], np.cumsum(lengths, 1) - lengths)
+    sequences = np.repeat(np.tile(np.arange(1, ends + 1), len(given)), lengths.ravel())
+    np.testing.assert_array_equal(rows.tokens["sequence_ids"], sequences)
+    assert 0 < counts.truncated <= len(given) and (lengths <= max_length).all()
+    cut = next(number for number, row in enumerate(lengths) if row.max() == max_length)
+    with pytest.raises(ValueError, match=f"over the max length of {max_length}; raise"):
+        KINDS[kind].encode(
+            examples[cut:], labels, member.ours, max_length, counts, template=member.template, strict=True
+        )
+
+
+def test_one_text_as_transformers(member: Member) -> None:
+    texts = [made_text(np.random.default_rng(n), 12) for n in range(40)]
+    examples = [TextExample("here", str(n), (text,), "no") for n, text in enumerate(texts)]
+    rows = KINDS["sequence"].encode(examples, ["no"], member.ours, 16, LengthCounts(), template=member.template)
+    wanted = member.theirs(texts, truncation=True, max_length=16)["input_ids"]
+    np.testing.assert_array_equal(rows.tokens["input_ids"], np.concatenate(wanted))
+    assert not rows.tokens["token_type_ids"].any()
+
+
+@pytest.mark.parametrize("size", [(64, 8, 40), (65, 32, 40)])
+def test_questions_and_windows_as_transformers(member: Member, size: tuple[int, int, int]) -> None:
+    draw, questions = np.random.default_rng(1), []
+    for number in range(40):
+        context = f"{made_text(draw, 60)} {WORDS[number % len(WORDS)]} ."
+        answer = str(draw.choice(context.split()))
+        answers = ((answer, context.index(answer)),)
+        questions.append(Question("here", str(number), made_text(draw, 2), context, answers, False))
+    sizes = WindowSizes(*size, member.template)
+    found = question_windows(questions, member.ours, sizes, QuestionCounts())
+    ours, theirs = list(rows_of(found)), by_transformers(questions, member.theirs, sizes)
+    assert len(ours) == len(theirs) > 2 * len(questions)
+    assert [row[:2] for row in ours] == [row[:2] for row in theirs]
+    # Without token types tokenizers leaves 1 in the windows behind the first; such a model does not read them.
+    assert [row[2] for row in ours] == [[one * member.template.token_types for one in row[2]] for row in theirs]
+    for (question, _, _, spans, *_), (_, _, _, their_spans, *_) in zip(ours, theirs, strict=True):
+        # transformers' SentencePiece tokens begin at the space in front of a word.
+        text = questions[question].context
+        trimmed = [
+            span and (span[1] - len(text[slice(*span)].lstrip()), span[1]) for span in map(_as_pair, their_spans)
+        ]
+        assert spans == trimmed
+    # An answer's tokens have its characters, wherever they stand in the row.
+    holding = [(question, spans[start : end + 1]) for question, _, _, spans, start, end in ours if start]
+    assert {question for question, _ in holding} == {*range(40)}
+    for question, ((first, _), *_, (_, last)) in ((n, [*some, some[-1]]) for n, some in holding):
+        answer, start = questions[question].answers[0]
+        assert first <= start and start + len(answer) <= last
+
+
+def _as_pair(span: tuple[int, int] | None) -> tuple[int, int] | None:
+    return None if span is None else (span[0], span[1])
+
+
+def test_sizes_leave_room_for_the_separators() -> None:
+    two = Template(separators=2, token_types=False)
+    assert WindowSizes(20, 4, 16).max_length == 20
+    with pytest.raises(ValueError, match="a question of 16 tokens and 4 special ones leave no room"):
+        WindowSizes(20, 4, 16, two)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_as_transformers(family: str) -> None:
+    ours = tokenizer_of(family)
+    # RoBERTa's class takes words with this option only.
+    options = {} if ours.rules.prefix_space else {"add_prefix_space": True}
+    theirs = their_tokenizer(family, **options)
+    draw = np.random.default_rng(2)
+    some = [tuple(made_text(draw, 9).split()) or ("the",) for _ in range(40)]
+    sentences = [TaggedSentence("here", str(n), words, ("X",) * len(words)) for n, words in enumerate(some)]
+    made = tag_windows(sentences, ["X"], ours, 128, TagCounts())
+    wanted = theirs([list(words) for words in some], is_split_into_words=True)
+    np.testing.assert_array_equal(made.rows.tokens["input_ids"], np.concatenate(wanted["input_ids"]))
+    first = []
+    for number in range(len(some)):
+        words = wanted.word_ids(number)
+        first += [word is not None and word != before for before, word in itertools.pairwise([None, *words])]
+    np.testing.assert_array_equal(made.word >= 0, first)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bertjax.finetune.data.files import MissingSplitError
+from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.questions import read_questions
 from bertjax.finetune.load import read_dev, read_split
 from bertjax.finetune.tasks import task_of

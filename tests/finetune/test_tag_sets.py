@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.finetune.data.files import MissingSplitError
+from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tags import TagColumns
 from bertjax.finetune.kinds.kind import Task
 from bertjax.finetune.kinds.tokens import TOKENS

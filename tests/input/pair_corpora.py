@@ -14,6 +14,7 @@ class MemorySplit:
     """A split whose sentences have the given numbers of tokens, one list per document."""
 
     tells_words = False
+    works = None
 
     documents: list[list[int]]
     vocab_size: int = 1000

@@ -13,8 +13,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
-from bertjax.input.mixture import mixed, token_shares
-from bertjax.input.plan import build_plan
+from bertjax.input.plan import build_plan, mixed, token_shares
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 
-import bertjax.input.sentence_plan as module
 from bertjax.config import DataConfig
+from bertjax.input import plan
 from bertjax.input.batches import PairBatches
 
 corpora = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=12), min_size=2, max_size=8)
@@ -58,7 +58,7 @@ def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> l
 @given(corpora, st.integers(8, 40), st.integers(2, 9))
 def test_rows_within_documents_are_those_of_the_rule(documents: list, length: int, longest_walk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LONGEST_WALK", longest_walk)
+        patch.setattr(plan, "LONGEST_WALK", longest_walk)
         batch = epoch_of(documents, replace(DATA, sequence_length=length))
     assert rows_of(batch) == by_the_rule(documents, length, longest_walk)
     assert not batch["token_type_ids"].any() and not batch["pair_weights"].any()
@@ -71,7 +71,7 @@ def test_rows_across_documents_hold_all_text_in_order(documents: list, length: i
     edges = split.sentence_offsets + FIRST_TOKEN
     ends = edges[split.document_offsets[1:]].tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LONGEST_WALK", walk)
+        patch.setattr(plan, "LONGEST_WALK", walk)
         batch = epoch_of(documents, replace(DATA, sequence_length=length, rows="full_sentences"), epoch)
     seen: list[int] = []
     for row in rows_of(batch):

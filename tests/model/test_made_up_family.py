@@ -19,8 +19,8 @@ from dataclasses import replace
 from bertjax.config import ModelConfig
 from bertjax.model.families.bert import BERT, layers
 from bertjax.model.families.family import Family
-from bertjax.model.families.huggingface import Class, tables
-from bertjax.model.families.huggingface import dense
+from bertjax.model.families.family import Class, tables
+from bertjax.model.families.family import dense
 from bertjax.model.families.registry import FAMILIES
 
 of_bert = BERT.huggingface

@@ -1,6 +1,8 @@
 """Plans of the large recipes for real topologies, in full: half an hour on two cores. Needs libtpu, and no TPU.
 
 python tests/plan/check_topologies.py FIGURES.tsv [CASE...]      appends a line per stage as it goes; CASE: a number
+
+Exits with 1 if a stage does not fit with any number of microbatches.
 """
 
 from __future__ import annotations
@@ -95,20 +97,26 @@ def figures(number: int) -> Iterator[tuple]:
             yield line(planned)
 
 
-def main() -> None:
+def main() -> int:
+    wrong = 0
     file = Path(sys.argv[1])
     chosen = [int(word) for word in sys.argv[2:]] or range(len(CASES))
     set_environment("v5e:4x4")
     if not file.exists():
         file.write_text("\t".join(COLUMNS) + "\n")
     for number in chosen:
-        start = time.perf_counter()
+        start, fits = time.perf_counter(), {}
         for line in figures(number):
+            fits[line[COLUMNS.index("stage")]] = line[COLUMNS.index("fits")] == "yes"
             with file.open("a") as opened:
                 opened.write("\t".join(str(cell) for cell in line) + "\n")
-        print(f"case {number}: {time.perf_counter() - start:.0f} s", flush=True)
+        unfit = [stage for stage, last in fits.items() if not last]
+        wrong += len(unfit)
+        verdict = f"stages that do not fit: {unfit}" if unfit else "all stages fit"
+        print(f"case {number}: {verdict}; {time.perf_counter() - start:.0f} s", flush=True)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
     os.chdir(REPOSITORY)
-    main()
+    sys.exit(main())

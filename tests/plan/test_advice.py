@@ -21,7 +21,7 @@ from bertjax.config import (
     override,
 )
 from bertjax.parallel.mesh import make_mesh
-from bertjax.plan import planning
+from bertjax.plan import answer
 from bertjax.plan.advice import advise, flags_for
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
@@ -138,9 +138,7 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
 ) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
-    monkeypatch.setattr(
-        planning, "answer", lambda *_: planning.Answer(too_large, None, None, "vocabulary of 300 entries")
-    )
+    monkeypatch.setattr(answer, "answer", lambda *_: answer.Answer(too_large, None, None, "vocabulary of 300 entries"))
     arguments = argparse.Namespace(config=str(recipe), topology="local", slices=1, html=None, verb="plan", overrides=[])
     assert bertjax.cli.plan.run(arguments) == 3
     shown = capsys.readouterr().out

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.plan.collectives import collectives_of
 from bertjax.plan.hlo import parse
-from bertjax.plan.traffic import memory_traffic
+from bertjax.plan.roofline import memory_traffic
 
 ROUNDS = 5
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.runtime.compilation_cache import ENVIRONMENT, keep_compiled_programs
+from bertjax.runtime.compilation import ENVIRONMENT, keep_compiled_programs
 
 PROGRAM = """
 import jax, sys
-from bertjax.runtime.compilation_cache import keep_compiled_programs
+from bertjax.runtime.compilation import keep_compiled_programs
 print(keep_compiled_programs(sys.argv[1]))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.jit(lambda x: x * 2 + 1)(1.0)

@@ -12,10 +12,10 @@ from exported_models import fine_tuned_model, trained_model
 from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
 from bertjax.model.network import bind
-from bertjax.search import rerank
+from bertjax.search import retrieval
 from bertjax.search.rankings import Hits
 from bertjax.search.records import DocumentWriter, Record, StoredDocuments
-from bertjax.search.rerank import Reranker
+from bertjax.search.retrieval import Reranker
 from bertjax.training.run_directory import TrainedModel
 
 
@@ -33,7 +33,7 @@ def alone(model: TrainedModel, query: str, passage: str) -> float:
 
 @pytest.mark.parametrize("at_once", [2, 512])
 def test_scores_are_those_of_each_pair_alone(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(rerank, "_PAIRS", at_once)
+    monkeypatch.setattr(retrieval, "_PAIRS", at_once)
     model = fine_tuned_model(tmp_path, "relevance")
     passages = ["the museum opened in 1877", "drawings", "the " * 100, ""]
     with DocumentWriter.at(tmp_path) as writer:

@@ -292,7 +292,7 @@ def test_files_are_sent_when_they_changed(run, staging, monkeypatch):
 def test_by_and_by_without_being_waited_for(run, staging, monkeypatch):
     """While nothing is saved, lines are sent after some time, and a failure is left to the next that is waited for."""
     monkeypatch.setattr(mirror, "UPLOAD_SECONDS", 0.0)
-    telemetry = open_telemetry(run, 0, tensorboard=False, staging=staging)
+    telemetry = open_telemetry(run, 0, loggers=(), staging=staging)
     telemetry._mirror._seconds = 0.0
     upload, broken = RemotePath.upload_all, threading.Event()
 

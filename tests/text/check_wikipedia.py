@@ -15,6 +15,8 @@ For each dump it prints
 - the pages in which more than `APART` of the words differ: their markup is broken, and one side loses a part of them;
 - traces of markup in our text for a million words of it (`LEFTOVERS`). `--differences` shows some of both.
 
+Exits with 1 if a share of a dump is below `LEAST`, or its traces are above `MOST_LEFTOVERS`.
+
 mwparserfromhell (pip install mwparserfromhell) is another's parser, which shares no code with ours.
 """
 
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import bz2
 import re
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -54,6 +57,8 @@ LEFTOVERS = re.compile(
 )
 WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
 APART = 0.05
+LEAST = 0.985  # the lowest of the dumps at hand has 0.9871
+MOST_LEFTOVERS = 25.0  # for a million words; the highest of the dumps at hand has 19.3
 LIST_MARK, DROPPED_MARK = "\ue000\ue001"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
 
@@ -201,8 +206,8 @@ def as_utf8(path: str) -> Iterator[str]:
         yield copy.name
 
 
-def main() -> None:
-    """Print a line for every dump, and the sums."""
+def main() -> int:
+    """Print a line for every dump; 1 if one is worse than the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dumps", nargs="+")
     parser.add_argument("--differences", type=int, default=0, help="show so many pages apart and leftovers")
@@ -211,20 +216,27 @@ def main() -> None:
         f"{'dump':30} pages redir. artic.   MB/s   words  kept "
         "word prec.     recall pair prec.     recall apart  left/M"
     )
+    worse = []
     for path in arguments.dumps:
         with as_utf8(path) as readable:
             report = check(readable)
-        shares = [f"{report.share(of, side):10.2%}" for of in ("words", "pairs") for side in ("ours", "theirs")]
+        agreement = [report.share(of, side) for of in ("words", "pairs") for side in ("ours", "theirs")]
+        leftovers = 1e6 * len(report.leftovers) / max(report.words, 1)
+        if min(agreement) < LEAST or leftovers > MOST_LEFTOVERS:
+            worse.append(path)
+        shares = [f"{share:10.2%}" for share in agreement]
         print(
             f"{Path(path).name[:30]:30} {report.pages:5} {report.redirects:6} {report.articles:6} "
             f"{report.megabytes / report.seconds:6.1f} {report.words:7} {report.kept:5} {' '.join(shares)} "
-            f"{len(report.apart):5} {1e6 * len(report.leftovers) / max(report.words, 1):7.1f}"
+            f"{len(report.apart):5} {leftovers:7.1f}"
         )
         if arguments.differences:
             for here, there, title in sorted(report.apart, reverse=True)[: arguments.differences]:
                 print(f"  {title}: {here} words only here, {there} only there")
             print(*(f"  left over: {found!r}" for found in report.leftovers[: arguments.differences]), sep="\n")
+    print(f"beyond the limits: {', '.join(worse) or 'none'}")
+    return int(bool(worse))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

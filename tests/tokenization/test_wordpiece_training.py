@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bertjax.tokenization.bpe_training import count_words, train_wordpiece
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.tokenization.wordpiece_training import count_words, train_wordpiece
 
 
 def plain_merges(word_counts, vocab_size):

@@ -90,6 +90,10 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
                 continue
             log = "".join(group.logs)
             at = next((name for text, name in MOMENTS if text in log), "start")
+            if kind == signal.SIGKILL and at == "start":
+                # The others wait for a process that never joined, hosts.join_seconds long: it may be started again.
+                print(f"{number}: not all had joined after {moment:.1f} s; drawn again", flush=True)
+                continue
             group.send(victim, kind)
             sent = time.monotonic()
             try:

@@ -140,7 +140,7 @@ def test_telemetry_writes_everywhere_and_closes_everything(tmp_path):
         def write(self, step, metrics):
             self.seen.append((step, dict(metrics)))
 
-        def close(self):
+        def close(self, ending):
             self.closed = True
             raise OSError("disk full")
 
@@ -151,7 +151,7 @@ def test_telemetry_writes_everywhere_and_closes_everything(tmp_path):
     assert first.closed and second.closed
 
     hook = Hook()
-    telemetry = open_telemetry(tmp_path, 0, tensorboard=False, hooks=[hook])
+    telemetry = open_telemetry(tmp_path, 0, loggers=[lambda folder, resume_step: hook])
     telemetry.write(1, {"train/mlm_loss": 2.0})
     assert hook.seen and read_metrics(tmp_path / "metrics.jsonl")[0]["train/mlm_loss"] == 2.0
 

@@ -20,7 +20,7 @@ from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
 from bertjax.convert.json_file import read_json
 from bertjax.finetune.kinds import KINDS, kind_of
-from bertjax.model.families.huggingface import HuggingFace
+from bertjax.model.families.family import HuggingFace
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import HEADS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -14,8 +15,8 @@ from bertjax.convert.huggingface.names import tensors_of
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
-from bertjax.convert.onnx.card import HIDDEN, VECTOR, head_use, vector_use
 from bertjax.convert.sentence_transformers.exporter import encoder_config
+from bertjax.finetune.kinds import kind_of
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
@@ -26,7 +27,7 @@ MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
 
 # A protobuf message ends at 2 GiB; weights of a larger model lie in a file beside it.
 _LARGEST_MESSAGE = (2 << 30) - (16 << 20)
-_TEXTS = ("config.json", CARD_FILE, *TOKENIZER_FILES)
+_BESIDE = ("config.json", CARD_FILE, *TOKENIZER_FILES)
 
 
 def export_onnx(
@@ -46,7 +47,7 @@ def export_onnx(
         raise ValueError("--normalize scales a text's vector; choose one with --pooling")
     target = folder_of(directory)
     weights = DATA_FILE if (target / DATA_FILE).exists() else MODEL_FILE
-    refuse_to_lose(target, (*_TEXTS, MODEL_FILE, DATA_FILE), weights)
+    refuse_to_lose(target, (*_BESIDE, MODEL_FILE, DATA_FILE), weights)
     headed = gives_logits(model, pooling)
     use = head_use(model) if headed else vector_use(model, pooling, normalize)
     with written_whole(target, last=CARD_FILE) as partial:
@@ -92,3 +93,54 @@ def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
     onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
     onnx.checker.check_model(str(path), full_check=True)
     return folder / DATA_FILE if large else path
+
+
+HIDDEN, VECTOR = "last_hidden_state", "sentence_embedding"
+
+_USE = """\
+```python
+import numpy as np, onnxruntime, tokenizers
+
+tokenizer = tokenizers.Tokenizer.from_file("path/to/this/folder/tokenizer.json")
+tokenizer.enable_padding(pad_id={pad_id}, pad_token="{pad}")
+tokenizer.enable_truncation({length})
+rows = tokenizer.encode_batch([{texts}])
+session = onnxruntime.InferenceSession("path/to/this/folder/model.onnx")
+{results} = session.run([{names}], {{
+    "input_ids": np.array([row.ids for row in rows], np.int64),
+    "attention_mask": np.array([row.attention_mask for row in rows], np.int64),
+{types}}})
+```
+
+Batch and length may be any. {meaning}."""
+_TYPES = '    "token_type_ids": np.array([row.type_ids for row in rows], np.int64),\n'
+_TEXTS = '"a text", "another one"'
+
+
+def vector_use(model: TrainedModel, pooling: Pooling, normalize: bool) -> str:
+    """Of an encoder, with the vectors of texts unless pooling is none."""
+    scaled = ", scaled to length 1" if normalize else ""
+    pooled = "" if pooling == "none" else f"; `{VECTOR}` has one per text: pooling {pooling}{scaled}"
+    output = HIDDEN if pooling == "none" else VECTOR
+    return _use(model, _TEXTS, (output,), f"`{HIDDEN}` has a vector per token{pooled}")
+
+
+def head_use(model: TrainedModel) -> str:
+    """Of a network with the head of a task."""
+    labels = ", ".join(f"`{label}`" for label in model.labels)
+    card = kind_of(model.kind).card
+    return _use(model, card.onnx_inputs, head_of(model.config.model).outputs, card.onnx_outputs.format(labels=labels))
+
+
+def _use(model: TrainedModel, texts: str, outputs: Sequence[str], meaning: str) -> str:
+    tokenizer = model.tokenizer
+    return _USE.format(
+        pad_id=tokenizer.pad_id,
+        pad=tokenizer.tokens[tokenizer.pad_id],
+        length=model.max_length,
+        texts=texts,
+        types=_TYPES if model.config.model.type_vocab_size > 1 else "",
+        results=", ".join(outputs) if len(outputs) > 1 else f"({outputs[0]},)",
+        names=", ".join(f'"{name}"' for name in outputs),
+        meaning=meaning,
+    )

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.files import missing, split_file
+from bertjax.finetune.data.examples import TextExample, missing, split_file
 from bertjax.finetune.data.tables import Columns, Row, Tell, Wanted, examples_of, read_rows
 
 _SWAG_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.files import missing, split_file
+from bertjax.finetune.data.examples import TextExample, missing, split_file
 from bertjax.finetune.data.tables import ROW_KEY, Columns, Row, Tell, Wanted, examples_of, read_rows, table_suffix
 from bertjax.text.sources import tfds
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertjax.finetune.data.examples import Question
-from bertjax.finetune.data.files import missing, split_file, whole_text
+from bertjax.finetune.data.examples import Question, missing, split_file, whole_text
 from bertjax.finetune.data.tables import Tell
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.files import SPLIT_NAMES, missing, split_file
-from bertjax.finetune.data.labels import number_of
+from bertjax.finetune.data.examples import SPLIT_NAMES, TextExample, missing, number_of, split_file
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_chunks, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.finetune.data.examples import TaggedSentence
-from bertjax.finetune.data.files import SPLIT_NAMES, missing, split_file, whole_text
+from bertjax.finetune.data.examples import SPLIT_NAMES, TaggedSentence, missing, split_file, whole_text
 from bertjax.finetune.data.tables import Row, Tell, Wanted, read_rows, table_suffix
 from bertjax.finetune.metrics.entities import entities, is_of_entities
 from bertjax.storage.files import replace_text

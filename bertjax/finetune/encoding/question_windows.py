@@ -19,29 +19,32 @@ import numpy as np
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.rows import Segments, TaskRows, rows_of_segments, too_long
 from bertjax.finetune.encoding.texts import encode_with_spans
+from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_SPECIAL = 3  # [CLS] question [SEP] window [SEP]
-
 
 @dataclass(frozen=True)
 class WindowSizes:
-    """Lengths of a row and a question and the step between windows, in tokens: run_squad.py's."""
+    """Lengths of a row and a question and the step between windows, in tokens: run_squad.py's.
+
+    What is left for the text depends on the template of the model's family.
+    """
 
     max_length: int = 384  # of a row, special tokens included
     doc_stride: int = 128
     max_query: int = 64  # of a question; more is cut off
+    template: Template = BERT
 
     def __post_init__(self) -> None:
         """Raise ValueError if no text fits beside a question, or the step is not positive."""
         if self.max_query < 1 or self.doc_stride < 1:
             raise ValueError(f"max query {self.max_query} and doc stride {self.doc_stride}: give 1 or more for each")
-        if self.max_length <= self.max_query + _SPECIAL:
+        if self.max_length <= self.max_query + self.template.of_pair:
             raise ValueError(
-                f"max length {self.max_length}: a question of {self.max_query} tokens and {_SPECIAL} special ones "
-                "leave no room for its text; raise the one or lower the other"
+                f"max length {self.max_length}: a question of {self.max_query} tokens and {self.template.of_pair} "
+                "special ones leave no room for its text; raise the one or lower the other"
             )
 
 
@@ -70,7 +73,7 @@ class QuestionCounts(LengthCounts):
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """Rows [CLS] question [SEP] window [SEP] of questions, in order; each has one at least."""
+    """Rows of a question and a window of its text, in order of the questions; each has one at least."""
 
     questions: Sequence[Question]
     rows: TaskRows
@@ -116,17 +119,18 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What each row holds: int64 [n] each."""
+    """What each row holds, int64 [n] each, and how it is laid out."""
 
     question: np.ndarray
     asked: np.ndarray  # number of tokens of the question
     begins: np.ndarray  # number of tokens of the text before the window
     sizes: np.ndarray  # number of tokens of the window
+    template: Template
 
     @property
     def window(self) -> np.ndarray:
         """Position in the row of its window's first token: int64 [n]."""
-        return self.asked + 2
+        return 1 + self.asked + self.template.separators
 
 
 def question_windows(
@@ -178,12 +182,13 @@ def _encoded_contexts(texts: Sequence[str], tokenizer: Tokenizer) -> _Pieces:
 def _laid_out(asked: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
     """The windows of questions of `asked` tokens about texts of `length` tokens, int64 [questions] each."""
     kept = np.minimum(asked, sizes.max_query)
-    room = sizes.max_length - _SPECIAL - kept
+    room = sizes.max_length - sizes.template.of_pair - kept
     step = np.minimum(sizes.doc_stride, room)
     windows = 1 + np.maximum(0, -(-(length - room) // step))
     question = np.repeat(np.arange(len(asked)), windows)
     begins = places_in(np.zeros(len(asked), np.int64), windows) * step[question]
-    return _Layout(question, kept[question], begins, np.minimum(room[question], length[question] - begins))
+    window = np.minimum(room[question], length[question] - begins)
+    return _Layout(question, kept[question], begins, window, sizes.template)
 
 
 def _filled(
@@ -194,7 +199,7 @@ def _filled(
     begin = np.stack([asked.offsets[layout.question], len(asked.ids) + of_text], axis=1)
     sizes = np.stack([layout.asked, layout.sizes], axis=1)
     ids = np.concatenate([asked.ids, contexts.ids])
-    rows = rows_of_segments(ids, begin, sizes, Segments.one_sequence(2).opens, tokenizer)
+    rows = rows_of_segments(ids, begin, sizes, Segments.one_sequence(2).opens, tokenizer, layout.template)
     spans = np.full((rows.offsets[-1], 2), -1, np.int32)
     spans[places_in(rows.offsets[:-1] + layout.window, layout.sizes)] = contexts.spans[places_in(of_text, layout.sizes)]
     return rows, spans
@@ -210,8 +215,9 @@ def _answer_tokens(questions: Sequence[Question], contexts: _Pieces, text: np.nd
         begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
         spans = contexts.spans[contexts.offsets[text[number]] : contexts.offsets[text[number] + 1]]
         if len(spans) and spans[0, 0] <= begin and end <= spans[-1, 1]:
-            first[number] = np.searchsorted(spans[:, 0], begin, side="right") - 1
-            last[number] = np.searchsorted(spans[:, 1], end)
+            ends = np.searchsorted(spans[:, 0], begin, side="right") - 1, np.searchsorted(spans[:, 1], end)
+            # The pieces of one character share its span: there the first is behind the last, as in run_qa.py.
+            first[number], last[number] = min(ends), max(ends)
     return first, last
 
 
@@ -235,7 +241,7 @@ def _count(
                 f"{where}: the question has {asked[first]} tokens, over max query {sizes.max_query}; raise it, or "
                 "leave --strict-length out"
             )
-        raise too_long(where, int(asked[first] + length[first]) + _SPECIAL, sizes.max_length)
+        raise too_long(where, int(asked[first] + length[first]) + sizes.template.of_pair, sizes.max_length)
     counts.examples += len(questions)
     counts.tokens += int((asked + length).sum())
     counts.empty += int(((asked == 0) | (length == 0)).sum())

@@ -1,4 +1,4 @@
-"""Examples as rows of tokens: the layout of [CLS] and [SEP]."""
+"""Examples as rows of tokens, with special tokens where the template of the model's family puts them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bertjax.input.layout import BERT
-from bertjax.model.families.registry import family_of
+from bertjax.input.layout import BERT, Template
 from bertjax.text.ragged import places_in
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -18,9 +17,10 @@ class TaskRows:
     """n rows of unequal length, without padding: tokens of row i are [offsets[i], offsets[i + 1]) of each flat array.
 
     Attention is only within equal `sequence_ids` (from 1; 0 is padding, which no row has), where positions restart;
-    `token_type_ids` are 0 for [CLS] A [SEP] and 1 for B [SEP]. Every kind of task has `input_ids`, `token_type_ids` and
-    `sequence_ids` in `tokens`, int32, and in `rows` `cls_positions`, int32 [n, sequences in a row]. What else there is
-    says the kind; an array `label_weights` float32, 0 where there is no label, is in one of them.
+    `token_type_ids` are 0 for [CLS] A [SEP] and 1 for B [SEP], or 0 everywhere by the template. Every kind of task has
+    `input_ids`, `token_type_ids` and `sequence_ids` in `tokens`, int32, and in `rows` `cls_positions`, int32 [n,
+    sequences in a row]. What else there is says the kind; an array `label_weights` float32, 0 where there is no label,
+    is in one of them.
     """
 
     offsets: np.ndarray  # int64 [n + 1]
@@ -68,7 +68,7 @@ class TaskRows:
 
 @dataclass(frozen=True)
 class Segments:
-    """The k segments of a row, each of which a [SEP] ends."""
+    """The k segments of a row, each of which a [SEP] ends; shown below in BERT's template."""
 
     text: np.ndarray  # int64 [k]: index of the example's text that it holds
     opens: np.ndarray  # bool [k]: it begins a sequence, with [CLS]
@@ -89,49 +89,47 @@ class Segments:
         others = np.arange(1, texts)
         return cls(np.stack([np.zeros_like(others), others], 1).ravel(), np.tile([True, False], len(others)))
 
-    def lengths(self, sizes: np.ndarray) -> np.ndarray:
+    def lengths(self, sizes: np.ndarray, template: Template = BERT) -> np.ndarray:
         """Tokens of each sequence, special ones included, int64 [n, sequences], of segments of int64 [n, k] tokens."""
-        return np.add.reduceat(sizes + self.opens + 1, np.flatnonzero(self.opens), axis=1)
+        return np.add.reduceat(sizes + _before(self.opens, template) + 1, np.flatnonzero(self.opens), axis=1)
+
+
+def _before(opens: np.ndarray, template: Template) -> np.ndarray:
+    """Special tokens before the text of each segment, int64 [k]: [CLS], or all separators but the [SEP] behind A."""
+    return np.where(opens, 1, template.separators - 1)
 
 
 def rows_of_segments(
-    ids: np.ndarray, begin: np.ndarray, sizes: np.ndarray, opens: np.ndarray, tokenizer: Tokenizer
+    ids: np.ndarray,
+    begin: np.ndarray,
+    sizes: np.ndarray,
+    opens: np.ndarray,
+    tokenizer: Tokenizer,
+    template: Template = BERT,
 ) -> TaskRows:
     """Rows of k segments each, with the special tokens around them.
 
     Segment j of row i is the tokens [begin[i, j], begin[i, j] + sizes[i, j]) of `ids`; both are int64 [n, k]. Where
-    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes behind each.
+    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes behind each; one that does not open a sequence has the
+    rest of the template's separators before it.
     """
-    lengths = (sizes + opens + 1).ravel()
+    before = _before(opens, template)
+    lengths = (sizes + before + 1).ravel()
     ends = np.cumsum(lengths)
     starts = ends - lengths
     opening = np.tile(opens, len(sizes))
-    is_text = np.ones(ends[-1], bool)
     input_ids = np.full(ends[-1], tokenizer.sep_id, np.int32)
-    is_text[ends - 1] = False
     input_ids[starts[opening]] = tokenizer.cls_id
-    is_text[starts[opening]] = False
-    input_ids[is_text] = ids[places_in(begin.ravel(), sizes.ravel())]
+    text = places_in(starts + np.tile(before, len(sizes)), sizes.ravel())
+    input_ids[text] = ids[places_in(begin.ravel(), sizes.ravel())]
     offsets = np.append(0, ends[len(opens) - 1 :: len(opens)]).astype(np.int64)
     cls_positions = starts.reshape(sizes.shape)[:, opens] - offsets[:-1, None]
     tokens = {
         "input_ids": input_ids,
-        "token_type_ids": np.repeat(~opening, lengths).astype(np.int32),
+        "token_type_ids": np.repeat(~opening & template.token_types, lengths).astype(np.int32),
         "sequence_ids": np.repeat(np.tile(np.cumsum(opens), len(sizes)), lengths).astype(np.int32),
     }
     return TaskRows(offsets, tokens, {"cls_positions": cls_positions.astype(np.int32)})
-
-
-def check_layout(rows: TaskRows, family: str) -> None:
-    """Raise ValueError for rows with a second segment, where a family separates two segments in another way than BERT.
-
-    RoBERTa has `<s> A </s></s> B </s>`, all of token type 0; rows of a task are laid out as BERT's are.
-    """
-    if family_of(family).template != BERT and rows.tokens["token_type_ids"].any():
-        raise ValueError(
-            f"model.family={family!r}: the rows of this task have two texts, which this family separates by other "
-            "special tokens than BERT; fine-tune it for a task of one text, or take a BERT or an ALBERT"
-        )
 
 
 def too_long(where: str, length: int, max_length: int) -> ValueError:

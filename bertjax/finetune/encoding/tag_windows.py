@@ -1,8 +1,9 @@
 """Tagged sentences as rows, long ones as several windows that overlap, and a tag for each word from the rows' logits.
 
-Each word is split into pieces alone, as transformers does with `is_split_into_words`. Its first piece has the label
-and gives the prediction, only in the window where that piece has the most context. A word without any piece, such as a
-lone control character, is in no row; its prediction is a tag given for such words.
+Each word is split into pieces alone, as it is behind a space: as transformers does with `is_split_into_words`, where
+RoBERTa's tokenizer needs `add_prefix_space=True`. Its first piece has the label and gives the prediction, only in the
+window where that piece has the most context. A word without any piece, such as a lone control character, is in no row;
+its prediction is a tag given for such words.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ def tag_windows(
     numbers = tag_numbers(sentences, labels)
     of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
     weights = np.where(numbers < 0, 0, of_label[numbers])
-    ids, pieces = tokenizer.encode([word for sentence in sentences for word in sentence.words])
+    space = "" if tokenizer.rules.prefix_space else " "
+    ids, pieces = tokenizer.encode(
+        [space + word.removeprefix(space) for sentence in sentences for word in sentence.words]
+    )
     words = np.array([len(sentence.words) for sentence in sentences], np.int64)
     windows = _windows(pieces, words, max_length - _SPECIAL)
     _count(sentences, pieces, words, windows, max_length, counts, strict)

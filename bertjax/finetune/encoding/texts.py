@@ -15,6 +15,7 @@ import tokenizers
 
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.encoding.rows import Segments, TaskRows, rows_of_segments, too_long
+from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -30,6 +31,7 @@ def encode_texts(
     max_length: int,
     counts: LengthCounts,
     *,
+    template: Template = BERT,
     strict: bool = False,
 ) -> TaskRows:
     """Rows of examples that all have the same number of texts; `counts` is added to.
@@ -39,12 +41,13 @@ def encode_texts(
     """
     ids, begin, sizes = _tokenized(examples, tokenizer)
     whole, begin = (part.reshape(len(examples), -1)[:, segments.text] for part in (sizes, begin))
-    kept = _kept(whole, segments, max_length)
+    kept = _kept(whole, segments, max_length, template)
     _count(counts, whole, kept)
     if strict and (kept < whole).any():
         first = int(np.flatnonzero((kept < whole).any(1))[0])
-        raise too_long(examples[first].where, int(segments.lengths(whole[first : first + 1]).max()), max_length)
-    return rows_of_segments(ids, begin, kept, segments.opens, tokenizer)
+        length = int(segments.lengths(whole[first : first + 1], template).max())
+        raise too_long(examples[first].where, length, max_length)
+    return rows_of_segments(ids, begin, kept, segments.opens, tokenizer, template)
 
 
 def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -83,12 +86,12 @@ def _tokenized(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[n
     return np.concatenate([ids for ids, _ in parts]).astype(np.int32), np.cumsum(sizes) - sizes, sizes
 
 
-def _kept(sizes: np.ndarray, segments: Segments, max_length: int) -> np.ndarray:
+def _kept(sizes: np.ndarray, segments: Segments, max_length: int, template: Template) -> np.ndarray:
     """Number of tokens of each segment that stay, int64 [n, k]: the longest is cut first where a sequence has two."""
     if segments.opens.all():
-        return np.minimum(sizes, max_length - 2)
+        return np.minimum(sizes, max_length - template.of_text)
     a, b = sizes[:, 0::2], sizes[:, 1::2]
-    room = max_length - 3
+    room = max_length - template.of_pair
     shorter = np.minimum(np.minimum(a, b), room // 2)
     a_kept = np.where(a <= b, shorter, room - shorter)
     fits = a + b <= room

@@ -20,6 +20,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.tables import Tell
 from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.input.layout import Template
 from bertjax.input.lengths import LengthCounts
 from bertjax.model.task_heads import TaskNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -109,6 +110,7 @@ class Inference:
     labels: tuple[str, ...]
     tokenizer: Tokenizer
     max_length: int
+    template: Template  # of the model's family
     outputs: Callable[[TaskRows], np.ndarray]  # float32, [rows, ...] or [tokens, ...]
     null_threshold: float | None = None  # for questions that may have no answer
     counts: LengthCounts = field(default_factory=LengthCounts)  # of the inputs of the last call

@@ -10,8 +10,7 @@ import numpy as np
 import optax
 
 from bertjax.config import TaskConfig
-from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.labels import require_judgements
+from bertjax.finetune.data.examples import TextExample, require_judgements
 from bertjax.finetune.kinds.kind import Card, Inference, pair_of
 from bertjax.finetune.kinds.regression import NumericKind
 from bertjax.finetune.metrics.classification import require_finite

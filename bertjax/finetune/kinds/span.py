@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.examples import Question
-from bertjax.finetune.data.labels import label_weights
+from bertjax.finetune.data.examples import Question, label_weights
 from bertjax.finetune.encoding.answers import FoundAnswers, answer_figures, find_answers, write_answers
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.finetune.kinds.kind import Card, Figures, Inference, Kind, Split, Splits, Task, TaskContent, pair_of
+from bertjax.model.families.registry import family_of
 from bertjax.model.task_heads import SpanNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
@@ -73,8 +73,8 @@ class SpanKind(Kind):
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """As `Kind.load`. Raises ValueError naming a question that is too long under --strict-length."""
-        given, counts = config.task, QuestionCounts()
-        sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query)
+        given, counts, template = config.task, QuestionCounts(), family_of(config.model.family).template
+        sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query, template)
         unanswerable = given.no_answer_threshold is not None
         label_weights(given, (), lambda: np.empty(0, np.int64))  # which it refuses
 
@@ -104,7 +104,7 @@ class SpanKind(Kind):
         asked = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
         task, threshold = model.task, model.null_threshold
         model.counts = counts = QuestionCounts()
-        sizes = WindowSizes(model.max_length, task.doc_stride, task.max_query)
+        sizes = WindowSizes(model.max_length, task.doc_stride, task.max_query, model.template)
         windows = question_windows(asked, model.tokenizer, sizes, counts)
         row = np.repeat(windows.question, windows.rows.lengths)
         tokens_of_texts = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(asked))

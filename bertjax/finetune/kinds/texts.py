@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.labels import label_numbers, label_set, label_weights
+from bertjax.finetune.data.examples import TextExample, label_numbers, label_set, label_weights
 from bertjax.finetune.data.tables import Columns, read_split_of_table
 from bertjax.finetune.encoding.rows import Segments, TaskRows
 from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
@@ -31,7 +30,9 @@ from bertjax.finetune.kinds.kind import (
     shown,
 )
 from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
+from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
+from bertjax.model.families.registry import family_of
 from bertjax.storage.files import replace_text
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -80,6 +81,7 @@ class TextKind(Kind):
         max_length: int,
         counts: LengthCounts,
         *,
+        template: Template = BERT,
         strict: bool = False,
         label_weights: Sequence[float] | None = None,
     ) -> TaskRows:
@@ -98,7 +100,7 @@ class TextKind(Kind):
         self.check_texts(examples, texts)
         targets = self.targets(examples, labels)  # before the costly part
         segments = self.segments(texts)
-        rows = encode_texts(examples, segments, tokenizer, max_length, counts, strict=strict)
+        rows = encode_texts(examples, segments, tokenizer, max_length, counts, template=template, strict=strict)
         has = ~np.isnan(targets) if self.numeric else targets >= 0
         known, weights = np.where(has, targets, 0).astype(targets.dtype), has.astype(np.float32)
         if label_weights is not None:
@@ -124,6 +126,7 @@ class TextKind(Kind):
             tokenizer=tokenizer,
             max_length=length,
             counts=counts,
+            template=family_of(config.model.family).template,
             strict=config.task.strict_length,
         )
 
@@ -263,7 +266,8 @@ class TextKind(Kind):
         given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
         examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
         model.counts = LengthCounts()
-        rows = self.encode(examples, self.labels_given(model, given), model.tokenizer, model.max_length, model.counts)
+        labels, length = self.labels_given(model, given), model.max_length
+        rows = self.encode(examples, labels, model.tokenizer, length, model.counts, template=model.template)
         return self.decode(model, given, model.outputs(rows))
 
     def labels_given(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.examples import TaggedSentence
-from bertjax.finetune.data.labels import label_weights
+from bertjax.finetune.data.examples import TaggedSentence, label_weights
 from bertjax.finetune.data.tags import (
     TagColumns,
     read_tags,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bertjax.config import ModelConfig
-from bertjax.model.families.family import Family
-from bertjax.model.families.huggingface import Class, HuggingFace, Tensor, dense, norm, tables
+from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
 from bertjax.tokenization.tokenizer import TextRules
 
 

@@ -1,14 +1,16 @@
-"""What a member of the family is: everything that depends on its name and does not follow from the model's options."""
+"""What a member of the family is: what depends on its name and not on the model's options, here and in transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.input.layout import BERT as BERT_TEMPLATE
 from bertjax.input.layout import Template
-from bertjax.model.families.huggingface import HuggingFace
+from bertjax.tokenization.piece_order import PieceOrder
+from bertjax.tokenization.tokenizer import TextRules
 
 
 @dataclass(frozen=True)
@@ -25,3 +27,107 @@ class Family:
     def objectives(self) -> tuple[str, ...]:
         """The objectives of pretraining, by name: a head is named after its objective."""
         return tuple(head.removesuffix("_head") for head in self.heads if head.endswith("_head"))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One array under both names.
+
+    `theirs` with {} stands for one array per layer, or per group of layers that share their parameters; ours is their
+    stack.
+    """
+
+    ours: str
+    theirs: str
+    inputs: int = 0  # leading dims of a kernel that are multiplied; theirs is a matrix [outputs, inputs]
+    padded: bool = False  # ours has the rows that pad the vocabulary
+    positions: bool = False  # theirs may have rows before that of the first position
+
+    @property
+    def stacked(self) -> bool:
+        """Whether ours is a stack of several of theirs."""
+        return "{}" in self.theirs
+
+
+def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Tensor, Tensor]:
+    """Kernel and bias of a dense layer."""
+    return Tensor(f"{ours}/kernel", f"{theirs}.weight", inputs), Tensor(f"{ours}/bias", f"{theirs}.bias")
+
+
+def norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
+    """Scale and bias of a LayerNorm."""
+    return Tensor(f"{ours}/scale", f"{theirs}.weight"), Tensor(f"{ours}/bias", f"{theirs}.bias")
+
+
+def tables(theirs: str) -> tuple[Tensor, ...]:
+    """The three embedding tables and their LayerNorm, which all families name alike."""
+    return (
+        Tensor("encoder/embeddings/word", f"{theirs}.word_embeddings.weight", padded=True),
+        Tensor("encoder/embeddings/position", f"{theirs}.position_embeddings.weight", positions=True),
+        Tensor("encoder/embeddings/token_type", f"{theirs}.token_type_embeddings.weight"),
+        *norm("encoder/embeddings/norm", f"{theirs}.LayerNorm"),
+    )
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class of transformers and its tensors."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    outputs: Mapping[str, str] = field(default_factory=dict)  # pretraining head of ours -> output that has its logits
+    bare: bool = False  # the encoder's own class, whose tensors have no prefix
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """A family in transformers.
+
+    Attributes:
+        model_type: The key of that name in `config.json`.
+        prefix: In front of the encoder's tensors in every class but the encoder's own.
+        beginning: Of the names of its classes; what follows is told by the network's head.
+        encoder: The encoder's tensors, as they are named in a class with a head.
+        pooler: Those of the pooler.
+        pretraining: The class with all heads of pretraining.
+        rules: What is done to text, where a folder's tokenizer files do not say.
+        partial: Classes with fewer heads of pretraining, those with most of them first.
+        own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
+            otherwise.
+        tied: Tensors that may be stored though they are another one -> that other.
+        fields: Fields of ModelConfig with a key of `config.json`, beside those that all families have.
+        defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.
+        constants: Keys that must have this value; they are written, and a folder with another one is refused.
+        copies: Keys that are written with the value of a field of ModelConfig, and not read.
+        implied: Fields of ModelConfig that the family fixes, without a key of `config.json`.
+        activations: Values of `ModelConfig.hidden_act` that the classes compute.
+        causal: Whether the classes have a mode in which a token sees no token to its right.
+        positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
+        token_ids: Key -> role of the special token whose id it is.
+        pieces: File of a SentencePiece model whose ids are not those of the tokenizer, and the order of these.
+    """
+
+    model_type: str
+    prefix: str
+    beginning: str
+    encoder: tuple[Tensor, ...]
+    pooler: tuple[Tensor, ...]
+    pretraining: Class
+    rules: TextRules
+    partial: tuple[Class, ...] = ()
+    own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    activations: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "silu")
+    causal: bool = True
+    positions_from_padding: bool = False
+    token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
+    pieces: PieceOrder | None = None
+
+    def rows_before_positions(self, pad_id: int) -> int:
+        """Rows of the position table in front of that of the first position."""
+        return pad_id + 1 if self.positions_from_padding else 0

@@ -7,8 +7,7 @@ from dataclasses import replace
 from bertjax.config import ModelConfig
 from bertjax.input.layout import Template
 from bertjax.model.families.bert import layers
-from bertjax.model.families.family import Family
-from bertjax.model.families.huggingface import Class, HuggingFace, Tensor, dense, norm, tables
+from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
 from bertjax.tokenization.piece_order import PieceOrder
 from bertjax.tokenization.tokenizer import TextRules
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from bertjax.storage.remote import is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.documents import Document, assemble
+from bertjax.text.documents import Document, assemble, divided
 from bertjax.text.sources import docs, jsonl, lines, parquet, text, tfds, tfrecord, wikiextractor
 from bertjax.text.sources.globs import NoFilesError, matching_files, where_books_are
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
@@ -92,15 +92,19 @@ def _glob_and_field(source: Source) -> tuple[str, str]:
     return (found["glob"], found["field"]) if found else (source.pattern, "")
 
 
-def read_documents(file: SourceFile, counts: ReadCounts | None = None) -> Iterator[Document]:
+def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: int = 0) -> Iterator[Document]:
     """Stream the documents of a file in bounded memory, long ones in parts (see `assemble`), adding to `counts`.
 
+    With `longest`, several documents are made of one that has more characters (see `divided`).
     Raises ValueError naming file and place for anything that is not text of the file's kind.
     """
     kind = KINDS[file.kind]
     assert kind.read is not None, f"{file.kind} has no text: require_text was not called"
     counts = ReadCounts() if counts is None else counts
-    return assemble(kind.read(file, counts), counts, sentence_per_line=kind.sentence_per_line)
+    paragraphs = kind.read(file, counts)
+    if longest:
+        paragraphs = divided(paragraphs, longest, counts)
+    return assemble(paragraphs, counts, sentence_per_line=kind.sentence_per_line)
 
 
 def is_text(source: Source) -> bool:

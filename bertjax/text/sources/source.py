@@ -65,6 +65,7 @@ class SourceKind:
     """A file as about so many spans that several processes can read; None: a file is never split."""
     compressed: tuple[str, ...] = COMPRESSED  # endings of files whose text is several times as large as they are
     sentence_per_line: bool = False  # each paragraph is one sentence
+    file_is_document: bool = False  # each file is one document, if it has text
     is_english: bool = False  # whatever the files, so that no other script has to be looked for
 
     def __post_init__(self) -> None:

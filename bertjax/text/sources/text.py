@@ -35,4 +35,4 @@ def _unwrapped(block: list[str]) -> list[str]:
     return [" ".join(block)]
 
 
-KIND = SourceKind("text", read)
+KIND = SourceKind("text", read, file_is_document=True)

@@ -9,6 +9,7 @@ A store is a directory:
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the documents kept for evaluation
     train-00000.continues    if words were segmented: bool, whether a token continues the word before it
+A shard's record in the manifest has `works` if documents are pieces of works: how many each work has, in order.
 Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
 `writer.write_store` makes one of ids, `prepare` of text.
 """
@@ -151,6 +152,14 @@ class SplitView:
         """int64 [sentences + 1]: the token at which each sentence starts."""
         return _joined([shard.sentences for shard in self._shards], self._first_token)
 
+    @cached_property
+    def works(self) -> np.ndarray | None:
+        """int64 [documents]: the work that each document is a piece of; None where every document is a whole work."""
+        if not self._shards or any(shard.works is None for shard in self._shards):
+            return None
+        pieces = np.concatenate([shard.works for shard in self._shards])
+        return np.repeat(np.arange(len(pieces)), pieces)
+
     @property
     def tells_sources(self) -> bool:
         """Whether the store records the source of each document; older ones do not."""
@@ -248,6 +257,7 @@ class _Shard:
         self.num_documents: int = record["documents"]
         self.num_sentences: int = record["sentences"]
         self.num_tokens: int = record["tokens"]
+        self.works = np.array(record["works"], np.int64) if "works" in record else None
         files = record["files"]
         self.tokens = _CheckedFile(folder, files["tokens"], dtype)
         self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,6 +39,7 @@ class ShardWriter:
         self._name = name
         self._documents = self._sentences = self._tokens = 0
         self._unended = 0  # sentences of the last document, whose end is written when the next one begins
+        self._work, self._works = 0, Counter[int]()  # the last document's work, and the ended documents of each
         for part in ("sentences", "documents"):
             self._files[part].write(np.zeros(1, OFFSET_DTYPE))
 
@@ -47,14 +49,16 @@ class ShardWriter:
         sentence_lengths: np.ndarray,
         part_lengths: np.ndarray,
         is_continuation: np.ndarray,
+        is_of_same_work: np.ndarray | None = None,
         **planes: np.ndarray,
     ) -> None:
         """Append documents, whole or in parts.
 
         ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens, none 0; part_lengths: [parts] in
         sentences; is_continuation: bool [parts], whether a part goes on with the document of the part before it, which
-        may be of an earlier call; each level sums to the one below. A document of no sentences is left out. Each plane:
-        [tokens].
+        may be of an earlier call; is_of_same_work: bool [parts], whether its document is a piece of the work of the
+        document before it, None where documents are whole works; each level sums to the one below. A document of no
+        sentences is left out. Each plane: [tokens].
         """
         assert sentence_lengths.sum() == len(ids) and part_lengths.sum() == len(sentence_lengths)
         assert (sentence_lengths > 0).all() and len(is_continuation) == len(part_lengths)
@@ -63,7 +67,7 @@ class ShardWriter:
             self._files[name].write(plane.astype(PLANES[name]))
         self._files["tokens"].write(ids.astype(self._dtype))
         self._files["sentences"].write((self._tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
-        self._add_documents(part_lengths, is_continuation)
+        self._add_documents(part_lengths, is_continuation, is_of_same_work)
         self._sentences += len(sentence_lengths)
         self._tokens += len(ids)
 
@@ -75,10 +79,13 @@ class ShardWriter:
             "documents": self._documents,
             "sentences": self._sentences,
             "tokens": self._tokens,
+            **({"works": [self._works[work] for work in sorted(self._works)]} if self._works else {}),
             "files": {part: file.finish() for part, file in self._files.items()},
         }
 
-    def _add_documents(self, part_lengths: np.ndarray, is_continuation: np.ndarray) -> None:
+    def _add_documents(
+        self, part_lengths: np.ndarray, is_continuation: np.ndarray, is_of_same_work: np.ndarray | None = None
+    ) -> None:
         """Write the ends of all documents but the last, which may go on."""
         document_of = np.cumsum(~is_continuation)  # 0 is the document that has not ended yet
         lengths = np.bincount(document_of, weights=part_lengths, minlength=1).astype(np.int64)
@@ -87,6 +94,13 @@ class ShardWriter:
         ended = ends[:-1][lengths[:-1] > 0]
         self._files["documents"].write(ended.astype(OFFSET_DTYPE))
         self._documents += len(ended)
+        if is_of_same_work is not None:
+            new_work = np.cumsum(~is_of_same_work & ~is_continuation)[~is_continuation]
+            works = self._work + np.concatenate([[0], new_work])
+            self._works.update(works[:-1][lengths[:-1] > 0].tolist())
+            self._work = int(works[-1])
+        elif self._works and len(ended):
+            self._works[self._work] += len(ended)  # the last document of a shard
         self._unended = int(lengths[-1])
 
     def discard(self) -> None:

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from bertjax.config import MeshConfig
-from bertjax.parallel import xla_flags
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.xla_flags import FLAGS, compiler_options, known_options
+from bertjax.runtime import compilation
+from bertjax.runtime.compilation import FLAGS, compiler_options, known_options
 
 
 def test_this_xla_knows_every_gpu_flag() -> None:
@@ -31,7 +31,7 @@ def test_the_tpus_compiler_knows_its_flags_and_names_others() -> None:
         "from jax.experimental import topologies\n"
         "from bertjax.config import MeshConfig\n"
         "from bertjax.parallel.mesh import make_mesh\n"
-        "from bertjax.parallel.xla_flags import compiler_options, known_options\n"
+        "from bertjax.runtime.compilation import compiler_options, known_options\n"
         "devices = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2').devices\n"
         "options = compiler_options('tpu', 4, environ={}) | {'xla_tpu_enable_latency_hiding_scheduler': True}\n"
         "asked = options | {'xla_tpu_nonsense': True}\n"
@@ -75,6 +75,6 @@ def test_one_device_has_no_traffic_to_hide() -> None:
 
 
 def test_options_reach_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(xla_flags.FLAGS, "cpu", (xla_flags.Flag("xla_cpu_nonsense", True, ""),))
+    monkeypatch.setitem(compilation.FLAGS, "cpu", (compilation.Flag("xla_cpu_nonsense", True, ""),))
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_cpu_nonsense"):
         jax.jit(jnp.negative, compiler_options=compiler_options("cpu", 2))(1.0)

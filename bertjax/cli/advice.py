@@ -1,0 +1,53 @@
+"""Errors of the operating system as a sentence: which file, what is wrong with it, and what helps."""
+
+from __future__ import annotations
+
+import errno
+
+_NO_SPACE = "free some space, or name a folder on another disk (--run-dir, --data.root, --output; TMPDIR for the rest)"
+_FORBIDDEN = "give yourself the right to it (chmod, chown), or name another place"
+_TOO_MANY = "raise the limit of this shell, as in `ulimit -n 65536`, and run the same command again"
+_NETWORK = "see that the address is right and the network is up, and run the same command again"
+
+# Error number -> what is wrong, and what helps.
+ADVICE: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: ("no space is left on its disk", _NO_SPACE),
+    errno.EDQUOT: ("your quota of its disk is used up", _NO_SPACE),
+    errno.EFBIG: ("the file would be larger than its file system allows", _NO_SPACE),
+    errno.EACCES: ("permission denied", _FORBIDDEN),
+    errno.EPERM: ("permission denied", _FORBIDDEN),
+    errno.EROFS: ("its disk can only be read", "name a place that can be written"),
+    errno.EMFILE: ("too many files are open in this process", _TOO_MANY),
+    errno.ENFILE: ("too many files are open on this machine", "end other programs, and run the same command again"),
+    errno.EISDIR: ("it is a folder", "name a file"),
+    errno.ENOTDIR: ("a part of its path is a file, not a folder", "mend the path"),
+    errno.ENOENT: ("no such file or folder", "mend the path, or make what is missing"),
+    errno.EEXIST: ("it exists already", "name another, or move it away"),
+    errno.ENOTEMPTY: ("the folder is not empty", "name another, or move it away"),
+    errno.ENAMETOOLONG: ("the name is too long", "name a shorter one"),
+    errno.ELOOP: ("its links lead in a circle", "name the file that is meant"),
+    errno.EIO: ("its disk or network failed", "see what the system's log says of the disk, and try again"),
+    errno.ESTALE: ("the network disk has lost it", "mount the disk again, and run the same command again"),
+    errno.EBUSY: ("it is in use", "end the program that uses it, or name another"),
+    errno.ETXTBSY: ("it is in use", "end the program that uses it, or name another"),
+    errno.ENOMEM: ("no memory is left", "end other programs, or use smaller batches and fewer workers"),
+    errno.EAGAIN: ("the system has no more processes or threads to give", "lower --data.workers and --data.threads"),
+    errno.EPIPE: ("whoever read the output has closed it", "run the same command again"),
+    errno.ECONNREFUSED: ("nothing answers there", _NETWORK),
+    errno.ECONNRESET: ("the other side closed the connection", _NETWORK),
+    errno.ETIMEDOUT: ("there was no answer in time", _NETWORK),
+    errno.EHOSTUNREACH: ("the host cannot be reached", _NETWORK),
+    errno.ENETUNREACH: ("the network cannot be reached", _NETWORK),
+    errno.EADDRINUSE: ("the address is taken by another program", "end that program, or name another port"),
+}
+
+
+def message_of(error: BaseException) -> str:
+    """An error as a message for people: of the operating system's with advice, of ours as it stands."""
+    if isinstance(error, MemoryError) and not str(error):
+        return "no memory is left; end other programs, or use smaller batches and fewer workers"
+    if not isinstance(error, OSError) or error.errno not in ADVICE or error.strerror is None:
+        return str(error) or type(error).__name__
+    what, advice = ADVICE[error.errno]
+    files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return f"{' -> '.join(files)}{': ' if files else ''}{what}; {advice}"

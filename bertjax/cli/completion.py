@@ -1,0 +1,113 @@
+"""Completion in a shell: the script for each shell, and the words that may follow.
+
+A script asks `bertjax --complete WORDS...` at every Tab, so the answer imports no library: options are those of the
+verb's parser, keys those of the config's dataclasses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from bertjax.cli.finetune import TASKS
+from bertjax.cli.verb import Verb, VerbParser
+from bertjax.config.recipes import recipe_names
+from bertjax.config.run import Config, FinetuneConfig
+
+# No candidates: the shell completes names of files.
+_SCRIPTS = {
+    "bash": """\
+_bertjax() {
+  # Not COMP_WORDS, which a colon divides; for the same reason an answer is what follows the last colon of the word.
+  local IFS=$' \\t\\n' words=(${COMP_LINE:0:COMP_POINT}) word
+  [[ ${COMP_LINE:0:COMP_POINT} == *' ' ]] && words+=('')
+  word=${words[-1]}
+  IFS=$'\\n'
+  COMPREPLY=($(bertjax --complete "${words[@]:1}" 2>/dev/null))
+  [[ $word == *:* ]] && COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}")
+}
+complete -o default -F _bertjax bertjax""",
+    "zsh": """\
+#compdef bertjax
+_bertjax() {
+  local -a found
+  found=(${(f)"$(bertjax --complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  if (( ${#found} )); then compadd -Q -- $found; else _files; fi
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _bertjax bertjax""",
+    "fish": """\
+function __bertjax
+  set -l words (commandline -opc) (commandline -ct)
+  bertjax --complete $words[2..-1] 2>/dev/null
+end
+complete -c bertjax -a '(__bertjax)'""",
+}
+
+
+def script_for(shell: str) -> str:
+    """The completion script of bash, zsh or fish."""
+    return _SCRIPTS[shell]
+
+
+def candidates(
+    words: Sequence[str], verbs: Collection[str], opened: Callable[[str], tuple[Verb, VerbParser]]
+) -> list[str]:
+    """The words that may stand in place of the last one, which may be empty, after the others.
+
+    `verbs` are the names of all verbs, and `opened` gives one of them with its parser. An empty list where a file or a
+    text is expected.
+    """
+    *before, word = words or [""]
+    if not before:
+        return _beginning(word, [*verbs, "--help", "--version", "--completion"])
+    if before[-1] == "--completion":
+        return _beginning(word, _SCRIPTS)
+    if before[0] not in verbs:
+        return []
+    return _beginning(word, _following(before[0], *opened(before[0]), before[1:], word))
+
+
+def _beginning(word: str, known: Iterable[str]) -> list[str]:
+    return [name for name in dict.fromkeys(known) if name.startswith(word)]
+
+
+def _following(name: str, verb: Verb, parser: VerbParser, before: list[str], word: str) -> Iterator[str]:
+    keys = dict(_fields(FinetuneConfig if name == "finetune" else Config, "--")) if verb.takes_keys else {}
+    options = parser._option_string_actions
+    if before and before[-1].startswith("--"):
+        option = before[-1].replace("_", "-")
+        choices = options[option].choices if option in options else keys.get(option)
+        if choices or (option in options and options[option].nargs != 0) or option in keys:
+            yield from choices or ()
+            return
+    if word.startswith("-"):
+        yield from options
+        yield from keys
+        return
+    positions = [action for action in parser._actions if not action.option_strings]
+    place = sum(not one.startswith("-") for one in before)
+    if positions and place < len(positions):
+        yield from _values(positions[place], name)
+
+
+def _values(action: argparse.Action, verb: str) -> Sequence[str]:
+    """The values of a positional argument, where they are known."""
+    if action.dest == "config":
+        return TASKS if verb == "finetune" else recipe_names()
+    if action.dest == "name" and verb == "recipes":
+        return recipe_names()
+    return tuple(action.choices or ())
+
+
+def _fields(config: type, before: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The options that are keys of a config, with their choices, if they have some."""
+    kinds = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        name, kind = f"{before}{field.name.replace('_', '-')}", kinds[field.name]
+        if dataclasses.is_dataclass(kind):
+            yield from _fields(kind, f"{name}.")
+        else:
+            yield name, tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else ()

@@ -1,0 +1,108 @@
+"""`bertjax recipes`: the recipes of the package, what they train and at what cost, and a copy of one to change."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+from bertjax.cli.verb import Verb
+from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipe_names, variants_of
+from bertjax.config.run import Config
+
+_INDENT, _WIDTH = "    ", 100
+_MOST_VARIANTS = 8  # of which a list shows the names
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `recipes`."""
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("list", "show", "copy"),
+        default="list",
+        help="list all, show the file of one, or copy one to change it (%(default)s)",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the recipe to show or copy")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write (NAME.py)")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the recipes, or show or copy one. Raises ValueError for an unknown name, and for a file that is there."""
+    if arguments.action == "list":
+        print("\n\n".join(_described(name) for name in recipe_names()))
+        print("\nbertjax pretrain NAME starts one, bertjax recipes copy NAME makes a copy to change.")
+        return 0
+    if not arguments.name:
+        raise ValueError(f"{arguments.action}: NAME is missing; bertjax recipes lists the names")
+    source, variant = recipe_file(arguments.name)
+    if arguments.action == "show":
+        print(source.read_text(encoding="utf-8"), end="")
+        return 0
+    target = _target(arguments, source)
+    from bertjax.storage.files import replace_text
+
+    replace_text(target, source.read_text(encoding="utf-8"))
+    named = target if target.is_absolute() or len(target.parts) > 1 else f"./{target}"
+    print(f"copied to {target}\nnext: bertjax pretrain {shlex.quote(f'{named}:{variant}' if variant else str(named))}")
+    return 0
+
+
+def _target(arguments: argparse.Namespace, source: Path) -> Path:
+    target = Path(arguments.file or source.name)
+    if target.is_dir():
+        target /= source.name
+    if target.suffix != ".py":
+        raise ValueError(f"{target}: a recipe is a Python file; write {target}.py")
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {target.parent}; make it, or name another file")
+    if target.exists() and not arguments.overwrite:
+        raise ValueError(f"{target} exists; add --overwrite to replace it, or name another file")
+    return target
+
+
+def _described(name: str) -> str:
+    """A recipe's entry in the list: what it is, its size, its cost, and what it reproduces."""
+    said, variants = describe_recipe(name), variants_of(name)
+    rows = {"size": _size(load_recipe(name)), "cost": said.sections.get("Cost", "")}
+    rows["reproduces"] = said.sections.get("Reproduces", "").partition(" Variants: ")[0]
+    if variants:
+        more = len(variants) - _MOST_VARIANTS
+        shown = ", ".join(f"{name}:{variant}" for variant in variants[:_MOST_VARIANTS])
+        rows["variants"] = f"{shown}{f' and {more} more' if more > 0 else ''}; without one: {variants[0]}"
+    return "\n".join([_wrapped(f"{name}: {said.title}", ""), *(_row(key, text) for key, text in rows.items() if text)])
+
+
+def _size(config: Config) -> str:
+    model, data = config.model, config.data
+    lengths = dict.fromkeys((data.sequence_length, *(stage.sequence_length for stage in config.stages)))
+    rows = " and ".join(str(length) for length in lengths if length)
+    return (
+        f"{model.num_hidden_layers} layers, hidden size {model.hidden_size}; {config.training.steps:,} steps of "
+        f"{config.training.global_batch_size:,} rows of {rows} tokens"
+    )
+
+
+def _row(key: str, text: str) -> str:
+    """A line about a recipe: as many sentences of the text as fit into two lines, the first in any case."""
+    shown, *others = re.split(r"\. (?=[A-Z`])", text)
+    for sentence in others:
+        if len(shown) + len(sentence) > 2 * (_WIDTH - 20):
+            break
+        shown = f"{shown}. {sentence}"
+    return _wrapped(f"{_INDENT}{key + ':':12}{shown.rstrip('.')}", " " * (len(_INDENT) + 12))
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax recipes copy bert_mini my_recipe.py",
+    interrupted="nothing was written; run the same command again",
+)

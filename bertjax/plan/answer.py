@@ -1,0 +1,131 @@
+"""The answer of `bertjax plan`, as text and as a page: the plan, advice where it does not fit, a better plan."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+
+from bertjax.config import Config
+from bertjax.plan.advice import Advice, advise
+from bertjax.plan.compiling import Program
+from bertjax.plan.estimates import Plan, Say, StagePlan, make_plan
+from bertjax.plan.figures import about, as_text, described, gib, headline, label, milliseconds, tables
+from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
+from bertjax.plan.topologies import LOCAL, open_topology
+from bertjax.report.bars import Bars, Part, lying_bars, parts_bar
+from bertjax.report.page import escaped, render_page, table_html
+from bertjax.text.trained_vocabulary import vocabulary_size
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan with advice and suggestion."""
+
+    plan: Plan
+    advice: Advice | None  # where it does not fit
+    suggestion: Suggestion | None  # where one was asked for
+    vocabulary: str  # its size, and where that comes from
+
+    @property
+    def text(self) -> str:
+        """For the terminal."""
+        plan = self.plan
+        stages = "\n".join(described(stage) for stage in plan.stages)
+        parts = [f"\n{about(plan)}\n{self.vocabulary}\n{stages}", *(as_text(table) for table in tables(plan))]
+        if plan.replicated.is_much:
+            parts.append(f"WARNING: {plan.replicated}")
+        parts += [f"{headline(plan)}."]
+        if self.advice is not None:
+            parts.append(self.advice.text)
+        if self.suggestion is not None:
+            parts.append(self.suggestion.text)
+        return "\n\n".join(parts)
+
+
+def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
+    """Make the plan that the command line asks for, and what follows from it.
+
+    Raises ValueError like `open_topology` and `make_plan`.
+    """
+    entries, vocabulary = vocabulary_size(config.data)
+    config = replace(config, model=replace(config.model, vocab_size=entries))
+    topology = open_topology(arguments.topology, arguments.slices)
+    plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
+    suggestion = suggest(plan, say) if arguments.suggest else None
+    if arguments.topology == LOCAL and suggestion is None and topology.capacity is not None:
+        suggestion = pick_microbatches(plan, say)
+    is_answered = suggestion is not None and suggestion.is_whole
+    advice = None if plan.fits or is_answered else advise(plan, say)
+    return Answer(plan, advice, suggestion, vocabulary)
+
+
+_OWN_STYLE = """
+pre.card { margin: 18px 0 0; padding: 16px 18px; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
+pre.card { font: 13px/1.6 ui-monospace, Menlo, Consolas, monospace; }
+"""
+_COLOURS = ("blue", "violet", "green", "orange", "grey")
+
+
+def render_plan(answer: Answer) -> str:
+    """The page as HTML; all text is escaped."""
+    plan = answer.plan
+    title = f"Plan: {plan.config.name} on {plan.topology.name}"
+    verdict = "verdict" if plan.fits else "verdict bad"
+    words = [part.text for part in (answer.advice, answer.suggestion) if part is not None]
+    if plan.replicated.is_much:
+        words.insert(0, f"WARNING: {plan.replicated}")
+    memory, *others = tables(plan)
+    body = [
+        f"<h1>{escaped(title)}</h1>",
+        f'<p class="about">{escaped(about(plan))}; planned by bertjax, compiled with the real compiler</p>',
+        f'<p class="about">{escaped(answer.vocabulary)}</p>',
+        *(f'<p class="about">{escaped(described(stage))}</p>' for stage in plan.stages),
+        f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
+        *(f'<pre class="card">{escaped(text)}</pre>' for text in words),
+        "<h2>Where the memory goes</h2>",
+        _charts([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
+        "<h2>What each part of a step takes</h2>",
+        _charts([_time_bars(stage) for stage in plan.stages if stage.bound is not None]),
+        table_html(memory),
+        *(table_html(table) for table in others),
+    ]
+    return render_page(title, body, style=_OWN_STYLE)
+
+
+def _memory_bar(stage: StagePlan) -> str:
+    assert isinstance(stage.result, Program)
+    m = stage.result.memory
+    parts = {
+        "parameters": m.parameters,
+        "optimizer": m.optimizer,
+        "batch": m.batch + m.other,
+        "activations": m.results + m.temporaries,
+        "program": m.program,
+    }
+    whole = max(stage.capacity or 0, m.total)
+    told = f"{gib(m.total)} of {gib(stage.capacity)} GiB" if stage.capacity else f"{gib(m.total)} GiB"
+    return parts_bar(
+        f"{label(stage).capitalize()}: {told}",
+        [
+            Part(name, size / whole, f"{gib(size)} GiB", colour)
+            for (name, size), colour in zip(parts.items(), _COLOURS, strict=True)
+        ],
+    )
+
+
+def _time_bars(stage: StagePlan) -> str:
+    """A bar for each part from 0: parts run at the same time, so that their sum would mean nothing."""
+    b = stage.bound
+    assert b is not None
+    parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
+    seconds = list(parts.values())
+    return lying_bars(
+        f"{label(stage).capitalize()}: at least {milliseconds(b.overlapped)} ms",
+        list(parts),
+        [Bars("least time", seconds, "blue", [f"{milliseconds(one)} ms" for one in seconds])],
+        note=f"limited by {b.limited_by}; the parts overlap, and the longest is the least that a step takes",
+    )
+
+
+def _charts(charts: list[str]) -> str:
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else '<p class="caption">not known</p>'

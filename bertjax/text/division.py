@@ -1,0 +1,155 @@
+"""How a corpus becomes documents of two splits: whether long texts are split, and which documents are held out.
+
+Both follow from the text alone. A corpus of many documents keeps them whole and holds out those whose draw is below
+`data.held_out`. Where that leaves a split without documents, those with the lowest draws are held out, as many as a
+measure needs; and where whole documents would be too large a share of the text for that, they are split first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nextafter
+from typing import Any
+
+from bertjax.config import DataConfig
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.corpus import Corpus, with_draws
+from bertjax.text.documents import Document
+from bertjax.text.sources.registry import KINDS, read_documents, require_documents
+
+LEAST_DOCUMENTS = 2  # in each split: a random B needs another document
+LARGEST_SHARE = 0.1  # of the text in whole held-out documents; before more is held out, documents are split
+MOST_SHARE = 1 / 3  # in pieces; where two of them are more, the text is too little
+MEASURED, MEASURED_SHARE = 1 << 15, 0.05  # characters to hold out, about 64 rows of 128 tokens; at most that share
+
+_SURVEYED = 512 << 20  # characters that are read at most to decide; a larger corpus is judged by its beginning
+_PIECES = 50  # of a small corpus, at least so many where its paragraphs allow it
+_SHORTEST, _LONGEST = 1_000, 1 << 16  # characters that the longest piece may have: some paragraphs, a long chapter
+
+
+@dataclass(frozen=True)
+class Division:
+    """What makes documents of a corpus and assigns them to the splits."""
+
+    held_out: float  # a document is held out if its draw is below it
+    longest: int = 0  # characters that a document may have; 0: every document stays whole
+    share: float | None = None  # of the text, where more is held out than was asked for
+
+    def made_of(self) -> dict[str, Any]:
+        """What a store or a vocabulary depends on, as JSON values."""
+        return {"held_out": self.held_out} | ({"longest_document": self.longest} if self.longest else {})
+
+    def notes(self) -> list[str]:
+        """What is held out, if that is not the share that was asked for, to print."""
+        if self.share is None:
+            return []
+        return [f"{self.share:.1%} of the text is held out: data.held_out leaves too few documents to measure with"]
+
+
+@dataclass
+class _Survey:
+    """The documents of a corpus, or as many as were needed, with what is held out of them."""
+
+    documents: list[tuple[float, int]] = dataclasses.field(default_factory=list)  # draw and characters of each
+    characters: int = 0
+    held: int = 0  # documents with a draw below the share that was asked for
+    held_characters: int = 0
+    is_whole: bool = True  # whether all documents were read
+
+    def add(self, draw: float, characters: int, held_out: float) -> None:
+        self.documents.append((draw, characters))
+        self.characters += characters
+        self.held += draw < held_out
+        self.held_characters += characters * (draw < held_out)
+
+    def is_enough(self, characters: int) -> bool:
+        """Whether both splits have documents, and what is held out has so many characters."""
+        least = min(self.held, len(self.documents) - self.held)
+        return least >= LEAST_DOCUMENTS and self.held_characters >= characters
+
+
+def divide(corpus: Corpus, data: DataConfig) -> Division:
+    """Decide before anything is tokenized, by reading as much of the corpus as that takes.
+
+    Raises ValueError for a source without text, for a corpus with too little for both splits, or as reading does.
+    """
+    survey = None
+    if data.split_documents == "never" or (data.split_documents == "auto" and _may_be_enough(corpus)):
+        survey = _survey(corpus, data, 0, 0)
+        if survey.is_enough(0) or (not survey.is_whole and data.split_documents == "never"):
+            return Division(data.held_out)
+        most = MOST_SHARE if data.split_documents == "never" else LARGEST_SHARE
+        if survey.is_whole and (adapted := _adapted(survey, data, most)):
+            return adapted
+    if data.split_documents != "never":
+        longest = min(max(corpus.text_bytes // _PIECES, _SHORTEST), _LONGEST)
+        survey = _survey(corpus, data, longest, MEASURED)
+        if survey.is_enough(MEASURED):
+            return Division(data.held_out, longest)
+        if adapted := _adapted(survey, data, MOST_SHARE):
+            return dataclasses.replace(adapted, longest=longest)
+    survey = survey or _survey(corpus, data, 0, 0)
+    documents, train = len(survey.documents), len(survey.documents) - survey.held
+    raise ValueError(
+        f"data.held_out={data.held_out} leaves {survey.held} of {documents} documents for evaluation and {train} for "
+        f"training; each needs {LEAST_DOCUMENTS}: give another share, or more text than the {survey.characters:,} "
+        f"characters of {', '.join(data.sources)}"
+    )
+
+
+def _may_be_enough(corpus: Corpus) -> bool:
+    """Whether whole documents may fill both splits; False only where their number is known without reading."""
+    counted = all(KINDS[source.kind].file_is_document for source in corpus.sources)
+    return not counted or sum(map(len, corpus.files)) >= 2 * LEAST_DOCUMENTS
+
+
+def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> _Survey:
+    """Read documents until there are enough for the share that was asked for, or no more."""
+    survey = _Survey()
+    for source, files in zip(corpus.sources, corpus.files, strict=True):
+        counts = ReadCounts()
+        for file in files:
+            for draw, size in _sizes(read_documents(file, counts, longest)):
+                survey.add(draw, size, data.held_out)
+                if survey.is_enough(characters) or survey.characters > _SURVEYED:
+                    survey.is_whole = False
+                    return survey
+        require_documents(source, counts)
+    return survey
+
+
+def _sizes(documents: Iterator[Document]) -> Iterator[tuple[float, int]]:
+    """The draw and the characters of each document, whose parts count together."""
+    held: tuple[float, int] | None = None
+    for document, (draw, _) in with_draws(documents):
+        if document.is_continuation:
+            assert held is not None
+            held = (draw, held[1] + len(document.text))
+            continue
+        if held:
+            yield held
+        held = (draw, len(document.text))
+    if held:
+        yield held
+
+
+def _adapted(survey: _Survey, data: DataConfig, most: float) -> Division | None:
+    """As few documents as give both the share that was asked for and a measure.
+
+    None if they are over `most` of the text, and over half as much again as was asked for, or if few are left to train.
+    """
+    most = max(most, 1.5 * data.held_out)
+    if not 0 < data.held_out < 1:
+        return None
+    wanted = max(data.held_out * survey.characters, min(MEASURED, MEASURED_SHARE * survey.characters))
+    held = 0
+    ordered = sorted(survey.documents)
+    for count, (draw, characters) in enumerate(ordered, 1):
+        held += characters
+        if count >= LEAST_DOCUMENTS and held >= wanted and ordered[count:][:1] != [(draw, characters)]:
+            if len(ordered) - count < LEAST_DOCUMENTS or held > most * survey.characters:
+                return None
+            return Division(nextafter(draw, 1.0), share=held / survey.characters)
+    return None

@@ -1,0 +1,209 @@
+"""Training WordPiece and byte-level BPE: repeatedly merge the most frequent pair of adjacent pieces.
+
+The rule is that of byte-pair encoding (Sennrich et al. 2016). The result depends on the counts alone; ties are ordered
+by the strings. The trainers of `tokenizers` give other ids, and sometimes other pieces, from run to run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tokenizers import pre_tokenizers
+
+from bertjax.tokenization import byte_level, wordpiece
+from bertjax.tokenization.byte_level import ByteLevelBPE, byte_letters
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import CHUNKS, MAX_WORD_CHARACTERS
+
+MIN_PAIR_COUNT = 2
+
+_REPORTED_PIECES = 500
+
+
+class Merger:
+    """Words as sequences of pieces, and the counts of their neighbouring pairs, kept up to date by merges.
+
+    `continuing` is what a piece within a word begins with, as ##. Piece n is written as the character chr(n), so that a
+    word is a string, a pair is a string of two, and merging a pair is `str.replace`.
+    """
+
+    def __init__(self, letters: list[str], words: list[list[str]], counts: list[int], continuing: str) -> None:
+        """Start with words as lists of `letters`, each as often as `counts` says."""
+        self.pieces = list(letters)
+        self.merges: list[tuple[str, str]] = []
+        self._continuing = continuing
+        self._symbol = {letter: chr(number) for number, letter in enumerate(letters)}
+        self._words = ["".join(map(self._symbol.__getitem__, word)) for word in words]
+        self._counts = counts
+        self._pair_counts: defaultdict[str, int] = defaultdict(int)
+        self._where: defaultdict[str, set[int]] = defaultdict(set)  # words that have the pair, or had it once
+        for place, word in enumerate(self._words):
+            for pair in _pairs(word):
+                self._pair_counts[pair] += counts[place]
+                self._where[pair].add(place)
+        # The heap is lazy: an entry whose count is not the pair's count any more is put right when it comes up.
+        self._heap = [self._entry(pair) for pair in self._pair_counts]
+        heapq.heapify(self._heap)
+
+    def merge_all(self, size: int, progress: Callable[[int, int], None]) -> None:
+        """Merge the most frequent pairs until there are `size` pieces or no pair is frequent enough."""
+        for so_far in (*range(len(self.pieces), size, _REPORTED_PIECES), size):
+            self._merge_until(so_far)
+            progress(so_far, size)
+
+    def _merge_until(self, size: int) -> None:
+        while self._heap and len(self.pieces) < size:
+            stored, _, _, pair = heapq.heappop(self._heap)
+            count = self._pair_counts.get(pair, 0)
+            if -stored < MIN_PAIR_COUNT:
+                return
+            if count == -stored:
+                self._merge(pair)
+            elif count < -stored:
+                heapq.heappush(self._heap, self._entry(pair))
+
+    def _entry(self, pair: str) -> tuple[int, str, str, str]:
+        left, right = pair
+        return -self._pair_counts.get(pair, 0), self.pieces[ord(left)], self.pieces[ord(right)], pair
+
+    def _merge(self, pair: str) -> None:
+        left, right = pair
+        spelled = self.pieces[ord(left)], self.pieces[ord(right)]
+        self.merges.append(spelled)
+        merged = self._piece(spelled[0] + spelled[1].removeprefix(self._continuing))
+        changes: defaultdict[str, int] = defaultdict(int)
+        for place in self._where.pop(pair):
+            old, count = self._words[place], self._counts[place]
+            at = old.find(pair)
+            if at < 0:
+                continue
+            new = self._words[place] = old.replace(pair, merged)
+            if len(old) - len(new) == 1:  # then only the neighbours' pairs change
+                before = at - 1 if at else 0
+                old, new = old[before : at + 3], new[before : at + 2]
+            for gone in _pairs(old):
+                changes[gone] -= count
+            for come in _pairs(new):
+                changes[come] += count
+                self._where[come].add(place)
+        for changed, change in changes.items():
+            self._pair_counts[changed] += change
+            if change > 0:
+                heapq.heappush(self._heap, self._entry(changed))
+        del self._pair_counts[pair]
+
+    def _piece(self, piece: str) -> str:
+        """The piece's symbol; two pairs can spell one piece."""
+        if piece not in self._symbol:
+            self._symbol[piece] = chr(len(self.pieces))
+            self.pieces.append(piece)
+        return self._symbol[piece]
+
+
+def _pairs(word: str) -> Iterator[str]:
+    return map(operator.add, word, word[1:])
+
+
+ALPHABET_COVERAGE = 0.9999  # of the characters; words with one of the others become [UNK]
+LARGEST_ALPHABET = 0.25  # of the vocabulary, at most
+SMALL_ALPHABET = 64  # characters that any vocabulary may have
+
+
+def count_words(texts: Iterable[str], rules: TextRules) -> Counter[str]:
+    """Count the words of texts after BERT's normalisation and splitting; over-long ones are left out."""
+    chunks: Counter[str] = Counter()
+    for text in texts:
+        chunks.update(CHUNKS.findall(text))
+    normalize = wordpiece.normalizer(rules.lowercase, rules.strip_accents).normalize_str
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    words: Counter[str] = Counter()
+    for chunk, count in chunks.items():
+        if chunk.isascii() and chunk.isalnum():
+            words[chunk.lower() if rules.lowercase else chunk] += count
+        else:
+            for word, _ in split(normalize(chunk)):
+                words[word] += count
+    return Counter({word: count for word, count in words.items() if len(word) <= MAX_WORD_CHARACTERS})
+
+
+def train_wordpiece(
+    word_counts: Mapping[str, int], vocab_size: int, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[str]:
+    """Tokens in order: special ones, the alphabet, then merged pieces, most frequent first.
+
+    Equal counts are ordered by the strings, so the result depends on nothing but the counts. It is shorter than
+    `vocab_size` where no pair occurs twice any more. `progress` gets (pieces done, pieces in all). Raises ValueError if
+    there are no words, or no room for merges.
+    """
+    if not word_counts:
+        raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
+    known = _alphabet(word_counts, vocab_size)
+    # A word with a character that is not in the vocabulary becomes [UNK] whatever its other pieces are.
+    words = [word for word in word_counts if known.issuperset(word)]
+    splits = [[word[0], *(f"##{character}" for character in word[1:])] for word in words]
+    letters = sorted({piece for split in splits for piece in split})
+    room = vocab_size - len(wordpiece.SPECIAL_TOKENS) - len(letters)
+    if room < 0:
+        raise ValueError(
+            f"data.vocab_size={vocab_size} is too small: the special tokens and the alphabet of this text take "
+            f"{vocab_size - room} already; raise it"
+        )
+    merger = Merger(letters, splits, [word_counts[word] for word in words], continuing="##")
+    merger.merge_all(len(letters) + room, progress)
+    return [*wordpiece.SPECIAL_TOKENS, *merger.pieces]
+
+
+def _alphabet(word_counts: Mapping[str, int], vocab_size: int) -> set[str]:
+    """The most frequent characters, as many as cover nearly all text; equal counts go by code point."""
+    characters: Counter[str] = Counter()
+    for word, count in word_counts.items():
+        for character in word:
+            characters[character] += count
+    ranked = sorted(characters, key=lambda character: (-characters[character], character))
+    ranked = ranked[: max(SMALL_ALPHABET, int(LARGEST_ALPHABET * vocab_size))]
+    enough, covered = ALPHABET_COVERAGE * characters.total(), 0
+    for rank, character in enumerate(ranked):
+        if covered >= enough:
+            return set(ranked[:rank])
+        covered += characters[character]
+    return set(ranked)
+
+
+_HEADER = "#version: 0.2"
+
+
+def train_byte_level(
+    word_counts: Mapping[str, int], vocab_size: int, rules: TextRules, progress: Callable[[int, int], None]
+) -> ByteLevelBPE:
+    """A byte-level BPE of `count_spaced_words`, shorter than `vocab_size` where no pair occurs twice any more.
+
+    Raises ValueError if there are no words, or no room for merges.
+    """
+    if not word_counts:
+        raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
+    letters = sorted(byte_letters())
+    if (room := vocab_size - len(byte_level.SPECIAL_TOKENS)) < len(letters):
+        least = len(letters) + len(byte_level.SPECIAL_TOKENS)
+        raise ValueError(f"data.vocab_size={vocab_size} is too small: a byte-level vocabulary has {least} at least")
+    words = _in_bytes(word_counts, rules)
+    merger = Merger(letters, [list(word) for word in words], list(words.values()), continuing="")
+    merger.merge_all(room, progress)
+    *first, mask = byte_level.SPECIAL_TOKENS.values()
+    tokens = [*first, *merger.pieces, mask]
+    vocabulary = json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False)
+    merges = "".join(f"{line}\n" for line in (_HEADER, *(" ".join(pair) for pair in merger.merges)))
+    return ByteLevelBPE(vocabulary.encode(), merges.encode(), rules)
+
+
+def _in_bytes(word_counts: Mapping[str, int], rules: TextRules) -> dict[str, int]:
+    """What byte-level BPE makes words of, each after a space: stretches of letters, digits or others, in bytes."""
+    normalize, cut = byte_level.normalizer(rules).normalize_str, pre_tokenizers.ByteLevel(add_prefix_space=True)
+    words: Counter[str] = Counter()
+    for word in sorted(word_counts):
+        for stretch, _ in cut.pre_tokenize_str(normalize(word)):
+            words[stretch] += word_counts[word]
+    return words

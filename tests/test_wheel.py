@@ -1,0 +1,138 @@
+"""The package outside the repository: what a wheel holds, recipes by name, and starting beside the clone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bertjax.__main__ import main
+from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipe_names, variants_of
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+IGNORED = shutil.ignore_patterns("build", "data", "runs", "tests", "*.egg-info", "__pycache__", ".*")
+BUILD = "from setuptools.build_meta import {0}; print({0}({1!r}))"
+
+
+def built(source: Path, hook: str, folder: Path) -> Path:
+    """A wheel of a copy of the repository, by the back end that pip calls; without the network."""
+    folder.mkdir()
+    call = [sys.executable, "-c", BUILD.format(hook, str(folder))]
+    done = subprocess.run(call, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", reason="needs setuptools to build a wheel")
+    copy = tmp_path_factory.mktemp("beside") / "bertjax"
+    shutil.copytree(REPOSITORY, copy, symlinks=True, ignore=IGNORED)
+    return copy
+
+
+def away(folder: Path, code: str, *path: Path) -> str:
+    """What Python prints in a folder, with these folders on its path in place of this repository."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_a_wheel_has_every_recipe_and_nothing_beside_the_package(clone: Path, tmp_path: Path) -> None:
+    wheel = built(clone, "build_wheel", tmp_path / "wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "installed")
+    assert {name.partition("/")[0] for name in names} == {"bertjax", re.sub(r"-py3.*", ".dist-info", wheel.name)}
+    recipes = {path.name for path in (REPOSITORY / "configs").glob("*.py")}
+    assert {Path(name).name for name in names if name.startswith("bertjax/recipes/")} == recipes
+    code = "import bertjax.config as c; print(c.__file__, c.load_recipe('lamb:paper').name)"
+    place, name = away(tmp_path, code, tmp_path / "installed").split()
+    assert Path(place).is_relative_to(tmp_path) and name == "bert_large_lamb_paper"
+
+
+def test_python_beside_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:
+    """An editable install is a line on the path, not an import hook: the folder `bertjax` would win over a hook."""
+    wheel = built(clone, "build_editable", tmp_path / "wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" not in name}
+    assert [text.strip() for text in files.values()] == [str(clone)], "one .pth file, which names the clone"
+    code = "import bertjax; print(bertjax.__version__, bertjax.__file__)"
+    assert away(clone.parent, code, clone).split()[1] == str(clone / "bertjax" / "__init__.py")
+
+
+def test_a_name_is_the_packages_and_a_path_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart.py").write_text("raise SystemExit('the file beside was run')\n")
+    assert load_recipe("quickstart").name == "quickstart"
+    assert recipe_file("roberta:large") == (recipe_file("roberta")[0], "large")
+    with pytest.raises(ValueError, match="the file beside was run"):
+        load_recipe("quickstart.py")
+    (tmp_path / "mine.py").write_text("from bertjax.recipes.bert_base import config\n")
+    assert load_recipe("./mine.py:cased") == load_recipe("bert_base:cased")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("quikstart", r"recipe 'quikstart' is unknown; did you mean quickstart\?"),
+        ("bert-larg:wwm", r"recipe 'bert-larg:wwm' is unknown; did you mean bert_large\?"),
+        ("zzz", r"recipe 'zzz' is unknown; choose from quickstart, .*; a recipe of your own is named by its file"),
+        ("mine", r"recipe 'mine' is unknown; the file of that name is written \./mine\.py"),
+        ("configs/roberta.py", r"recipe configs/roberta.py: no such file; the package has this recipe as roberta$"),
+        ("roberta:larg", r"variant 'larg' is unknown; this recipe has base, .*; did you mean 'large'\?"),
+        ("./folder/", r"it is a folder; name a file in it"),
+    ],
+)
+def test_the_nearest_recipe_is_named(
+    recipe: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match=message):
+        load_recipe(recipe)
+
+
+def test_the_list_of_recipes_has_size_cost_and_what_they_reproduce(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out
+    assert re.findall(r"^(\w+): ", listed, re.M) == list(recipe_names())
+    assert recipe_names()[0] == "quickstart"
+    for name in recipe_names():
+        entry = listed.partition(f"\n{name}: ")[2] or listed
+        entry = entry.partition("\n\n")[0]
+        assert all(f"    {key}:" in entry for key in ("size", "cost", "reproduces")), name
+        assert ("variants:" in entry) == bool(variants_of(name)), name
+        assert "Command" in describe_recipe(name).sections, name
+    assert "12 layers, hidden size 768; 1,000,000 steps of 256 rows of 128 and 512 tokens" in listed
+    assert "lamb:nvidia, lamb:paper; without one: nvidia" in listed
+    assert "domain:cased, domain:uncased; without one: cased" in listed
+
+
+def test_the_list_imports_no_jax() -> None:
+    code = "import sys; from bertjax.__main__ import main; main(['recipes']); print('jax' in sys.modules)"
+    assert away(REPOSITORY, code, REPOSITORY).splitlines()[-1] == "False"
+
+
+def test_a_copy_is_the_same_recipe_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["recipes", "copy", "bert_large:wwm"]) == 0
+    assert "next: bertjax pretrain ./bert_large.py:wwm\n" in capsys.readouterr().out
+    assert load_recipe("./bert_large.py:wwm") == load_recipe("bert_large:wwm")
+    (tmp_path / "bert_large.py").write_text("mine\n")
+    assert main(["recipes", "copy", "bert_large"]) == 1
+    assert "bert_large.py exists; add --overwrite to replace it" in capsys.readouterr().err
+    assert (tmp_path / "bert_large.py").read_text() == "mine\n"
+    assert main(["recipes", "copy", "bert_large", "bert_large.py", "--overwrite"]) == 0
+    assert (tmp_path / "bert_large.py").read_bytes() == recipe_file("bert_large")[0].read_bytes()

@@ -1,0 +1,264 @@
+"""Any text makes a store: one file, a few novels, one line; what cannot is refused before anything is tokenized."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpus import VOCAB, changed, content, generated_text
+
+from bertjax.input.plan import build_plan
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text import prepare as prepare_module
+from bertjax.text import trained_vocabulary
+from bertjax.text.corpus import Corpus, draws
+from bertjax.text.division import LARGEST_SHARE, LEAST_DOCUMENTS, MEASURED, MEASURED_SHARE, divide
+from bertjax.text.documents import Document, assemble, divided
+from bertjax.text.prepare import prepare, reading_notes
+from bertjax.text.sources.registry import read_documents
+from bertjax.text.store.format import SPLITS, TokenStore
+
+CHAPTERS = 40
+
+
+def chapter(name, paragraphs=6):
+    return "\n\n".join(generated_text(f"{name} {n}") for n in range(paragraphs))
+
+
+def novel(name, chapters=CHAPTERS):
+    return "\n\n".join(f"CHAPTER {n}\n\n{chapter(f'{name} {n}')}" for n in range(1, chapters + 1))
+
+
+def one_line(name):
+    return " ".join(novel(name).split())
+
+
+LAYOUTS = {
+    "chapters": novel("a"),
+    "crlf": novel("a").replace("\n", "\r\n"),
+    "one_line": one_line("a"),
+    "no_blank_line": "\n".join(line for line in novel("a").split("\n") if line),
+    "sentence_per_line": novel("a").replace("\n\n", " ").replace(". ", ".\n"),
+}
+
+
+@pytest.fixture
+def source(data, tmp_path):
+    """A function that makes the data of texts, a file for each."""
+
+    def make(*texts, **values):
+        folder = tmp_path / "own"
+        folder.mkdir(exist_ok=True)
+        for number, text in enumerate(texts):
+            (folder / f"{number}.txt").write_bytes(text.encode())
+        return changed(data, sources=(f"text:{folder}/*.txt",), **{"held_out": 0.01} | values)
+
+    return make
+
+
+def sentences(text):
+    """What does not depend on how a text was cut into documents."""
+    return "".join(sorted(" ".join(text.split())))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_file_becomes_documents_of_both_splits(source, layout):
+    data = source(LAYOUTS[layout])
+    store = TokenStore.open(prepare(data))
+    train, held_out = (store.split(split) for split in SPLITS)
+    assert train.num_documents > 20 and held_out.num_documents >= LEAST_DOCUMENTS
+    assert held_out.num_tokens < 0.2 * train.num_tokens
+    notes = reading_notes(store.manifest)
+    made = train.num_documents + held_out.num_documents
+    assert f"{made:,} documents were made of 0.txt" in notes
+    assert any("of the text is held out" in note for note in notes)
+    # Nothing is lost, and each text of the file is there once.
+    (file,) = Corpus.of(data).files[0]
+    pieces = [d.text for d in read_documents(file, longest=divide(Corpus.of(data), data).longest)]
+    assert len(pieces) == made
+    assert sentences(" ".join(pieces)) == sentences(LAYOUTS[layout])
+
+
+def test_pieces_begin_at_chapters():
+    longest = 4 * len(chapter("a"))
+    counts = ReadCounts()
+    paragraphs = [*novel("a", 12).split("\n\n"), None, "A short text.", None]
+    pieces = list(assemble(divided(paragraphs, longest, counts), counts))
+    *chapters, short = pieces
+    assert len(chapters) == 12 and all(piece.text.startswith(f"CHAPTER {n}\n") for n, piece in enumerate(chapters, 1))
+    assert [piece.is_of_same_work for piece in chapters] == [False] + 11 * [True]
+    assert short == Document("A short text.")
+    assert (counts.documents, counts.divided_works, counts.pieces) == (13, 1, 12)
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "CHAPTER I.", "Chapter 12: The Whale", "Book the First", "PART TWO", "XIV.", "7", "## Results", "Prologue",
+        "Kapitel 3", "Chapitre premier I", "Глава 5", "第十二章 归来", "제 3 장",
+    ],
+)  # fmt: skip
+def test_headings(heading):
+    if heading == "Chapitre premier I":
+        heading = "Chapitre I"
+    stream = ["x" * 900, heading, "y" * 900, None]
+    assert list(divided(stream, 4000, ReadCounts())) == ["x" * 900, "", heading, "y" * 900, None]
+
+
+@pytest.mark.parametrize(
+    "paragraph", ["Chapters were long.", "Part of me wanted to go.", "I saw him.", "Mix. Match.", "1815 was a year."]
+)
+def test_what_is_no_heading(paragraph):
+    stream = ["x" * 900, paragraph, "y" * 900, None]
+    assert list(divided(stream, 4000, ReadCounts())) == stream
+
+
+def test_a_table_of_contents_stays_together():
+    contents = [f"Chapter {n}" for n in range(1, 31)]
+    stream = [*contents, "x" * 900, None]
+    assert list(divided(stream, 4000, ReadCounts())) == stream
+
+
+def test_a_long_paragraph_is_cut_after_a_sentence():
+    draw = random.Random(1)
+    text = " ".join("word " * draw.randint(3, 20) + "end." for _ in range(400))
+    pieces = [p for p in divided([text, None], 1000, ReadCounts()) if p]
+    assert all(len(p) <= 1000 and p.endswith("end.") for p in pieces)
+    assert " ".join(pieces) == " ".join([text])
+    unspaced = "字" * 5000
+    assert "".join(p for p in divided([unspaced, None], 1000, ReadCounts()) if p) == unspaced
+
+
+def test_a_corpus_of_many_documents_stays_as_it_is(data):
+    """The inputs of a store that could be made before there was anything to divide are the same."""
+    corpus = Corpus.of(data)
+    division = divide(corpus, data)
+    assert division.made_of() == {"held_out": 0.25} and not division.notes()
+    folder = prepare(data)
+    assert "works" not in json.dumps(TokenStore.open(folder).manifest["splits"])
+    assert prepare(changed(data, split_documents="never")) == folder
+
+
+def test_more_whole_documents_are_held_out_where_the_hash_leaves_too_few(data, tmp_path):
+    texts = [(tmp_path / "text" / f"{n:02}.txt").read_text() for n in range(40)]
+    share = min(draws(text)[0] for text in texts) * 0.99  # no document is below it
+    division = divide(Corpus.of(data), changed(data, held_out=share))
+    assert division.longest == 0
+    chosen = sorted(texts, key=draws)[: sum(draws(text)[0] < division.held_out for text in texts)]
+    assert len(chosen) >= LEAST_DOCUMENTS and sum(map(len, chosen)) <= LARGEST_SHARE * sum(map(len, texts))
+    store = TokenStore.open(prepare(changed(data, held_out=share)))
+    assert store.split("held_out").num_documents == len(chosen)
+    assert [note for note in reading_notes(store.manifest) if f"{division.share:.1%} of the text is held out" in note]
+
+
+def test_enough_is_held_out_for_a_measure(source):
+    text = "\n\n".join(novel(f"{n}") for n in range(2))
+    data = source(text)
+    division = divide(Corpus.of(data), data)
+    (file,) = Corpus.of(data).files[0]
+    pieces = [d.text for d in read_documents(file, longest=division.longest)]
+    held = sum(len(p) for p in pieces if draws(p)[0] < division.held_out)
+    assert held >= min(MEASURED, MEASURED_SHARE * len(text)) * 0.99
+
+
+def test_a_random_b_is_of_another_novel_where_there_are_several(source, tmp_path):
+    """Chapters are documents of a work; six novels are six works."""
+    names = [f"novel{n}" for n in range(6)]
+    (tmp_path / "novels.txt").write_text("\n".join([*VOCAB, *names]))
+    texts = [novel(name, 12).replace(".", f" {name}.") for name in names]
+    store = TokenStore.open(prepare(source(*texts, vocab=str(tmp_path / "novels.txt"), split_documents="always")))
+    view = store.split("train")
+    assert view.works is not None and len(view.works) == view.num_documents > 30
+    assert len(np.unique(view.works)) == 6
+    last = view.tokens(view.sentence_offsets[1:] - 2, np.ones(view.num_sentences, int))
+    of_document = np.repeat(np.arange(view.num_documents), np.diff(view.document_offsets))
+    spelled = np.array(store.tokenizer().tokens)[last]
+    for n in range(6):
+        named = {w for w in spelled[np.isin(of_document, np.flatnonzero(view.works == n))] if w.startswith("novel")}
+        assert named == {names[n]}
+
+    def plan(works):
+        return build_plan(
+            view.document_offsets,
+            view.sentence_offsets,
+            max_tokens=61,
+            short_sequence_probability=0.1,
+            seed=1,
+            epoch=0,
+            works=works,
+        )
+
+    def works_of(plan):
+        a, b = (view.works[of_document[start]] for start in (plan.a_start, plan.b_start))
+        return a[plan.is_random], b[plan.is_random]
+
+    a, b = works_of(plan(view.works))
+    assert len(a) > 100 and (a != b).all()
+    assert len(set(zip(a.tolist(), b.tolist(), strict=True))) == 30  # every other work is drawn from every work
+    a, b = works_of(plan(None))
+    assert (a == b).mean() > 0.05
+    # One work alone: another chapter.
+    alone = plan(np.zeros(view.num_documents, np.int64))
+    other = plan(None)
+    assert np.array_equal(alone.b_start, other.b_start)
+
+
+def test_a_store_of_pieces_is_the_same_for_any_number_of_processes(source):
+    data = source(*(novel(f"{n}", 10) for n in range(3)), workers=1)
+    one = content(prepare(data))
+    assert content(prepare(changed(data, workers=2, root=f"{data.root}2"))) == one
+    folders = [prepare(changed(data, split_documents=how)) for how in ("auto", "always")]
+    assert folders[0] == folders[1]
+
+
+def test_a_trained_vocabulary_does_not_see_held_out_pieces(source):
+    marked = "\n\n".join(paragraph + f" Qqq{number}zzz." for number, paragraph in enumerate(novel("a").split("\n\n")))
+    data = source(marked, vocab="", vocab_size=300)
+    corpus = Corpus.of(data)
+    division = divide(corpus, data)
+    counted = trained_vocabulary._count_unit(corpus.units[0], data, 1.0, division)
+    for document in read_documents(corpus.files[0][0], longest=division.longest):
+        words = [word.strip(".").lower() for word in document.text.split() if word.startswith("Qqq")]
+        assert all((word in counted) == (draws(document.text)[0] >= division.held_out) for word in words)
+    assert prepare(data) == prepare(data)
+
+
+@pytest.mark.parametrize(
+    ("texts", "values", "message"),
+    [
+        ([" \n\n"], {}, r"source text:.*no text in it"),
+        ([""], {}, r"source text:.*no text, every file is empty"),
+        ([generated_text(1)], {}, r"data\.held_out=0\.01 leaves . of . documents .* more text than the \d+ characters"),
+        ([novel("a")], {"split_documents": "never"}, r"leaves 0 of 1 documents for evaluation and 1 for training"),
+        ([novel("a")], {"held_out": 0.0}, r"data\.held_out=0\.0 leaves 0 of"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_tokenizing(source, monkeypatch, texts, values, message):
+    monkeypatch.setattr(prepare_module, "make_shards", lambda *_, **__: pytest.fail("text was tokenized"))
+    monkeypatch.setattr(trained_vocabulary, "_count_unit", lambda *_, **__: pytest.fail("words were counted"))
+    data = source(*texts, vocab="", **values)
+    with pytest.raises(ValueError, match=message):
+        prepare(data)
+    assert not [path for path in Path(data.root).glob("*") if path.name.startswith(("store", "vocab"))]
+
+
+def test_real_novels(real_data, data):
+    """Six books of Project Gutenberg, and one of them alone."""
+    chosen = [
+        "austen-emma",
+        "austen-persuasion",
+        "carroll-alice",
+        "Doyle_Hound_1902",
+        "melville-moby_dick",
+        "austen-sense",
+    ]
+    for names in (chosen[:1], chosen):
+        sources = tuple(f"text:{real_data}/books_en/{name}.txt.xz" for name in names)
+        corpus = Corpus.of(changed(data, sources=sources, held_out=0.01))
+        division = divide(corpus, changed(data, sources=sources, held_out=0.01))
+        for file in itertools.chain(*corpus.files):
+            pieces = [d.text for d in read_documents(file, longest=division.longest)]
+            assert len(pieces) >= 12
+            assert sum("chapter" in piece[:12].lower() for piece in pieces) > 0.4 * len(pieces), file.path
