@@ -32,6 +32,7 @@ _MEASURING = 0.03  # share of the budget for steps that are only measured, and a
 _LONGEST_MEASURE = 120.0
 _LOOKS = 8  # the end is reconsidered after each eighth of the steps that are left
 _CLOSEST = 0.01  # share of the budget between two looks, and before the end
+_SHORTEST_VIEW = 0.1  # share of the budget that is looked back on at least
 _ENOUGH = 0.003  # share of the budget by which the end may be off before it is moved
 _TOLD = 0.05  # share by which the number of steps changes before people are told
 
@@ -241,8 +242,12 @@ class Timekeeper:
         return end, self._next_look(job, step, costs)
 
     def _slowness(self, config: Config, step: int, ahead: int) -> float:
-        """How many times as long as in the rehearsal steps take: over as many steps back as there are ahead."""
-        within = [mark for mark in self._marks[:-1] if step - mark[0] >= ahead]
+        """How many times as long as in the rehearsal steps take: over as many steps back as there are ahead.
+
+        But over no less time than a share of the budget, for what a moment is like says little of the ending.
+        """
+        now, least = self._marks[-1][1], _SHORTEST_VIEW * self._budget.seconds
+        within = [(at, work) for at, work in self._marks[:-1] if step - at >= ahead and now - work >= least]
         since, before = within[-1] if within else self._marks[0]
         return (self._marks[-1][1] - before) / _stepping(config, since, step, self._costs)
 
