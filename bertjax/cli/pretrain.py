@@ -76,8 +76,8 @@ def _pretrain(config: Config, processes: Processes, say: Say, given: Collection[
     say(describe(job))
     if processes.count > 1:
         print_now(describe_process(job))
-    keeper = _timekeeper(config, given, content, processes, say)
-    outcome = train(job, say, (lambda: _initial_params(job, say)) if config.init_from else None, processes, keeper)
+    initial = (lambda: _initial_params(job, say)) if config.init_from else None
+    outcome = train(job, say, initial, processes, keeper=_timekeeper(config, given, content, processes, say))
     if outcome.exit_code:
         say(
             f"\nstopped by a signal after step {outcome.step:,}; saved in {job.config.directory}.\n"

@@ -6,7 +6,8 @@ the clock and writes down what was decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config
@@ -31,30 +32,37 @@ class Costs:
     ending: float  # from the end of the last save to the end of the command
 
     def slower(self, factor: float) -> Costs:
-        """The same while the machine takes so many times as long."""
-        return Costs(
-            tuple(one * factor for one in self.pace),
-            tuple(one * factor for one in self.evaluation),
-            self.save * factor,
-            self.ending * factor,
-        )
+        """The same where steps take so many times as long.
+
+        What happens a few times is taken to be half as much slower, as a power: other work slows steps, which keep all
+        cores busy, the most, and the rehearsal saw the machine at another moment of the same kind.
+        """
+        part = math.sqrt(factor)
+        evaluations = tuple(one * part for one in self.evaluation)
+        return Costs(tuple(one * factor for one in self.pace), evaluations, self.save * part, self.ending * part)
 
 
 def seconds_left(config: Config, step: int, costs: Costs) -> float:
     """From a step of a run to the end of the command."""
-    total = costs.ending
-    for stage, pace, evaluation in zip(stages_of(config), costs.pace, costs.evaluation, strict=True):
-        first = max(stage.start, step)
-        if first < stage.stop:
-            total += (stage.stop - first) * pace
-            total += times_due(config.training.eval_every, first, stage) * evaluation
-            total += times_due(config.training.checkpoint_every, first, stage) * costs.save
+    stages = stages_of(config)
+    return seconds_between(config, stages, step, stages[-1].stop, costs) + costs.ending
+
+
+def seconds_between(config: Config, stages: Sequence[Stage], first: int, last: int, costs: Costs) -> float:
+    """For the steps from `first` to `last`, with the evaluations and saves after them."""
+    total, training = 0.0, config.training
+    for stage, pace, evaluation in zip(stages, costs.pace, costs.evaluation, strict=True):
+        begins, ends = max(stage.start, first), min(stage.stop, last)
+        if begins < ends:
+            total += (ends - begins) * pace
+            total += times_due(training.eval_every, begins, ends, stage.stop) * evaluation
+            total += times_due(training.checkpoint_every, begins, ends, stage.stop) * costs.save
     return total
 
 
-def times_due(period: int, first: int, stage: Stage) -> int:
-    """How often something falls due after the steps from `first` to the end of a stage, where it always does."""
-    return stage.stop // period - first // period + bool(stage.stop % period)
+def times_due(period: int, first: int, last: int, stop: int) -> int:
+    """How often something falls due after the steps from `first` to `last` of a stage that ends at `stop`."""
+    return last // period - first // period + bool(last == stop and stop % period)
 
 
 def most_steps(config_of: Callable[[int], Config], step: int, costs: Costs, seconds: float, least: int) -> int:

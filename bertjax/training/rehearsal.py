@@ -34,7 +34,7 @@ from bertjax.training.telemetry import METRICS_FILE
 DIRECTORY = "rehearsal"  # within the run's directory, while it lasts
 Ending = Callable[[Config], None]  # what a command does with a run that has been trained: its report and its export
 
-_BATCHES = 4  # of an evaluation
+_BATCHES = 4  # of an evaluation, and at least an eighth of them
 _LEAST_STEPS = 3
 _QUICK = 5.0  # seconds; what takes no longer is done twice, for the first time is not like the others
 # Where it cannot be rehearsed, in object storage.
@@ -47,12 +47,13 @@ def rehearse(job: Job, directory: Place, seconds: float, processes: Processes, e
 
     `end` is rehearsed on a run of one checkpoint in a folder of its own, which is removed, by the first process.
     """
-    state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
     paces, evaluations = [], []
-    for rows in job.stages:
-        state, pace = _pace(job, rows, state, seconds / len(job.stages), processes)
-        paces.append(pace)
-        evaluations.append(_evaluation(rows, state.params))
+    with jax.set_mesh(job.mesh):
+        state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
+        for rows in job.stages:
+            state, pace = _pace(job, rows, state, seconds / len(job.stages), processes)
+            paces.append(pace)
+            evaluations.append(_evaluation(rows, state.params))
     if not isinstance(directory, Path):
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(job.blueprint.state))
         save = _OVERHEAD + size / _BYTES_PER_SECOND
@@ -63,8 +64,9 @@ def rehearse(job: Job, directory: Place, seconds: float, processes: Processes, e
         shutil.rmtree(folder, ignore_errors=True)  # of a rehearsal that was killed
         folder.mkdir()
     processes.gather("the rehearsal begins")
-    save = _save(job, folder, state)
-    del state
+    with jax.set_mesh(job.mesh):
+        save = _save(job, folder, state)
+    del state  # what comes reads a model of its own
     ending = _ending(job, folder, end) if processes.first else 0.0
     processes.gather("the rehearsal ends")
     if processes.first:
@@ -109,7 +111,7 @@ def _evaluation(rows: Rows, params: Params) -> float:
     total = 0.0
     for held_out in evaluation.sets:
         jax.block_until_ready([evaluation.step(params, batch) for batch in itertools.islice(held_out, 1)])
-        start, count = time.perf_counter(), min(_BATCHES, held_out.count)
+        start, count = time.perf_counter(), min(max(held_out.count // 8, _BATCHES), held_out.count)
         for batch in itertools.islice(held_out, count):
             jax.block_until_ready(evaluation.step(params, batch))
         total += (time.perf_counter() - start) / count * held_out.count

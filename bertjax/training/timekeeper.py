@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertjax.config import Config, differences, from_dict, to_dict
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text, write_durably
 from bertjax.storage.remote import Place
-from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_left, times_due
+from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left, times_due
 from bertjax.training.job import Job, rescheduled
 from bertjax.training.progress import duration
 from bertjax.training.rehearsal import Ending, rehearse
@@ -107,7 +107,7 @@ class Timekeeper:
         self._decision: Decision | None = None
         self._recorded: dict[int, int] = {}
         self._costs: Costs | None = None  # while the end may still be moved
-        self._marks: list[tuple[int, float]] = []  # step, and the seconds that all steps up to it took
+        self._marks: list[tuple[int, float]] = []  # steps, and the clock when they began
         self._next = -1
         self._told = 0
 
@@ -137,14 +137,14 @@ class Timekeeper:
             self._marks = [(step, self._clock())]
             self._next = self._next_look(job, step, self._costs)
 
-    def reconsider(self, job: Job, step: int, times: Mapping[str, float]) -> Job | None:
-        """The job with another end from this step on, if there is one; `times` are the seconds of parts of the loop."""
+    def reconsider(self, job: Job, step: int) -> Job | None:
+        """The job with another end from this step on, if it has one: all processes call it after every step."""
         if step in self._recorded:
             return rescheduled(job, moved(job.config, step, self._recorded.pop(step)))
         if step != self._next:
             return None
         with self._processes.taking_time():
-            words = json.dumps(self._look(job, step, times)) if self._processes.first else ""
+            words = json.dumps(self._look(job, step)) if self._processes.first else ""
             end, self._next = json.loads(self._agree("end of the run", words))
         if end == job.stages[-1].stage.stop:
             return None
@@ -216,7 +216,7 @@ class Timekeeper:
     def _plan_told(self, job: Job) -> str:
         assert self._decision is not None and self._costs is not None
         costs, stages, training = self._costs, stages_of(job.config), job.config.training
-        evaluations = sum(times_due(training.eval_every, stage.start, stage) for stage in stages)
+        evaluations = sum(times_due(training.eval_every, one.start, one.stop, one.stop) for one in stages)
         paces = ", then ".join(f"{pace:.3g} s" for pace in costs.pace)
         settings = ", ".join(f"{key} {value}" for key, value in self._decision.settings.items() if key != "stages")
         starts = "".join(f", stages.{stage.number - 1}.start {stage.start}" for stage in stages[1:])
@@ -227,13 +227,12 @@ class Timekeeper:
             "where the machine becomes slower or faster"
         )
 
-    def _look(self, job: Job, step: int, times: Mapping[str, float]) -> tuple[int, int]:
+    def _look(self, job: Job, step: int) -> tuple[int, int]:
         """Where the run is to end, and at which step to look again; by the first process."""
         assert self._costs is not None
         now, end = self._clock(), job.stages[-1].stage.stop
-        self._marks.append((step, now - times["eval"] - times["checkpoint"]))
+        self._marks.append((step, now))
         costs = self._costs.slower(self._slowness(job.config, step, end - step))
-        costs = replace(costs, evaluation=self._evaluations(job.config, step, times, costs))
         seconds = AIM * self._budget.seconds - now
         if abs(seconds_left(job.config, step, costs) - seconds) > _ENOUGH * self._budget.seconds:
             least = _least_end(job.config, step)
@@ -242,29 +241,15 @@ class Timekeeper:
         return end, self._next_look(job, step, costs)
 
     def _slowness(self, config: Config, step: int, ahead: int) -> float:
-        """How many times as long as in the rehearsal steps take: over as many steps back as there are ahead.
+        """How many times as long as was rehearsed everything takes: over as many steps back as there are ahead.
 
         But over no less time than a share of the budget, for what a moment is like says little of the ending.
         """
+        assert self._costs is not None
         now, least = self._marks[-1][1], _SHORTEST_VIEW * self._budget.seconds
-        within = [(at, work) for at, work in self._marks[:-1] if step - at >= ahead and now - work >= least]
-        since, before = within[-1] if within else self._marks[0]
-        return (self._marks[-1][1] - before) / _stepping(config, since, step, self._costs)
-
-    def _evaluations(self, config: Config, step: int, times: Mapping[str, float], now: Costs) -> tuple[float, ...]:
-        """What evaluations take now: as those that there were, beside the steps of the same time."""
-        since, before = self._marks[0]
-        done = sum(
-            times_due(config.training.eval_every, max(stage.start, since), replace(stage, stop=min(stage.stop, step)))
-            - bool(step < stage.stop and step % config.training.eval_every)
-            for stage in stages_of(config)
-            if max(stage.start, since) < min(stage.stop, step)
-        )
-        if not done:
-            return now.evaluation
-        usual = (self._marks[-1][1] - before) / _stepping(config, since, step, self._costs)
-        ratio = times["eval"] / done / (usual * self._costs.evaluation[0])
-        return tuple(one * ratio for one in now.evaluation)
+        within = [(at, then) for at, then in self._marks[:-1] if step - at >= ahead and now - then >= least]
+        since, then = within[-1] if within else self._marks[0]
+        return (now - then) / seconds_between(config, stages_of(config), since, step, self._costs)
 
     def _next_look(self, job: Job, step: int, costs: Costs) -> int:
         """The step at which to look again; -1 for none."""
@@ -272,12 +257,6 @@ class Timekeeper:
         closest = math.ceil(_CLOSEST * self._budget.seconds / costs.pace[number])
         following = step + max(-(-(end - step) // _LOOKS), closest, 1)
         return following if following + closest <= end and following < end else -1
-
-
-def _stepping(config: Config, first: int, last: int, costs: Costs) -> float:
-    """Seconds of the steps from `first` to `last`, without evaluations and saves."""
-    stretches = ((max(stage.start, first), min(stage.stop, last)) for stage in stages_of(config))
-    return sum(max(stop - start, 0) * pace for (start, stop), pace in zip(stretches, costs.pace, strict=True))
 
 
 def _stage_number(config: Config, step: int) -> int:

@@ -87,7 +87,7 @@ def train(
         with alone() as processes:
             return train(job, say, initial, processes, callbacks, keeper)
     directory = place_of(job.config.directory)
-    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging, jax.set_mesh(job.mesh):
+    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
         if keeper is not None:
             job = keeper.plan(job, directory, checkpoint.saved_steps(directory))
@@ -98,7 +98,7 @@ def train(
             keep_every=training.keep_every,
             staging=staging,
         )
-        with saved, contextlib.ExitStack() as log:
+        with jax.set_mesh(job.mesh), saved, contextlib.ExitStack() as log:
             with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
                 state = starting_state(job, saved, say, initial)
             start = int(state.step)
@@ -293,7 +293,7 @@ class Loop:
     def reconsidered(self, step: int) -> bool:
         """Whether the run ends elsewhere from this step on: the job is another then, with the same compiled steps."""
         assert self.keeper is not None
-        job = self.keeper.reconsider(self.job, step, self.times.total())
+        job = self.keeper.reconsider(self.job, step)
         if job is None:
             return False
         self.job = job

@@ -9,9 +9,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, from_dict, to_dict, validate
+from bertjax.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    StageConfig,
+    TrainingConfig,
+    from_dict,
+    to_dict,
+    validate,
+)
 from bertjax.config.rescale import seconds_of
-from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_left
+from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left
 from bertjax.training.course import Course
 from bertjax.training.stages import stages_of
 
@@ -104,7 +113,9 @@ def test_later_records_leave_earlier_steps_as_they_are() -> None:
 
 
 def test_stages_move_with_the_end_until_they_have_begun() -> None:
-    plan = config(StageConfig(start=600, sequence_length=64), StageConfig(start=900, learning_rate=3e-4, warmup_steps=9))
+    plan = config(
+        StageConfig(start=600, sequence_length=64), StageConfig(start=900, learning_rate=3e-4, warmup_steps=9)
+    )
     early, late = moved(plan, 400, 700), moved(plan, 700, 1600)
     assert [(stage.start, stage.stop) for stage in stages_of(early)] == [(0, 500), (500, 650), (650, 700)]
     assert [(stage.start, stage.stop) for stage in stages_of(late)] == [(0, 600), (600, 1300), (1300, 1600)]
@@ -137,15 +148,16 @@ def test_the_time_that_is_left_is_counted_event_by_event() -> None:
     run = config(StageConfig(start=600, sequence_length=64), steps=1050)
     run = replace(run, training=replace(run.training, checkpoint_every=300))
     costs = Costs(pace=(0.5, 0.25), evaluation=(7.0, 5.0), save=2.0, ending=11.0)
-    for first in (0, 1, 199, 200, 599, 600, 601, 1049):
-        total = costs.ending
-        for step in range(first, 1050):
+    for first, last in [(first, 1050) for first in (0, 1, 199, 200, 599, 600, 601, 1049)] + [(150, 599), (150, 600)]:
+        total = 0.0
+        for step in range(first, last):
             second = step >= 600
             stop = 1050 if second else 600
             total += costs.pace[second]
             total += costs.evaluation[second] * ((step + 1) % 200 == 0 or step + 1 == stop)
             total += costs.save * ((step + 1) % 300 == 0 or step + 1 == stop)
-        assert seconds_left(run, first, costs) == pytest.approx(total)
+        assert seconds_between(run, stages_of(run), first, last, costs) == pytest.approx(total)
+        assert last < 1050 or seconds_left(run, first, costs) == pytest.approx(total + costs.ending)
 
 
 @pytest.mark.parametrize("seconds", [40.0, 100.0, 1234.5, 80_000.0])
