@@ -22,13 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--normalize", action="store_true", help="scale that vector to length 1")
     parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>)")
+    parser.add_argument(
+        "--push", metavar="NAME", help="also upload it to this repository of the Hugging Face Hub: ORG/NAME or NAME"
+    )
+    parser.add_argument("--private", action="store_true", help="a repository that --push makes is private")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the model in a format, and compare what was written with the model on real text."""
     from bertjax.convert.folder import near
+    from bertjax.convert.huggingface.hub import push, require_pushable
     from bertjax.training.run_directory import load_run
 
+    if arguments.push:
+        require_pushable(arguments.push)
+    elif arguments.private:
+        raise ValueError("--private is about the repository of --push; name one, or leave it out")
     model, form = load_run(arguments.run), format_of(arguments.to)
     assert form.export is not None, "one of the formats that are written"
     try:
@@ -42,6 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     gives = form.gives(model, vectors)
     print(f"exported step {model.step:,} to {directory}{gives and f': {gives}'}")
+    if arguments.push:
+        with near(directory) as folder:
+            message = f"step {model.step:,} of {model.config.name}, exported by bertjax"
+            print(f"pushed to {push(folder, arguments.push, private=arguments.private, message=message)}")
     return 0
 
 

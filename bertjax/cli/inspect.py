@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_page, page_path
-from bertjax.cli.recipe import KEYS, command_with, configured
+from bertjax.cli.recipe import KEYS, add_show_config, command_with, configured
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig, validate
 from bertjax.storage.remote import is_remote, place_of
@@ -25,6 +25,7 @@ SHORTEST, LONGEST = 8, 1 << 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `inspect`."""
     parser.add_argument("config", metavar="STORE|RECIPE", help=f"a token store's directory, or a recipe, which {KEYS}")
+    add_show_config(parser)
     add_page(parser)
     parser.add_argument(
         "--length",

@@ -59,6 +59,7 @@ def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], poole
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on a device (2048 on a CPU, 8192 otherwise)"
     )
+    parser.add_argument("--batch-size", type=int, metavar="N", help="texts per batch on a device, at most")
 
 
 def given_encoding(arguments: argparse.Namespace) -> EncodingOptions:

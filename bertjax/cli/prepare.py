@@ -23,21 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the token store, or find the one made before."""
-    from bertjax.storage.progress import ProgressLine
-    from bertjax.text.prepare import prepare, reading_notes
-    from bertjax.text.store.format import SPLITS, read_manifest, size_of
+    from bertjax.pipeline.preparation import prepare
 
     config = validate(configured(arguments))
     if arguments.shard:
         require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)
-    path = prepare(config.data, ProgressLine(), chosen_runner(arguments, config))
-    manifest = read_manifest(path)
-    for split in SPLITS:
-        print(f"{split}: {size_of(manifest, split)}")
-    for note in reading_notes(manifest):
-        print(f"note: {note}")
-    print(f"token store: {path}\nnext: {command_with('pretrain', arguments)}")
+    print(prepare(config, runner=chosen_runner(arguments, config)))
+    print(f"next: {command_with('pretrain', arguments)}")
     return 0
 
 

@@ -1,28 +1,52 @@
-"""What the verbs with a recipe share: its config with the overrides, who does the work, who prints, what comes next."""
+"""What the verbs with a recipe share: its config with the overrides, who does the work, what comes next."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, flatten, load_recipe, override, render, to_dict
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all
+from bertjax.config.rescale import keys_given, rescale
+from bertjax.storage.remote import place_of
 
 if TYPE_CHECKING:
-    from bertjax.runtime.processes import Processes
     from bertjax.text.pool import Runner
-    from bertjax.training.trainer import Say
 
+C = TypeVar("C", bound=Config)
 KEYS = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG."""
     parser.add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {KEYS}")
+    add_show_config(parser)
+
+
+def add_show_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--show-config`."""
+    parser.add_argument("--show-config", action="store_true", help="print every setting, not only the changed ones")
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--log`, which may be repeated."""
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to wandb or mlflow; may be repeated (always: metrics.jsonl; unless the recipe says otherwise: "
+        "TensorBoard)",
+    )
+
+
+def with_loggers(config: C, names: Sequence[str]) -> C:
+    """The config with these loggers too, each once."""
+    return replace(config, log=tuple(dict.fromkeys((*config.log, *names))))
 
 
 def configured(arguments: argparse.Namespace) -> Config:
@@ -33,10 +57,51 @@ def configured(arguments: argparse.Namespace) -> Config:
 
 
 def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
-    """The recipe with its overrides, and its text to print: of several processes only one prints it."""
+    """The recipe with its overrides, and its text to print: of several processes only one prints it.
+
+    Where `training.steps` is changed, what follows from it changes in proportion, unless it is given too.
+    """
     recipe = load_recipe(arguments.config)
-    config = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
-    return config, render(config, recipe)
+    given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    given = with_loggers(given, getattr(arguments, "log", ()))
+    config = _scaled(given, recipe, keys_given(arguments.overrides))
+    shown = render(given, recipe)
+    if scaled := differences(config, given):
+        named = ", ".join(f"{key}={new}" for key, (_, new) in scaled.items() if not isinstance(new, list))
+        stages = (
+            [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
+        )
+        shown += f"\n  scaled with it: {', '.join([*filter(None, [named]), *stages])}"
+    return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
+
+
+def _scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
+    """The config with all that follows from the number of steps, where that is not the recipe's.
+
+    A run that is there keeps the schedule it began with, so that it can be trained for longer.
+    """
+    steps = config.training.steps
+    if steps == recipe.training.steps or steps <= len(config.stages):
+        return config
+    scaled = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
+    begun = _begun(config)
+    if begun is None or begun.training.steps == steps:
+        return scaled
+    kept = {
+        name: getattr(begun.optimizer, name)
+        for name in ("warmup_steps", "decay_steps")
+        if f"optimizer.{name}" not in given
+    }
+    stages = scaled.stages if any(key.startswith("stages.") for key in given) else begun.stages
+    return replace(scaled, optimizer=replace(scaled.optimizer, **kept), stages=stages)
+
+
+def _begun(config: Config) -> Config | None:
+    """The config of the run that is in the run's directory; None if there is none, or it cannot be read."""
+    try:
+        return from_dict(json.loads((place_of(config.directory) / "config.json").read_text()))
+    except (OSError, ValueError):
+        return None
 
 
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
@@ -69,7 +134,6 @@ def add_runner(parser: argparse.ArgumentParser) -> None:
 
 def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
     """The runner that `--runner` names. Raises ValueError for options of Beam without Beam."""
-    from bertjax.storage.remote import place_of
     from bertjax.text import beam
     from bertjax.text.pool import processes
 
@@ -93,37 +157,3 @@ def runner_words(arguments: argparse.Namespace) -> str:
     if arguments.runner == "processes":
         return ""
     return f" --runner {arguments.runner} " + shlex.join(["--", *arguments.behind_dashes])
-
-
-# Where files lie on a host, and the number of the process.
-_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
-
-
-def speaker(processes: Processes) -> Say:
-    """The function that prints a line in the first process and does nothing in the others."""
-    return print_now if processes.first else _say_nothing
-
-
-def print_now(line: str) -> None:
-    """Print and flush, for readers of a log that grows."""
-    print(line, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass
-
-
-def require_same_config(config: Config, processes: Processes) -> None:
-    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
-    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
-    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len(set(processes.gather("digest of the config", digest))) == 1:
-        return
-    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
-    for number, other in enumerate(others, 1):
-        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
-        if differing:
-            raise ValueError(
-                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
-                "start all processes with the same recipe and overrides"
-            )

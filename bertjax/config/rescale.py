@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from bertjax.config.run import Config, StageConfig
 
+_LOG_LINES = 100  # of a shorter run, about, at most
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _BUDGET = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _SECONDS), re.ASCII)
 SHORTEST_BUDGET, LONGEST_BUDGET = 20, 366 * 86_400
@@ -58,7 +59,7 @@ def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
     return replace(
         config,
         optimizer=replace(config.optimizer, **_scaled_schedule(config, steps, share, given)),
-        training=replace(config.training, steps=steps, **_scaled_periods(config, share, given)),
+        training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, given)),
         stages=_scaled_stages(config, steps, share, given),
     )
 
@@ -77,11 +78,11 @@ def _scaled_schedule(config: Config, steps: int, share: float, given: Collection
     return {name: value for name, value in scaled.items() if f"optimizer.{name}" not in given}
 
 
-def _scaled_periods(config: Config, share: float, given: Collection[str]) -> dict[str, int]:
+def _scaled_periods(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
     training = config.training
     closest = -(-training.eval_rows // training.global_batch_size)
     scaled = {
-        "log_every": _period(training.log_every, share, 1),
+        "log_every": _period(training.log_every, share, max(steps // _LOG_LINES, 1)),
         "eval_every": _period(training.eval_every, share, closest),
         "checkpoint_every": _period(training.checkpoint_every, share, closest),
     }

@@ -6,6 +6,8 @@ words      a token of both keeps its row; a new one starts as the mean of the ro
            makes of it (of all rows, if it makes none)
 positions  a longer table repeats the old one from its start (Longformer's rule); a shorter one is cut
 segments   new ones start as the row of segment 0
+
+Modules of the new network that the old one lacks are drawn at random; those that only the old one has are left out.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.foreign import ForeignModel, for_pretraining
+from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.network import Params
+from bertjax.model.network import Params, abstract_network
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (
     "hidden_size",
+    "embedding_size",
+    "layer_groups",
     "num_hidden_layers",
     "num_attention_heads",
     "intermediate_size",
@@ -32,11 +36,8 @@ _EQUAL = (
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
-def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
-    """(parameters for pretraining a model of `config` over `tokenizer`, what was done to get them, in lines).
-
-    Raises ValueError with every key that differs and must not.
-    """
+def require_same_shape(model: ForeignModel, config: ModelConfig) -> None:
+    """Raise ValueError with every key that gives weights their meaning and differs."""
     different = {key: (getattr(model.config, key), getattr(config, key)) for key in _EQUAL}
     refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
     if refused:
@@ -44,18 +45,31 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tup
             f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys as they are there, or give "
             "another --init-from"
         )
-    model = for_pretraining(model)
-    params = jax.tree.map(lambda x: x, model.params)  # dicts of our own, the arrays shared
-    tables, head = params["encoder"]["embeddings"], params["mlm_head"]
-    notes = [f"{', '.join(model.drawn)}: not there; drawn at random"] if model.drawn else []
+
+
+def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
+    """(parameters for pretraining a model of `config` over `tokenizer`, what was done to get them, in lines).
+
+    Raises ValueError as `require_same_shape` does, and for another vocabulary.
+    """
+    require_same_shape(model, config)
+    wanted = abstract_network(config)[1]
+    lacking = [name for name in wanted if name not in model.params]
+    # Dicts of our own, the arrays shared.
+    params = jax.tree.map(lambda x: x, {name: part for name, part in model.params.items() if name in wanted})
+    drawn = (*model.drawn, *map(module_label, lacking))
+    notes = [f"{', '.join(drawn)}: not there; drawn at random"] if drawn else []
+    tables = params["encoder"]["embeddings"]
     rows, said = _rows_for(model.tokenizer, tokenizer)
     tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
-    head["bias"] = _padded(_mean_rows(head["bias"], rows), config)
+    for head in params.values():
+        if "bias" in head:  # an entry for each token
+            head["bias"] = _padded(_mean_rows(head["bias"], rows), config)
     notes += said
     tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
     notes += said
     tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
-    return params, notes + said
+    return params | fresh_modules(config, lacking), notes + said
 
 
 def _rows_for(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str]]:

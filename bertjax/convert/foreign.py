@@ -14,12 +14,13 @@ from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.names import (
     class_of,
     from_huggingface_tensors,
+    left_out,
     tensors_of,
     their_shapes,
     to_huggingface_tensors,
 )
 from bertjax.model.families.registry import family_of
-from bertjax.model.network import Params, PretrainingNetwork, abstract_network, head_of, init_params
+from bertjax.model.network import Params, abstract_network, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _MLM_HEAD = "mlm_head"
@@ -92,30 +93,20 @@ def foreign_model(
         _check(name, array, wanted, origin)
     modules = _modules(config)
     drawn = {module: names for module, names in modules.items() if not names & given.keys()}
-    random = set().union(*drawn.values())
+    random = set[str]().union(*drawn.values())
     missing = sorted(wanted.keys() - given.keys() - random)
     if missing:
         raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; is the config that of these weights?")
-    if drawn:
-        fresh = to_huggingface_tensors(jax.jit(lambda: _fresh(config, drawn))(), config, pad_id)
-        given |= {name: x for name, x in fresh.items() if name in random}
+    fresh = fresh_modules(config, drawn)
+    if random:
+        whole = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract_network(config)[1]) | fresh
+        given |= {name: x for name, x in to_huggingface_tensors(whole, config, pad_id).items() if name in random}
     try:
         params = from_huggingface_tensors(given, config, pad_id)
     except ValueError as error:
         raise ValueError(f"{origin}: {error}") from None
+    params |= {module: fresh[module] for module in drawn if module not in params}
     return ForeignModel(origin, config, tokenizer, params, tuple(map(module_label, drawn)), tuple(notes))
-
-
-def for_pretraining(model: ForeignModel) -> ForeignModel:
-    """The model without the head of a task; the modules of pretraining that it then lacks are drawn from seed 0."""
-    if not head_of(model.config).of_task:
-        return model
-    config = replace(model.config, head=PretrainingNetwork.name, num_labels=0, features=(), lstm_size=0)
-    lacking = [name for name in family_of(config.family).heads if name not in model.params]
-    fresh = jax.device_get(jax.jit(lambda: _fresh(config, lacking))())
-    params = {name: model.params.get(name, part) for name, part in fresh.items()}
-    drawn = (*model.drawn, *map(module_label, lacking))
-    return replace(model, config=config, params=params, drawn=drawn, kind="", labels=())
 
 
 def _modules(config: ModelConfig) -> dict[str, set[str]]:
@@ -124,7 +115,7 @@ def _modules(config: ModelConfig) -> dict[str, set[str]]:
     An encoder is often published without the heads it was pretrained with; the head of a task is what it is for.
     """
     heads = family_of(config.family).heads
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {name: set() for name in left_out(config)}
     for tensor in tensors_of(config):
         module = tensor.ours.partition("/")[0]
         if module in heads:
@@ -132,10 +123,15 @@ def _modules(config: ModelConfig) -> dict[str, set[str]]:
     return found
 
 
-def _fresh(config: ModelConfig, modules: Collection[str]) -> Params:
-    """Parameters of a new model, of these modules alone; the others are zero, since to draw them takes seconds."""
-    params = init_params(config, jax.random.key(0))
-    return {name: part if name in modules else jax.tree.map(jnp.zeros_like, part) for name, part in params.items()}
+def fresh_modules(config: ModelConfig, modules: Collection[str]) -> Params:
+    """These modules of a new model, drawn from seed 0, as NumPy arrays; to draw the others too would take seconds."""
+    if not modules:
+        return {}
+
+    def draw() -> Params:
+        return {name: part for name, part in init_params(config, jax.random.key(0)).items() if name in modules}
+
+    return jax.device_get(jax.jit(draw)())
 
 
 def _rows_of_the_vocabulary(table: np.ndarray | None, tokenizer: Tokenizer, where: str) -> int:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import bertjax
-from bertjax.config import Config, FinetuneConfig, to_dict
-from bertjax.convert.huggingface.names import architecture
+from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
+from bertjax.convert.foreign import module_label
+from bertjax.convert.huggingface.names import architecture, left_out
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
@@ -38,17 +39,17 @@ tags:
 
 _USE = """\
 ```python
-from transformers import AutoTokenizer, BertForPreTraining, pipeline
+from transformers import AutoTokenizer, {network}, pipeline
 
 folder = "path/to/this/folder"
 tokenizer = AutoTokenizer.from_pretrained(folder)
-model = BertForPreTraining.from_pretrained(folder)  # the encoder and both heads
+model = {network}.from_pretrained(folder)  # the encoder and its heads
 
 pipeline("{task}", folder)("{text}")
 ```
 
-Classes with fewer heads load it too (`AutoModel`: the encoder and the pooler); transformers then lists the heads that
-they leave out as unexpected."""
+Classes with fewer heads load it too (`AutoModel`: the encoder); transformers then lists the heads that they leave out
+as unexpected."""
 
 
 def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str:
@@ -80,7 +81,7 @@ def _pretraining_use(model: TrainedModel) -> tuple[str, str]:
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
     causal = model.config.model.causal
     task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
-    return task, _USE.format(task=task, text=text)
+    return task, _USE.format(task=task, text=text, network=architecture(model.config.model))
 
 
 def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:
@@ -155,7 +156,15 @@ def _objectives(config: Config) -> str:
     able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
     untrained = [objective.about for objective in able if objective.about not in trained]
     told = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
-    return f"{told}; its head for {' and '.join(untrained)} was never trained" if untrained else told
+    untrained_told = f"; its head for {' and '.join(untrained)} was never trained" if untrained else ""
+    alone = "".join(f"; {line}" for line in left_out_lines(config.model))
+    return told + untrained_told + alone
+
+
+def left_out_lines(config: ModelConfig) -> list[str]:
+    """What an export for transformers leaves out, where it does."""
+    labels = [module_label(module) for module in left_out(config)]
+    return [f"not in it but kept in the run: {', '.join(labels)}; transformers has no class with it"] if labels else []
 
 
 def _limits(model: TrainedModel) -> str:

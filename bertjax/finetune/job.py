@@ -45,6 +45,11 @@ class DevSets:
     splits: Mapping[str, Split]
     baselines: dict[str, float]
 
+    @property
+    def batches(self) -> int:
+        """Of all sets."""
+        return sum(-(-len(split.rows) // self.predictor.batch_size) for split in self.splits.values())
+
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `bertjax.training.evaluate.Evaluation` has it."""
         measured = self.measure(params, go_on)

@@ -42,6 +42,12 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
             f"objective {name} adds a key that is there: {keys.keys() & added.keys()}"
         )
         keys |= added
+    for name, key in keys.items():
+        if key.used and key.used not in keys:
+            raise ValueError(
+                f"training.objectives={tuple(objectives)}: {name.partition('_')[0]} is about the predictions of "
+                f"{key.used.partition('_')[0]}; add that objective"
+            )
     return keys
 
 
@@ -98,8 +104,9 @@ class PairBatches:
         self._seed = seed
         self._template = template
         self._keys = batch_keys(data, objectives, vocabulary.pad_id)
-        chosen = registry.choose(objectives).values()
-        self._makers = [target.prepare(data, vocabulary, split) for target in chosen]
+        chosen = registry.choose(objectives)
+        in_order = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read what another made
+        self._makers = [target.prepare(data, vocabulary, split) for target in in_order]
         self._pairing = registry.pairing_of(objectives)
         self._epochs = Epochs(split, data, seed, plans, random_b=self._pairing.random_b, template=template)
         self.rows_per_epoch = self._epochs.rows
@@ -131,11 +138,11 @@ class PairBatches:
             encoder, text = lay_out_pairs(self._split, pairs.first, pairs.count, pairs.keys, *how)
         else:
             encoder, text = lay_out_sentences(self._split, pairs.first[:, 0], pairs.count[:, 0], *how)
-        sequences = Sequences(encoder, text, pairs.keys, pairs.labels)
         made = dict(encoder)
+        sequences = Sequences(encoder, text, pairs.keys, pairs.labels, made)
         for make in self._makers:
             made |= make(sequences)
-        return made
+        return {key: made[key] for key in self._keys}
 
     def _pairs(self, numbers: np.ndarray) -> _Pairs:
         """The pairs of these rows of the run, in their order."""

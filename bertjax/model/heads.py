@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.input.targets.sbo import SPAN_PLACES
 from bertjax.model.encoder import embedding_width, padded_vocab_size
-from bertjax.model.layers import ACTIVATIONS, HEAD, Dense, LayerNorm, dropout, zeros
+from bertjax.model.layers import ACTIVATIONS, HEAD, Dense, LayerNorm, dropout, weight, zeros
 from bertjax.parallel.sharding import constrain
 
 
@@ -36,34 +37,19 @@ class Pooler(Head):
         return jnp.tanh(self.dense(cls_BSD))
 
 
-class MlmHead(Head):
-    """Dense D -> E, activation, LayerNorm, then the word table as the output matrix (run_pretraining.py).
-
-    E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`).
-    """
+class VocabularyHead(Head):
+    """A head whose output matrix is the word table, [V, E], with a bias of its own."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        E = embedding_width(config)
-        self.transform = Dense(config, (config.hidden_size, E), ("embed", "hidden"), "hidden", rngs=rngs)
-        self.norm = LayerNorm(config, E)
+        self.norm = LayerNorm(config, embedding_width(config))
         self.bias = zeros((padded_vocab_size(config),), ("vocab",))
         self.activation = config.hidden_act
         self.vocab_size = config.vocab_size
 
-    def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
-        """What is compared with the word embeddings: [B, P, D] -> [B, P, E]."""
-        return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
-
     def sums(
-        self,
-        hidden_BPD: jax.Array,
-        word_embeddings_VE: jax.Array,
-        labels_BP: jax.Array,
-        weights_BP: jax.Array,
-        chunk: int,
+        self, h_BPE: jax.Array, word_embeddings_VE: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array, chunk: int
     ) -> Sums:
-        """Loss and hits over the weighted positions; the logits of `chunk` positions exist at a time."""
-        h_BPE = self.transformed(hidden_BPD)
+        """Loss and hits over the weighted predictions; the logits of `chunk` predictions exist at a time."""
         return vocabulary_cross_entropy(
             h_BPE.reshape(-1, h_BPE.shape[-1]),
             word_embeddings_VE,
@@ -73,6 +59,22 @@ class MlmHead(Head):
             vocab_size=self.vocab_size,
             chunk=chunk,
         )
+
+
+class MlmHead(VocabularyHead):
+    """Dense D -> E, activation, LayerNorm, then the word table as the output matrix (run_pretraining.py).
+
+    E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`).
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        sizes = config.hidden_size, embedding_width(config)
+        self.transform = Dense(config, sizes, ("embed", "hidden"), "hidden", rngs=rngs)
+        super().__init__(config, rngs=rngs)
+
+    def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
+        """What is compared with the word embeddings: [B, P, D] -> [B, P, E]."""
+        return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
 
     def __call__(self, hidden_BPD: jax.Array, word_embeddings_VE: jax.Array) -> jax.Array:
         """Logits over the padded vocabulary, float32 [B, P, V]; padding entries are the lowest finite float."""
@@ -111,11 +113,38 @@ class SopHead(Head):
         return self.dense(dropout(pooled_BSD, keys, HEAD, self.dropout_rate)).astype(jnp.float32)
 
 
+class SboHead(VocabularyHead):
+    """Span boundaries: two times dense, activation and LayerNorm, then the word table as the output matrix.
+
+    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is told from the vectors beside the span and a
+    learned vector of its place in it, as wide as `WIDTH`.
+    """
+
+    PLACES: ClassVar[int] = SPAN_PLACES
+    WIDTH: ClassVar[int] = 200
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        D, E = config.hidden_size, embedding_width(config)
+        self.place = weight(rngs, (self.PLACES, self.WIDTH), ("position", "hidden"), config)
+        self.first = Dense(config, (2 * D + self.WIDTH, D), ("hidden", "embed"), "hidden", rngs=rngs)
+        self.first_norm = LayerNorm(config, D)
+        self.second = Dense(config, (D, E), ("embed", "hidden"), "hidden", rngs=rngs)
+        super().__init__(config, rngs=rngs)
+
+    def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, places_BP: jax.Array) -> jax.Array:
+        """What is compared with the word embeddings, [B, P, E]; `places` int32 [B, P] count from 0."""
+        place = jnp.take(self.place[...].astype(left_BPD.dtype), places_BP, axis=0, mode="clip")
+        x = jnp.concatenate([left_BPD, right_BPD, place], axis=-1)
+        activation = ACTIVATIONS[self.activation]
+        return self.norm(activation(self.second(self.first_norm(activation(self.first(x))))))
+
+
 HEADS: dict[str, type[Head]] = {
     "pooler": Pooler,
     "mlm_head": MlmHead,
     "nsp_head": NspHead,
     "sop_head": SopHead,
+    "sbo_head": SboHead,
 }
 
 

@@ -10,19 +10,20 @@ from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.families.registry import family_of
-from bertjax.model.heads import MlmHead, NspHead, Pooler, SopHead, Sums, gather_positions, pretraining_heads
+from bertjax.model.heads import MlmHead, NspHead, Pooler, SboHead, SopHead, Sums, gather_positions, pretraining_heads
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 
 
 class PretrainingNetwork(TaskNetwork):
-    """The encoder and the heads of `model.family`. A network has those of the four heads that its family names."""
+    """The encoder and the heads of `model.family`. A network has the heads that its family names."""
 
     pooler: Pooler
     mlm_head: MlmHead
     nsp_head: NspHead
     sop_head: SopHead
+    sbo_head: SboHead
 
     name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
     outputs = ()
@@ -41,8 +42,22 @@ class PretrainingNetwork(TaskNetwork):
 
     def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
         """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
-        hidden_BPD, word = gather_positions(hidden_BLD, positions), self.encoder.embeddings.word[...]
-        return self.mlm_head.sums(hidden_BPD, word, labels, weights, self.logits_chunk)
+        h_BPE, word = self.mlm_head.transformed(gather_positions(hidden_BLD, positions)), self.encoder.embeddings.word
+        return self.mlm_head.sums(h_BPE, word[...], labels, weights, self.logits_chunk)
+
+    def sbo_sums(
+        self,
+        hidden_BLD: jax.Array,
+        left: jax.Array,
+        right: jax.Array,
+        places: jax.Array,
+        labels: jax.Array,
+        weights: jax.Array,
+    ) -> Sums:
+        """As `mlm_sums`, of tokens told from the vectors at `left` and `right` of their span and their place in it."""
+        beside = gather_positions(hidden_BLD, left), gather_positions(hidden_BLD, right)
+        h_BPE = self.sbo_head.transformed(*beside, places)
+        return self.sbo_head.sums(h_BPE, self.encoder.embeddings.word[...], labels, weights, self.logits_chunk)
 
     def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
         """Next-sentence logits of every packed sequence: float32 [B, S, 2]."""

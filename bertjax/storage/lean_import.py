@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
+
+_ONE_AT_A_TIME = threading.Lock()  # `without` changes what all threads see
 
 
 @contextmanager
@@ -24,12 +27,31 @@ def without(*modules: str) -> Iterator[None]:
             del sys.modules[name]
 
 
+@contextmanager
+def tensorflow_ahead() -> Iterator[None]:
+    """While inside, TensorFlow is imported by a thread, which takes seconds in which this one may have a compiler work.
+
+    What goes wrong with it is for the import that needs it to say.
+    """
+
+    def run() -> None:
+        with suppress(Exception):
+            import_tensorflow()
+
+    thread = threading.Thread(target=run, name="import-tensorflow")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 def import_tensorflow(required: bool = False) -> ModuleType | None:
     """TensorFlow, without log messages and accelerators; None if it is neither installed nor required."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN logs a message, and no TensorFlow arithmetic runs
     try:
-        with without("keras"):
+        with _ONE_AT_A_TIME, without("keras"):
             import tensorflow as tf
     except ModuleNotFoundError as error:
         if required or error.name != "tensorflow":

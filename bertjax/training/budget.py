@@ -7,6 +7,7 @@ the clock and writes down what was decided.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -86,10 +87,11 @@ def most_steps(config_of: Callable[[int], Config], step: int, costs: Costs, seco
 
 @dataclass(frozen=True)
 class Budget:
-    """What the user gave: the text, its seconds, and the keys whose values they set."""
+    """What the user gave: a length of time, the keys whose values they set, and the clock that counts."""
 
     text: str
     given: Collection[str] = ()
+    clock: Callable[[], float] = time.monotonic  # seconds since the command began
 
     @property
     def seconds(self) -> float:

@@ -33,6 +33,11 @@ class Evaluation(Protocol):
         """What the figures are read against, under its names in the log."""
         ...
 
+    @property
+    def batches(self) -> int:
+        """How many batches an evaluation reads, so how often it asks whether to go on."""
+        ...
+
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """Figures by their names in the log. `go_on` is asked before every batch; after a no there are none."""
         ...

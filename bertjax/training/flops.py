@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from bertjax.config import ModelConfig
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.encoder import embedding_width
+from bertjax.model.families.registry import family_of
+from bertjax.model.heads import SboHead
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
 # `device_kind` counts. On TPU v2, v3 and TPU7x a jax device is half a chip.
@@ -63,6 +65,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 6·E·D                       from the tables' width to the layers', where embedding_size is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
+        + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
 
     Layers that share parameters count one by one. V is the true vocabulary size. Rows that pad the table, look-ups,
     normalisation, the optimizer, scores outside a window and anything that rematerialisation computes twice do not
@@ -76,7 +79,9 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     projection = 6 * E * D if model.embedding_size else 0
     mlm = 6 * (D * E + E * model.vocab_size) * predictions / S
     pooled = 6 * (D * D + 2 * D) / S if model.pooler != "none" else 0
-    return encoder + 12 * D * keys + projection + mlm + pooled
+    boundaries = ((2 * D + SboHead.WIDTH) * D + D * E + E * model.vocab_size) * predictions / S
+    of_spans = 6 * boundaries if "sbo_head" in family_of(model.family).heads else 0
+    return encoder + 12 * D * keys + projection + mlm + pooled + of_spans
 
 
 def mfu(flops_per_second: float, peak: float) -> float:

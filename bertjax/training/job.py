@@ -68,6 +68,11 @@ class HeldOutText:
         counts = _rows_of_sets(rows, len(self.sets))
         return replace(self, sets=tuple(one.of_rows(count) for one, count in zip(self.sets, counts, strict=True)))
 
+    @property
+    def batches(self) -> int:
+        """Of all sets."""
+        return sum(held_out.count for held_out in self.sets)
+
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `Evaluation` has it."""
         figures: dict[str, float] = {}

@@ -16,7 +16,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -31,7 +31,8 @@ from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.checkpoint import read_metadata, restore_params
+from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
+from bertjax.training.compatibility import check_compatible
 from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"
@@ -142,6 +143,22 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
     return notice
+
+
+def require_own_run(config: Config) -> None:
+    """Raise ValueError if the directory holds another run, as far as that shows without the data.
+
+    A damaged checkpoint is passed over: restoring it says what is wrong.
+    """
+    directory = place_of(config.directory)
+    try:
+        saved = read_metadata(directory) if saved_steps(directory) else None
+    except DamagedCheckpoint:
+        return
+    if saved is None:
+        return
+    now = replace(config, model=replace(config.model, vocab_size=saved["config"]["model"]["vocab_size"]))
+    check_compatible(saved, saved | {"config": to_dict(now)})
 
 
 def load_run(path: str | Place) -> TrainedModel:

@@ -18,8 +18,10 @@ from typing import Any
 from bertjax.config import Config, differences, from_dict, to_dict
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text, write_durably
-from bertjax.storage.remote import Place
+from bertjax.storage.progress import SIGNS
+from bertjax.storage.remote import Place, place_of
 from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left, times_due
+from bertjax.training.checkpoint import saved_steps
 from bertjax.training.job import Job, rescheduled
 from bertjax.training.progress import duration
 from bertjax.training.rehearsal import Ending, rehearse
@@ -58,8 +60,19 @@ class Decision:
     replans: tuple[str, ...]  # as training.replans
     about: dict[str, Any]  # the costs and the time that was spent when it was planned; for people
 
-    def config(self, recipe: Config) -> Config:
-        """The recipe as the run has it, before its end was moved."""
+    def config_at(self, recipe: Config, step: int) -> Config:
+        """The recipe as the run has it from a step on."""
+        config = self._begun(recipe)
+        done = tuple(f"{at}:{end}" for at, end in self.records if at <= step)
+        return replace(config, training=replace(config.training, replans=done))
+
+    @property
+    def records(self) -> list[tuple[int, int]]:
+        """Where the end was moved, and where to."""
+        parts = (record.split(":") for record in self.replans)
+        return [(int(step), int(end)) for step, end in parts]
+
+    def _begun(self, recipe: Config) -> Config:
         values = to_dict(recipe)
         for key, value in self.settings.items():
             *parents, last = key.split(".")
@@ -85,6 +98,29 @@ def read_decision(directory: Place) -> Decision | None:
         raise ValueError(f"{path}: it is no record of a budget ({error}); put the original back") from error
 
 
+def begun_within(budget: str, directory: Place) -> Decision:
+    """The decision of a run that has begun. Raises ValueError if it was begun without a budget, or with another one."""
+    found = read_decision(directory)
+    if found is None:
+        raise ValueError(
+            f"training.budget={budget!r}: the run in {directory} was begun without a budget; go on with the steps that "
+            "it was begun with, or give the new run a directory of its own (--run-dir)"
+        )
+    if found.budget != budget:
+        raise ValueError(
+            f"training.budget={budget!r}: the run in {directory} was planned for {found.budget}; give that budget to "
+            "go on, or give the new run a directory of its own (--run-dir)"
+        )
+    return found
+
+
+def as_begun(config: Config) -> Config:
+    """The config of the run in the directory, if that has begun within a budget. Raises as `begun_within`."""
+    directory = place_of(config.directory)
+    saved = saved_steps(directory) if config.training.budget else []
+    return begun_within(config.training.budget, directory).config_at(config, saved[-1]) if saved else config
+
+
 def _parsed(text: str) -> Decision:
     values = json.loads(text)
     return Decision(**values | {"replans": tuple(values["replans"])})
@@ -99,10 +135,9 @@ class Timekeeper:
         processes: Processes,
         end: Ending,
         say: Callable[[str], None],
-        clock: Callable[[], float] = seconds_of_this_process,
     ) -> None:
-        """`clock` gives the seconds since the command began; `end` is what the command does after training."""
-        self._budget, self._processes, self._end, self._say, self._clock = budget, processes, end, say, clock
+        """`end` is what the command does after training."""
+        self._budget, self._processes, self._end, self._say, self._clock = budget, processes, end, say, budget.clock
         self._directory: Place | None = None
         self._decision: Decision | None = None
         self._recorded: dict[int, int] = {}
@@ -120,11 +155,8 @@ class Timekeeper:
     def at(self, job: Job, step: int) -> Job:
         """The job as it is from a step on, where the run begins or goes on; later records wait for their step."""
         assert self._decision is not None, "planned before"
-        records = [tuple(map(int, record.split(":"))) for record in self._decision.replans]
-        self._recorded = {at: end for at, end in records if at > step}
-        done = tuple(f"{at}:{end}" for at, end in records if at <= step)
-        config = self._decision.config(job.config)
-        job = rescheduled(job, replace(config, training=replace(config.training, replans=done)))
+        self._recorded = {at: end for at, end in self._decision.records if at > step}
+        job = rescheduled(job, self._decision.config_at(job.config, step))
         self._told = job.stages[-1].stage.stop
         return job
 
@@ -171,20 +203,11 @@ class Timekeeper:
         return self._processes.gather(what, words)[0]
 
     def _resume(self, job: Job, newest: int) -> Job:
-        found = read_decision(self._directory) if self._processes.first else None
-        told = json.loads(self._agree("the run's budget", json.dumps(asdict(found) if found else None)))
-        if told is None:
-            raise ValueError(
-                f"training.budget={self._budget.text!r}: the run in {self._directory} was begun without a budget; go "
-                "on with the steps that it was begun with, or give the new run a directory of its own (--run-dir)"
-            )
-        self._decision = _parsed(json.dumps(told))
-        if self._decision.budget != self._budget.text:
-            raise ValueError(
-                f"training.budget={self._budget.text!r}: the run in {self._directory} was planned for "
-                f"{self._decision.budget}; give that budget to go on, or give the new run a directory of its own "
-                "(--run-dir)"
-            )
+        assert self._directory is not None
+        words = ""
+        if self._processes.first:
+            words = json.dumps(asdict(begun_within(self._budget.text, self._directory)))
+        self._decision = _parsed(self._agree("the run's budget", words))
         job = self.at(job, newest)
         end = max([job.stages[-1].stage.stop, *list(self._recorded.values())[-1:]])
         self._say(f"budget: {end:,} steps were decided when the run began; a resumed run keeps its end")
@@ -198,7 +221,8 @@ class Timekeeper:
             f"budget: {duration(budget.seconds)} for all, of which {duration(self._clock())} are gone; measuring the "
             "machine: some steps, an evaluation, a checkpoint and an export that are thrown away"
         )
-        costs = rehearse(job, self._directory, stepping, self._processes, self._end)
+        with SIGNS.doing("measuring the machine for the budget"):
+            costs = rehearse(job, self._directory, stepping, self._processes, self._end)
         words = ""
         if self._processes.first:
             spent = self._clock()

@@ -22,6 +22,7 @@ from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
+from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
@@ -41,6 +42,10 @@ from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timekeeper import Timekeeper
+
+_COMPILING = "compiling the step, about 20 s the first time"
+_EVALUATION = 1 / 3  # of the time of a step, for as many rows: the forward half of it
+_STEPS_SILENT = 300.0  # seconds between signs of life while it steps without a line of the log
 
 Say = Callable[[str], None]
 Initial = Callable[[], Params]
@@ -99,7 +104,8 @@ def train(
             staging=staging,
         )
         with jax.set_mesh(job.mesh), saved, contextlib.ExitStack() as log:
-            with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
+            memory_told = settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps)
+            with memory_told, SIGNS.doing("making the first state, or restoring it"):
                 state = starting_state(job, saved, say, initial)
             start = int(state.step)
             if keeper is not None:
@@ -109,10 +115,19 @@ def train(
                 say(notice)
             telemetry = Telemetry([])
             if processes.first:
-                telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
+                with SIGNS.doing("opening the logs"):
+                    telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
             end = job.stages[-1].stage.stop
-            progress = Progress(end, job.doing, initial=start, every=training.log_every, stream=stream)
+            progress = Progress(
+                end,
+                job.doing,
+                initial=start,
+                every=training.log_every,
+                pauses_left=functools.partial(_evaluations_left, job.stages),
+                pause_units=job.stages[0].evaluation.batches * _EVALUATION / training.grad_accum_steps,
+                stream=stream,
+            )
             traced = steps_to_profile(job.config.profile, end)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
@@ -234,21 +249,22 @@ class Loop:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
         stage, training = rows.stage, rows.stage.training
         self.metrics.begin(rows.flops_per_token)
-        with open_feed(
-            rows.batches,
-            start_step=int(state.step) - stage.start,
-            # Of a run within a budget the end is moved while it goes on.
-            stop_step=ENDLESS if self.keeper is not None else stage.stop - stage.start,
-            global_batch_size=training.global_batch_size,
-            rows=local_rows(self.job.mesh, training.global_batch_size),
-            threads=stage.data.threads,
-        ) as feed:
-            length = stage.data.sequence_length
-            self.progress.note(
-                f"from step {int(state.step):,}: rows of {length} tokens; batches come through {feed.engine}"
+        with SIGNS.doing("opening the feed of batches"):
+            feed = open_feed(
+                rows.batches,
+                start_step=int(state.step) - stage.start,
+                # Of a run within a budget the end is moved while it goes on.
+                stop_step=ENDLESS if self.keeper is not None else stage.stop - stage.start,
+                global_batch_size=training.global_batch_size,
+                rows=local_rows(self.job.mesh, training.global_batch_size),
+                threads=stage.data.threads,
             )
+        with feed:
+            rows_told = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
+            self.progress.note(f"from step {int(state.step):,}: {rows_told}; {_COMPILING}")
             self.rest(int(state.step))
-            return self.step_through(rows, state, feed)
+            with SIGNS.doing(self.progress.line, later_every=_STEPS_SILENT):
+                return self.step_through(rows, state, feed)
 
     def step_through(self, rows: Rows, state: TrainState, feed: Feed) -> tuple[TrainState, dict[str, float]]:
         """Take the batches in order. Between evaluations and saves nothing waits for the step just dispatched."""
@@ -263,7 +279,7 @@ class Loop:
             with self.profile.step(step, self.metrics.drain):
                 with self.times.measure("input_wait"), self.processes.taking_time("input"):
                     local = next(feed)
-                with self.times.measure("step"):
+                with self.times.measure("step"), _compiling(step == first):
                     batch = to_global(self.job.mesh, local)
                     self.temporaries.reuse()
                     state, metrics = rows.train_step(state, batch)
@@ -297,7 +313,7 @@ class Loop:
         if job is None:
             return False
         self.job = job
-        self.progress.end_at(job.stages[-1].stage.stop)
+        self.progress.end_at(job.stages[-1].stage.stop, functools.partial(_evaluations_left, job.stages))
         if news := self.keeper.news(job, step):
             self.progress.note(news)
         return True
@@ -350,8 +366,18 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
-            go_on = functools.partial(self.processes.go_on, doing="evaluation")
-            figures = rows.evaluation(state.params, go_on)
+            read, batches = 0, rows.evaluation.batches
+
+            def go_on() -> bool:
+                nonlocal read
+                read += 1
+                return self.processes.go_on(doing="evaluation")
+
+            with (
+                self.progress.pause(),
+                SIGNS.doing(lambda: f"step {step:,}  evaluating, batch {read:,} of {batches:,}"),
+            ):
+                figures = rows.evaluation(state.params, go_on)
         if self.processes.stopped:
             return {}
         if self.best is not None:
@@ -365,7 +391,8 @@ class Loop:
 
     def save(self, step: int, state: TrainState) -> None:
         """Start to write a checkpoint; the files are written while training goes on."""
-        with self.times.measure("checkpoint"), self.processes.taking_time():
+        saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
+        with self.times.measure("checkpoint"), self.processes.taking_time(), saving:
             self.telemetry.publish()
             if self.best is not None:
                 self.best.settle()
@@ -402,6 +429,20 @@ class Loop:
 
 def _due(period: int, step: int, stage: Stage) -> bool:
     return step % period == 0 or step == stage.stop
+
+
+def _compiling(first: bool) -> contextlib.AbstractContextManager[None]:
+    return SIGNS.doing(_COMPILING) if first else contextlib.nullcontext()
+
+
+def _evaluations_left(stages: tuple[Rows, ...], done: int) -> int:
+    """How many evaluations are still to come after so many steps."""
+    left = 0
+    for stage in (rows.stage for rows in stages):
+        period, first = stage.training.eval_every, max(done, stage.start)
+        if first < stage.stop:
+            left += stage.stop // period - first // period + (stage.stop % period > 0)
+    return left
 
 
 def _rows_of(rows: Rows) -> str:

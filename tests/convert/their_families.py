@@ -66,7 +66,9 @@ def tensors_of_theirs(network, config: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def our_params(network, config: ModelConfig):
-    return from_huggingface_tensors(tensors_of_theirs(network, config), config, SPECIAL["pad"])
+    """Their parameters as ours; those that they do not have are zero."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract_network(config)[1])
+    return zeros | from_huggingface_tensors(tensors_of_theirs(network, config), config, SPECIAL["pad"])
 
 
 def rows(config: ModelConfig) -> dict[str, np.ndarray]:

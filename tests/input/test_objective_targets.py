@@ -156,9 +156,9 @@ def test_a_batch_holds_what_its_objectives_ask_for(objectives: tuple[str, ...], 
 @pytest.mark.parametrize(
     ("objectives", "message"),
     [
-        ((), r"training\.objectives=\(\): choose one or more of mlm, nsp, sop, each once"),
-        (("mlm", "nps"), r"training\.objectives=\('mlm', 'nps'\): choose one or more of mlm, nsp, sop, each once"),
-        (("mlm", "mlm"), r"choose one or more of mlm, nsp, sop, each once"),
+        ((), r"training\.objectives=\(\): choose one or more of mlm, nsp, sop, .*each once"),
+        (("mlm", "nps"), r"training\.objectives=\('mlm', 'nps'\): choose one or more of mlm, nsp, sop, .*each once"),
+        (("mlm", "mlm"), r"choose one or more of mlm, nsp, sop, .*each once"),
         (("mlm", "nsp", "sop"), r"nsp and sop want pairs of different kinds; leave one of them out"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.training.objectives import choose
+from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_eval_step, make_train_step, several_sequences
@@ -32,6 +32,7 @@ class Training:
         accumulate: int = 1,
         dropout_seed: int | None = None,
         clip_norm: float = 1.0,
+        objectives: tuple[Objective, ...] = OBJECTIVES,
     ) -> None:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
@@ -40,14 +41,14 @@ class Training:
             self.state = init_state(self.blueprint, model, optimizer, 0)
             self.train_step = make_train_step(
                 self.blueprint,
-                OBJECTIVES,
+                objectives,
                 optimizer,
                 make_schedule(settings, steps),
                 clip_norm=clip_norm,
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
             )
-            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES, packed=several_sequences)
+            self.eval_step = make_eval_step(self.blueprint, objectives, packed=several_sequences)
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

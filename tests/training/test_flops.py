@@ -44,6 +44,8 @@ SMALL = ModelConfig(
         ({"layer_groups": 2}, 0),
         ({"type_vocab_size": 0}, 0),
         ({"pooler": "none"}, -6 * (64 * 64 + 2 * 64) / 32),
+        # Without a pooler; 328 x 64, 64 x 64 and 64 x 1,000 parameters of span boundaries at 4 of 32 tokens.
+        ({"family": "spanbert", "pooler": "none"}, 6 * 64 * ((328 + 64 + 1000) * 4 - 66) / 32),
     ],
     ids=str,
 )

@@ -25,7 +25,7 @@ from bertjax.training.budget import Budget, Costs
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import DIRECTORY, read_config, saved_steps
 from bertjax.training.job import Job, assemble
-from bertjax.training.rehearsal import rehearse
+from bertjax.training.rehearsal import Ending, rehearse
 from bertjax.training.run_directory import load_run
 from bertjax.training.stages import open_data
 from bertjax.training.timekeeper import FILE, Timekeeper, read_decision, seconds_of_this_process
@@ -35,6 +35,7 @@ BUDGET = "10m"
 COSTS = Costs(pace=(0.6, 0.3), evaluation=(0.0, 0.0), save=0.0, ending=20.0)
 FEW_STEPS = replace(COSTS, pace=(6.0, 3.0))  # where they are taken
 SPENT = 30.0
+END: Ending = lambda config: None  # noqa: E731
 
 
 class Machine(Callback):
@@ -68,7 +69,7 @@ def run(
     said: list[str] = []
     with alone() as processes:
         given = {"training.checkpoint_every", "training.log_every"}
-        keeper = Timekeeper(Budget(budget, given), processes, lambda config: None, said.append, machine)
+        keeper = Timekeeper(Budget(budget, given, machine or Machine(SPEEDS["steady"])), processes, END, said.append)
         callbacks = (machine,) if machine is not None else ()
         outcome = train(assemble(config, content), said.append, None, processes, callbacks, keeper if machine else None)
     return outcome, said
@@ -96,7 +97,7 @@ def test_a_run_ends_in_its_budget(
     at_constant_costs(monkeypatch)
     machine, said = Machine(SPEEDS[name]), []
     with alone() as processes:
-        keeper = Timekeeper(Budget(BUDGET), processes, lambda config: None, said.append, machine)
+        keeper = Timekeeper(Budget(BUDGET, (), machine), processes, END, said.append)
         job, step = keeper.plan(assemble(config, content), tmp_path, []), 0
         keeper.begin(job, 0)
         while step < job.stages[-1].stage.stop:

@@ -37,6 +37,8 @@ CONFIG_FIELDS = (
 )
 # Of BertConfig and its relatives; what a family has beside them stands in its file.
 _CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
+# A key of ours, for several families may be one `model_type`: it names those that are not its first.
+FAMILY = "bertjax_family"
 _LARGEST = 1 << 20  # of any size in a config
 
 
@@ -47,6 +49,7 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
     rows = known.rows_before_positions(_pad_id(ids, known.defaults))
     return {
         "model_type": known.model_type,
+        **({FAMILY: model.family} if _of_type(known.model_type)[0] != model.family else {}),
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         **{key: getattr(model, name) for name, key in known.fields.items()},
         **{key: getattr(model, name) for key, name in known.copies.items()},
@@ -95,11 +98,20 @@ def from_config_json(
 
 def _family(values: Mapping[str, Any], where: str | Path) -> Family:
     """The family by `model_type`, which folders of before 2020 lack: they hold BERTs."""
-    of_type = {family.huggingface.model_type: family for family in FAMILIES.values()}
-    named = values.get("model_type", next(iter(of_type)))
-    if not isinstance(named, str) or named not in of_type:
-        raise ValueError(f"{where}: model_type is {named!r}; bertjax imports {', '.join(of_type)}")
-    return of_type[named]
+    types = dict.fromkeys(family.huggingface.model_type for family in FAMILIES.values())
+    named = values.get("model_type", next(iter(types)))
+    if not isinstance(named, str) or named not in types:
+        raise ValueError(f"{where}: model_type is {named!r}; bertjax imports {', '.join(types)}")
+    families = _of_type(named)
+    family = values.get(FAMILY, families[0])
+    if family not in families:
+        raise ValueError(f"{where}: {FAMILY} is {family!r}; of {named} bertjax has {', '.join(families)}")
+    return FAMILIES[family]
+
+
+def _of_type(model_type: str) -> list[str]:
+    """The names of the families that are this type in transformers."""
+    return [name for name, family in FAMILIES.items() if family.huggingface.model_type == model_type]
 
 
 def pad_id_of(values: Mapping[str, Any], where: str | Path) -> int:

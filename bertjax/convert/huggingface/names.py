@@ -61,6 +61,11 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
     return {name.removeprefix(prefix): array for name, array in tensors.items()}
 
 
+def left_out(config: ModelConfig) -> tuple[str, ...]:
+    """The modules of a network of this config that no class of transformers has, by their names in its parameters."""
+    return () if head_of(config).of_task else family_of(config.family).huggingface.left_out
+
+
 def has_class(config: ModelConfig) -> bool:
     """Whether transformers has a class for a model of this config."""
     return not _not_expressed(config)
@@ -114,8 +119,8 @@ def to_huggingface_tensors(params: Params, config: ModelConfig, pad_id: int = 0)
 def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, pad_id: int = 0) -> Params:
     """Hugging Face's tensors as our parameters: NumPy float32, layers stacked, the vocabulary padded with zeros.
 
-    `pad_id` as in `to_huggingface_tensors`. Raises ValueError naming the tensors that are missing, left over, or of
-    another shape than `config` says.
+    `pad_id` as in `to_huggingface_tensors`. Modules that transformers does not have are not there. Raises ValueError
+    naming the tensors that are missing, left over, or of another shape than `config` says.
     """
     wanted = their_shapes(config, pad_id)
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
@@ -127,7 +132,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
-    shapes = abstract_network(config)[1]
+    shapes = _published(config)
     by_name = {tensor.ours: tensor for tensor in tensors_of(config)}
     arrays = [_ours(by_name[name], tensors, leaf.shape) for name, leaf in named_arrays(shapes).items()]
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
@@ -146,9 +151,15 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
     return shapes
 
 
+def _published(config: ModelConfig) -> Params:
+    """Shapes of the parameters that transformers has too."""
+    alone = left_out(config)
+    return {name: part for name, part in abstract_network(config)[1].items() if name not in alone}
+
+
 def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of our parameters by name, and of the positions that are exported as a table."""
-    shapes = {name: leaf.shape for name, leaf in named_arrays(abstract_network(config)[1]).items()}
+    """Shapes of those parameters by name, and of the positions that are exported as a table."""
+    shapes = {name: leaf.shape for name, leaf in named_arrays(_published(config)).items()}
     if config.position_embedding == "sinusoidal":
         shapes[_POSITION] = (config.max_position_embeddings, config.embedding_size or config.hidden_size)
     return shapes

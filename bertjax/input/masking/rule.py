@@ -44,7 +44,7 @@ class Replacement:
         return shown
 
 
-def _first_of_run(positions: np.ndarray) -> np.ndarray:
+def first_of_run(positions: np.ndarray) -> np.ndarray:
     """The first of the successive positions that each one is among, int64 [B, P]."""
     slot = np.arange(positions.shape[1])
     is_first = np.diff(positions, axis=1, prepend=-2) != 1
@@ -52,7 +52,7 @@ def _first_of_run(positions: np.ndarray) -> np.ndarray:
 
 
 # Where the kind of replacement is drawn: for each token, or once for tokens that stand side by side (SpanBERT).
-REPLACED_BY = {"token": lambda positions: positions, "span": _first_of_run}
+REPLACED_BY = {"token": lambda positions: positions, "span": first_of_run}
 
 
 def _of_vocabulary(vocabulary: Vocabulary, _: Split) -> Draw:
@@ -111,6 +111,10 @@ def _random_round(tokens: np.ndarray, _: np.ndarray, keys: np.ndarray, share: fl
     return (tokens * share + uniform(fold_in(keys, "count"))).astype(np.int64)
 
 
+def _ceil_of_text(_: np.ndarray, available: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
+    return np.ceil(available * share).astype(np.int64)
+
+
 def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
     """The number of successes of one draw a token: to hide so many, all equally likely, is to draw for each alone."""
     column = np.arange(int(available.max(initial=0)))
@@ -132,6 +136,9 @@ COUNTS = {
         _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
     "each": Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
+    "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
+        _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
+    ),
 }
 
 

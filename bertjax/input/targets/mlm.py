@@ -10,6 +10,8 @@ from bertjax.input.masking.rule import MaskRule, changed_options, check_masking,
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.target import Make, Sequences
 
+USED = "mlm_weights"  # above 0 in the slots that hold a prediction
+
 
 class HiddenTokens:
     """Masked language modelling (BERT, section 3.1)."""
@@ -82,11 +84,10 @@ class TokenPrediction:
 
 def prediction_keys(slots: int) -> dict[str, BatchKey]:
     """Tokens to predict: where, which, and 1 in the slots that are used."""
-    used = "mlm_weights"
     return {
-        "mlm_positions": BatchKey("prediction", slots, np.int32, used, is_position=True),
-        "mlm_labels": BatchKey("prediction", slots, np.int32, used),
-        "mlm_weights": BatchKey("prediction", slots, np.float32, used),
+        "mlm_positions": BatchKey("prediction", slots, np.int32, USED, is_position=True),
+        "mlm_labels": BatchKey("prediction", slots, np.int32, USED),
+        USED: BatchKey("prediction", slots, np.float32, USED),
     }
 
 

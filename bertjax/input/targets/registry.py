@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertjax.input.targets import mlm, nsp, sop
+from bertjax.input.targets import mlm, nsp, sbo, sop
 from bertjax.input.targets.target import Pairing, Target
 
 TARGETS: dict[str, Target] = {
     "mlm": mlm.TARGET,
     "nsp": nsp.TARGET,
     "sop": sop.TARGET,
+    "sbo": sbo.TARGET,
 }
 OF_BERT = ("mlm", "nsp")
 

@@ -21,6 +21,7 @@ class Sequences:
     text: Text
     keys: np.ndarray  # uint64 [N]: all draws depend on them
     pair_labels: np.ndarray  # bool [N]: B does not follow A, in the meaning of the pair objective
+    made: Mapping[str, np.ndarray]  # arrays of the objectives that stand before this one in the registry
 
 
 @dataclass(frozen=True)

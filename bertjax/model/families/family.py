@@ -91,6 +91,7 @@ class HuggingFace:
         pooler: Those of the pooler.
         pretraining: The class with all heads of pretraining.
         rules: What is done to text, where a folder's tokenizer files do not say.
+        left_out: Modules of the network of pretraining that no class of transformers has.
         partial: Classes with fewer heads of pretraining, those with most of them first.
         own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
             otherwise.
@@ -114,6 +115,7 @@ class HuggingFace:
     pooler: tuple[Tensor, ...]
     pretraining: Class
     rules: TextRules
+    left_out: tuple[str, ...] = ()
     partial: tuple[Class, ...] = ()
     own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)

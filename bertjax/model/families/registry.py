@@ -9,9 +9,12 @@ from bertjax.model.families.bert import BERT
 from bertjax.model.families.camembert import CAMEMBERT
 from bertjax.model.families.family import Family
 from bertjax.model.families.roberta import ROBERTA
+from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT)}
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, SPANBERT)
+}
 
 
 def family_of(name: str) -> Family:

@@ -1,0 +1,66 @@
+"""The span boundary objective (SpanBERT, section 3.2): each token of a span from the two tokens beside the span.
+
+A span is all hidden tokens that stand side by side, so that what stands beside it is not hidden. Of a longer span the
+first `SPAN_PLACES` tokens are predicted (facebookresearch/SpanBERT, masking.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.masking.rule import first_of_run
+from bertjax.input.packing import BatchKey
+from bertjax.input.targets.mlm import USED, TokenPrediction
+from bertjax.input.targets.target import Make, Sequences
+
+SPAN_PLACES = 15
+
+
+class SpanBoundaries:
+    """Where the tokens beside the span of each prediction of masked language modelling are."""
+
+    pairing = None
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """As `Target` has it."""
+        if data.predict != "masked":
+            raise ValueError(f"data.predict={data.predict!r}: nothing is hidden, so there are no spans; leave sbo out")
+        slots = TokenPrediction().keys(data)[USED].width
+        return {
+            "sbo_left": BatchKey("prediction", slots, np.int32, USED, is_position=True),
+            "sbo_right": BatchKey("prediction", slots, np.int32, USED, is_position=True),
+            "sbo_weights": BatchKey("prediction", slots, np.float32, USED),
+        }
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """As `Target` has it."""
+
+        def make(rows: Sequences) -> dict[str, np.ndarray]:
+            lengths = (rows.encoder["sequence_ids"] > 0).sum(axis=1)
+            return span_boundaries(rows.made["mlm_positions"], rows.made[USED], lengths)
+
+        return make
+
+
+def span_boundaries(positions: np.ndarray, weights: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays of the objective for predictions at `positions`, int32 [N, P], ascending where `weights` are above 0.
+
+    `lengths` int64 [N] are the tokens of each sequence, whose first one has position 0. A token has no weight if it is
+    not among the first of its span, or if the span reaches an end of its sequence.
+    """
+    used = weights > 0
+    # Unused slots continue no span: no two of them, and no used one and one of them, are successive.
+    places = np.where(used, positions, -2 * (1 + np.arange(positions.shape[1])))
+    left = first_of_run(places) - 1
+    right = -first_of_run(-places[:, ::-1])[:, ::-1] + 1
+    counts = used & (places - left <= SPAN_PLACES) & (left >= 0) & (right < lengths[:, None])
+    return {
+        "sbo_left": np.where(counts, left, 0).astype(np.int32),
+        "sbo_right": np.where(counts, right, 0).astype(np.int32),
+        "sbo_weights": counts.astype(np.float32),
+    }
+
+
+TARGET = SpanBoundaries()

@@ -1,0 +1,26 @@
+"""SpanBERT (Joshi et al. 2020): BERT over single segments, trained to tell hidden spans also from what is beside them.
+
+In transformers it is a BERT: its classes have no head for span boundaries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bertjax.model.families.bert import BERT
+from bertjax.model.families.family import Family
+
+_OF_BERT = BERT.huggingface
+(_MASKED_LM,) = _OF_BERT.partial
+
+SPANBERT = Family(
+    name="spanbert",
+    presets={
+        name: replace(preset, family="spanbert", vocab_size=28_996, pooler="none")
+        for name, preset in BERT.presets.items()
+    },
+    heads=("mlm_head", "sbo_head"),
+    huggingface=replace(
+        _OF_BERT, pretraining=_MASKED_LM, partial=(), left_out=("sbo_head",), implied={"pooler": "none"}
+    ),
+)

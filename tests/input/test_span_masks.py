@@ -1,0 +1,103 @@
+"""SpanBERT's masks over a million tokens are what facebookresearch/SpanBERT's masking.py draws, rule by rule."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import pytest
+import reference_masks
+from pair_corpora import MemorySplit, Specials, random_documents
+
+from bertjax.config import DataConfig, load_recipe
+from bertjax.input.batches import PairBatches
+
+SPECIALS = Specials(vocab_size=2000)
+# The text has ids below 1,000 alone, so that random tokens tell where they come from.
+SPLIT = MemorySplit(random_documents(900, seed=6, sentences=60), vocab_size=1000)
+ROWS = 2_400
+LENGTHS = 40  # runs of more tokens count as of so many
+
+
+def recipe() -> DataConfig:
+    return replace(load_recipe("configs/spanbert.py").data, sources=())
+
+
+def broken(data: DataConfig, rows: int) -> list[str]:
+    """The rules that the masks of some rows do not follow, by name."""
+    batches = PairBatches(SPLIT, SPECIALS, data, 1, objectives=("mlm",))
+    batch = batches.rows(np.arange(rows))
+    plain = PairBatches(SPLIT, SPECIALS, replace(data, keep_share=1.0, random_share=0.0), 1, objectives=("mlm",))
+    texts, rng, found = plain.rows(np.arange(rows))["input_ids"], random.Random(5), set()
+    of_run = {"runs": np.zeros(LENGTHS + 1), "reference": np.zeros(LENGTHS + 1)}
+    kinds: list[str] = []
+    replaced: list[int] = []
+    for row, ids in enumerate(texts):
+        text = np.flatnonzero(ids >= 5)
+        words = reference_masks.words_of(text.tolist(), SPECIALS.is_continuation[ids[text]].tolist())
+        starts, ends = {word[0] for word in words}, {word[-1] for word in words}
+        hidden = batch["mlm_positions"][row][batch["mlm_weights"][row] > 0].tolist()
+        if len(hidden) != ceil(0.15 * len(text)):
+            found.add("budget")
+        theirs = reference_masks.spans(words, 0.2, 10, ceil(0.15 * len(text)), rng)
+        for side, positions in (("runs", hidden), ("reference", theirs)):
+            for length in reference_masks.runs(positions):
+                of_run[side][min(length, LENGTHS)] += 1
+        first, cut = 0, 0
+        for length in reference_masks.runs(hidden):
+            places = hidden[first : first + length]
+            first += length
+            cut += places[-1] not in ends
+            if places[0] not in starts:
+                found.add("a span starts with a word")
+            shown = batch["input_ids"][row, places]
+            masked, same = shown == SPECIALS.mask_id, shown == ids[places]
+            kind = "mask" if masked.all() else "same" if same.all() else "random" if not masked.any() else "mixed"
+            if kind == "mixed" or (kind == "random" and length > 4 and same.sum() > length / 2):
+                found.add("one kind of replacement for a span")
+            kinds.append(kind)
+            replaced += shown.tolist() if kind == "random" else []
+        if cut > 1:
+            found.add("a span ends with a word, but where the budget ends")
+    if replaced and (max(replaced) >= 1000 or min(replaced) < 5):
+        found.add("random tokens are of the text")
+    shares = {kind: kinds.count(kind) / len(kinds) for kind in ("mask", "same", "random")}
+    spread = 4.5 * 0.4 / len(kinds) ** 0.5
+    if any(abs(shares[kind] - share) > spread for kind, share in (("mask", 0.8), ("same", 0.1), ("random", 0.1))):
+        found.add("80/10/10")
+    ours, theirs = of_run["runs"], of_run["reference"]
+    # Of Poisson numbers the difference has the sum of both as its variance.
+    if (np.abs(ours - theirs) > 4.5 * np.sqrt(ours + theirs + 4)).any():
+        found.add("lengths")
+    return sorted(found)
+
+
+def test_a_million_tokens_follow_every_rule() -> None:
+    data = recipe()
+    tokens = ROWS * data.sequence_length
+    assert tokens > 10**6
+    assert broken(data, ROWS) == []
+
+
+@pytest.mark.parametrize(
+    ("left_out", "rule"),
+    [
+        ({"masking": "tokens"}, "lengths"),
+        ({"masking": "tokens"}, "a span starts with a word"),
+        ({"masking": "words"}, "lengths"),
+        ({"span_p": 0.3}, "lengths"),
+        ({"span_max": 7}, "lengths"),
+        ({"mask_count": "round"}, "budget"),
+        ({"replace_by": "token"}, "one kind of replacement for a span"),
+        ({"random_ids": "vocabulary"}, "random tokens are of the text"),
+        ({"random_share": 0.15}, "80/10/10"),
+    ],
+    ids=str,
+)
+def test_a_rule_that_is_left_out_is_seen(left_out: dict, rule: str) -> None:
+    data = recipe()
+    if left_out.get("masking"):
+        data = replace(data, span_p=DataConfig.span_p, span_max=DataConfig.span_max)
+    assert rule in broken(replace(data, **left_out), 400)
