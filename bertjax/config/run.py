@@ -57,6 +57,10 @@ class TrainingConfig:
     """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
 
     steps: int = changes_with_notice(1_000_000, "the learning rate decays to another end from here on")
+    # Of time for the whole command (90s, 10m, 2h, 1d), from which the steps follow; empty: as many as `steps` says.
+    budget: str = may_change("")
+    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the plan is stretched to it.
+    replans: tuple[str, ...] = changes_with_notice((), "the learning rate decays to another end from here on")
     global_batch_size: int = 256
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
     objectives: tuple[str, ...] = ("mlm", "nsp")

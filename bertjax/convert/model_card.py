@@ -237,7 +237,7 @@ def _training(model: TrainedModel) -> str:
     return _table(
         ("what", "how much"),
         [
-            ("steps", f"{model.step:,} of {model.config.training.steps:,}"),
+            ("steps", f"{model.step:,} of {stages[-1][0].stop:,}"),
             *[("of them", f"{n:,} with {rows:,} rows of {length:,} tokens each") for length, rows, n in seen],
             ("tokens", f"at most {sum(length * rows * n for length, rows, n in seen):,}, padding included"),
             ("vocabulary", f"{model.config.model.vocab_size:,} {model.tokenizer.named} tokens"),

@@ -5,6 +5,7 @@ vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weigh
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
+budget.json   the steps that were decided, of a run within a budget of time
 """
 
 from __future__ import annotations
