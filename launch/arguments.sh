@@ -107,7 +107,9 @@ needs_object_storage() {
   done
   vocab=$(override_of --data.vocab)
   [[ -z $vocab || $vocab == *://* ]] || die "--data.vocab $vocab is a file of this machine; copy it to the bucket"
-  [[ ${pretrain[0]} == configs/* ]] || die "${pretrain[0]} does not get to the hosts; put your recipe into configs/"
+  # A name is one of the package's recipes.
+  [[ ${pretrain[0]} == configs/* || ${pretrain[0]} != *[./]* ]] ||
+    die "${pretrain[0]} does not get to the hosts; put your recipe into configs/"
 }
 
 # Slices that were preempted come back when there is room for them, which may take a day: the hosts that are there wait.
