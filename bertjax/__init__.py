@@ -34,13 +34,17 @@ def __getattr__(name: str) -> Any:
 def recipe(name: str | Path, keys: Mapping[str, Any] | None = None) -> Config:
     """The config of a recipe, with other values under some keys.
 
-        config = bertjax.recipe("configs/bert_mini.py", {"data.sources": ["text:books/*.txt"], "training.steps": 2000})
+        config = bertjax.recipe("bert_mini", {"data.sources": ["text:books/*.txt"], "training.steps": 2000})
 
-    Raises ValueError for a recipe or a key that there is not, naming the nearest one, and for a value of a wrong type.
+    `name` is that of a recipe of the package or a file. Another number of steps scales what follows from it, as on the
+    command line. Raises ValueError for a recipe or a key that there is not, naming the nearest one, and for a value of
+    a wrong type.
     """
+    from bertjax.cli.recipe import scaled
     from bertjax.config import load_recipe, with_values
 
-    return with_values(load_recipe(name), keys or {})
+    made, keys = load_recipe(name), keys or {}
+    return scaled(with_values(made, keys), made, keys.keys())
 
 
 def prepare(config: Config) -> PrepareResult:
@@ -133,6 +137,9 @@ def load(source: str | Path) -> LoadedModel:
 
     Raises ValueError naming what is missing or damaged.
     """
+    from bertjax.storage.lean_import import quiet_libtpu
+
+    quiet_libtpu()
     from bertjax.loaded import open_model
 
     return open_model(str(source))

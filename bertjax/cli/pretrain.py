@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, shown = configured_unseen(arguments)
     given = keys_given(arguments.overrides)
     _check_budget(config, given)
-    with SIGNS.speaking("importing jax", lambda line: print(line, flush=True)):
+    with SIGNS.speaking("importing jax"):
         return _run(config, given, shown)
 
 
@@ -54,6 +54,6 @@ def _run(config: Config, given: Collection[str], shown: str) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
+    example="bertjax pretrain bert_mini --data.sources 'text:books/*.txt'",
     takes_keys=True,
 )

@@ -93,7 +93,7 @@ class Config:
 
     name: str = may_change("bert")
     run_dir: str = may_change("")  # a folder or a URL; empty: runs/<name>
-    # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0.
+    # RUN, hf:DIR, hf:NAME or tf1:DIR, whose weights start this run at step 0.
     init_from: str = changes_with_notice("", "has no effect on a run that goes on from its own checkpoint")
     restore: Literal["newest", "previous"] = may_change("newest")  # previous: when the newest checkpoint is damaged
     log: tuple[str, ...] = may_change(("tensorboard",))  # besides metrics.jsonl; --log wandb, --log mlflow add others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -35,8 +36,8 @@ class ForeignFolder:
 def require_source(source: str) -> None:
     """Raise ValueError at once if a source is plainly not there, long before it is read; download what is elsewhere."""
     if foreign_folder(source) is None and not place_of(source).is_dir():
-        forms = [f"{kind}:DIR" for kind in source_kinds()]
-        raise ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
+        _require_kind(source)
+        raise _not_there(source)
 
 
 def foreign_folder(source: str) -> ForeignFolder | None:
@@ -51,9 +52,14 @@ def foreign_folder(source: str) -> ForeignFolder | None:
     if Path(place).is_dir():
         return ForeignFolder(form, Path(place), source)
     if form.fetch is None:
-        raise ValueError(f"{source}: no such directory")
+        raise _not_there(source)
     path, fetched = form.fetch(place)
     return ForeignFolder(form, path, f"{kind}:{fetched}")
+
+
+def _not_there(source: str) -> ValueError:
+    forms = [f"{kind}:DIR" for kind in source_kinds()]
+    return ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
 
 
 def read_source(source: str) -> ForeignModel:
@@ -100,7 +106,16 @@ def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
     return _trained(model, directory)
 
 
+def _require_kind(source: str) -> None:
+    """Raise ValueError for a place that does not exist and begins like a kind of source that there is not."""
+    kind, colon, place = source.partition(":")
+    if colon and kind not in source_kinds() and not place.startswith("//") and not Path(source).exists():
+        forms = [f"{known}:{place}" for known in difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()]
+        raise ValueError(f"{source}: unknown kind {kind!r}; did you mean {' or '.join(forms)}?")
+
+
 def _require_ours(source: str) -> None:
+    _require_kind(source)
     path = place_of(source)
     if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
         raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")

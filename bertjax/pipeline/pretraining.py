@@ -40,7 +40,7 @@ _COMPLETIONS = 5
 _EXPORT = "huggingface"  # within the run's directory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PretrainResult:
     """A finished run. In a notebook it shows its figures and curves."""
 
@@ -53,7 +53,7 @@ class PretrainResult:
     exported: Place  # the model in Hugging Face's layout
     summary: Summary | None  # in the first process of a run, None in the others
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """What the run reached, where everything is, and what to do next."""
         if self.summary is None:
             return f"step {self.step:,} of {self.directory}"

@@ -1,4 +1,4 @@
-"""A run put together from its config: everything that can be wrong with one is found here, before the first step."""
+"""Assembles a run from its config; an invalid config is refused here, before the first step."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
 
-# Evaluation draws its pairs and masks under a seed of its own, so that no training seed changes what is measured.
+# Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a stage trains on and is measured on, and the step that does it."""
+    """The train step of a stage, its rows, and its evaluation."""
 
     stage: Stage
     train_step: TrainStep
@@ -55,12 +55,12 @@ class HeldOutText:
 
     step: EvalStep
     objectives: tuple[objectives.Objective, ...]
-    sets: tuple[HeldOut, ...]  # all text, then each source where there are several, of those with documents enough
+    sets: tuple[HeldOut, ...]  # all text, then each of several sources that has enough documents
     unigram: tuple[float, float]  # entropy of the text's tokens, share of the most frequent one
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """What frequencies alone would reach, by their names in the log."""
+        """Figures of predictions from frequencies alone, by their names in the log."""
         return baselines_of(self.objectives, objectives.HeldOutFacts(*self.unigram, self.sets[0].whole_batches))
 
     def of_rows(self, rows: int) -> HeldOutText:
@@ -74,7 +74,7 @@ class HeldOutText:
         return sum(held_out.count for held_out in self.sets)
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """As `Evaluation` has it."""
+        """See `Evaluation`."""
         figures: dict[str, float] = {}
         for held_out in self.sets:
             if not (found := held_out.evaluate(self.step, params, self.objectives, go_on)):
@@ -95,13 +95,13 @@ class Job:
     tokenizer: Tokenizer
     metadata: dict
     peak: Peak
-    doing: str = "pretraining"  # for people
+    doing: str = "pretraining"  # for the progress line
     shown: tuple[Shown, ...] = ()
     patience: Patience | None = None
 
 
 def preflight(config: Config) -> Config:
-    """Refuse at once what would otherwise be refused after hours of preparing text.
+    """Refuse an invalid config before text is prepared, which may take hours.
 
     Raises ValueError like `require_loggers`, `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and
     `choose_attention`.
@@ -116,7 +116,7 @@ def preflight(config: Config) -> Config:
     _check_pairs(config)
     if check_head(config.model).of_task:
         raise ValueError(
-            f"model.head={config.model.head!r}: it is a head of a task; use {PretrainingNetwork.name!r} to pretrain"
+            f"model.head={config.model.head!r}: it is the head of a task; use {PretrainingNetwork.name!r} to pretrain"
         )
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
@@ -125,7 +125,7 @@ def preflight(config: Config) -> Config:
 
 
 def assemble(config: Config, content: TrainingData, *, only_at: int | None = None) -> Job:
-    """Put a run together; with `only_at`, no stage but that of a step.
+    """Assemble a run; with `only_at`, only the stage of that step.
 
     Raises ValueError naming the key, its value and what to do.
     """
@@ -172,7 +172,7 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
-    """The held-out batches of everything, the first of the sets, then those of each source by itself."""
+    """The held-out batches of all text, which is the first of the sets, then of each source."""
     at_a_time = training.global_batch_size // training.grad_accum_steps
     counts = _rows_of_sets(training.eval_rows, len(sets))
     return [
@@ -200,7 +200,7 @@ def rescheduled(job: Job, config: Config) -> Job:
 
 
 def describe(job: Job) -> str:
-    """What the run is, in lines for the log: devices, sizes, corpus."""
+    """The devices, sizes and corpus of a run, as lines for the log."""
     config, mesh = job.config, job.mesh
     parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
     padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
@@ -219,7 +219,7 @@ def describe(job: Job) -> str:
 
 
 def describe_process(job: Job) -> str:
-    """What this process, one of several, has of the run, in a line for the log."""
+    """The devices and rows of this process, one of several, as a line for the log."""
     mesh, training = job.mesh, job.stages[0].stage.training
     rows = local_rows(mesh, training.global_batch_size)
     stretches = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
@@ -231,7 +231,7 @@ def describe_process(job: Job) -> str:
 
 
 def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:
-    """Which source is which in the log, where there are several."""
+    """The names of several sources in the log."""
     if len(sources) < 2:
         return []
     told = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
@@ -255,12 +255,12 @@ def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[At
 
 
 def _describe_attention(choices: list[AttentionChoice]) -> str:
-    """Who computes the attention and why, once if the stages agree."""
+    """The attention back end and the reason for it, once if the stages agree."""
     return "attention: " + ", then ".join(dict.fromkeys(map(str, choices)))
 
 
 def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
-    """What became of `deterministic`, if it was asked for."""
+    """How `deterministic` is fulfilled, if it is set."""
     if not config.deterministic:
         return []
     platform = mesh.devices.flat[0].platform
@@ -281,7 +281,7 @@ def _describe_rows(rows: Rows, shards: int) -> str:
 
 
 def _check_heads(config: Config) -> None:
-    """Refuse an objective whose head the family's networks do not have, and names that there are not."""
+    """Refuse unknown objectives, and those whose head the family's networks lack."""
     family = family_of(config.model.family)
     for objective in objectives.choose(config.training.objectives):
         if lacking := [head for head in objective.heads if head not in family.heads]:

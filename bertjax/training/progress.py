@@ -14,9 +14,9 @@ from bertjax.storage.progress import SIGNS
 class Progress:
     """Follows `total` units of work; a context manager.
 
-    On a terminal it is one line that moves, and in a notebook a bar. Elsewhere (a log file, a pipe) a line is printed
-    at every multiple of `every` units, as soon as an update brings the figures for it; without `every` when
-    `every_seconds` have passed; and one at the end.
+    On a terminal and in a notebook it is a progress bar. Elsewhere (a log file, a pipe) a line is printed at every
+    multiple of `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have
+    passed; and one at the end.
     The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
     """
 

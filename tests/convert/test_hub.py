@@ -16,7 +16,7 @@ from several_processes import free_port, surroundings, zygote
 
 import bertjax
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.sources import require_source
+from bertjax.convert.sources import require_source, write_run
 from bertjax.training.run_directory import load_run
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hub]'")
@@ -46,7 +46,9 @@ Do = Callable[..., tuple[int, str]]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and its export beside it."""
     folder = tmp_path_factory.mktemp("hub")
-    export_huggingface(trained_model(folder / "run"), folder / "exported")
+    run = trained_model(folder / "run")
+    write_run(run)
+    export_huggingface(run, folder / "exported")
     return folder
 
 
