@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
         "passage to a query). Any key of the config is an option too, as in --optimizer.beta2 0.98",
     )
-    parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
+    parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
     for name in ("train", "dev", "test"):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of your own table")

@@ -7,7 +7,7 @@ import re
 
 from bertjax.cli.recipe import add_recipe, add_runner, chosen_runner, command_with, configured, require_processes
 from bertjax.cli.verb import Verb
-from bertjax.config import Config, validate
+from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the token store, or find the one made before."""
     from bertjax.pipeline.preparation import prepare
 
-    config = validate(configured(arguments))
+    config = configured(arguments)
     if arguments.shard:
         require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)
@@ -50,7 +50,7 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax prepare configs/bert_mini.py --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
+    example="bertjax prepare bert_mini --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
     takes_keys=True,
     takes_dashes=True,
 )

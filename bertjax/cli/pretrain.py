@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 
 from bertjax.cli.recipe import add_log, add_recipe, configured_unseen
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
+from bertjax.config.rescale import keys_given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,17 +22,27 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import SIGNS
 
     config, shown = configured_unseen(arguments)
-    with SIGNS.speaking("importing jax", lambda line: print(line, flush=True)):
-        return _run(config, shown)
+    given = keys_given(arguments.overrides)
+    _check_budget(config, given)
+    with SIGNS.speaking("importing jax"):
+        return _run(config, given, shown)
 
 
-def _run(config: Config, shown: str) -> int:
+def _check_budget(config: Config, given: Collection[str]) -> None:
+    if config.training.budget and (both := {"training.steps", "training.replans"} & set(given)):
+        raise ValueError(
+            f"training.budget={config.training.budget!r} with {min(both)}: the steps follow from the budget; give one "
+            "of them"
+        )
+
+
+def _run(config: Config, given: Collection[str], shown: str) -> int:
     from bertjax.pipeline.pretraining import pretrain
     from bertjax.pipeline.session import print_now
     from bertjax.runtime.processes import Stopped
 
     try:
-        result = pretrain(config, announce=shown, ends_process=True)
+        result = pretrain(config, given=given, announce=shown, ends_process=True)
     except Stopped as stopped:
         print_now(f"\n{stopped}")
         return stopped.exit_code
@@ -42,6 +54,6 @@ def _run(config: Config, shown: str) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'",
+    example="bertjax pretrain bert_mini --data.sources 'text:books/*.txt'",
     takes_keys=True,
 )

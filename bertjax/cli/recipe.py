@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
 from bertjax.config.rescale import keys_given, rescale
-from bertjax.storage.remote import place_of
+from bertjax.storage.lean_import import require_package
+from bertjax.storage.remote import EXTRAS, place_of
 
 if TYPE_CHECKING:
     from bertjax.text.pool import Runner
@@ -23,7 +24,9 @@ KEYS = "takes any key of the config as an override, as in --training.steps 1000;
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG."""
-    parser.add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {KEYS}")
+    parser.add_argument(
+        "config", metavar="CONFIG", help=f"a recipe: a name that `bertjax recipes` lists, or a .py file; {KEYS}"
+    )
     add_show_config(parser)
 
 
@@ -50,8 +53,9 @@ def with_loggers(config: C, names: Sequence[str]) -> C:
 
 
 def configured(arguments: argparse.Namespace) -> Config:
-    """The recipe with its overrides, printed with the differences first."""
+    """The recipe with its overrides, valid, once what it changes of the recipe is printed."""
     config, shown = configured_unseen(arguments)
+    validate(config)
     print(shown, flush=True)
     return config
 
@@ -64,10 +68,11 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     recipe = load_recipe(arguments.config)
     given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
     given = with_loggers(given, getattr(arguments, "log", ()))
-    config = _scaled(given, recipe, keys_given(arguments.overrides))
+    config = scaled(given, recipe, keys_given(arguments.overrides))
+    _require_packages(config)
     shown = render(given, recipe)
-    if scaled := differences(config, given):
-        named = ", ".join(f"{key}={new}" for key, (_, new) in scaled.items() if not isinstance(new, list))
+    if following := differences(config, given):
+        named = ", ".join(f"{key}={new}" for key, (_, new) in following.items() if not isinstance(new, list))
         stages = (
             [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
         )
@@ -75,7 +80,7 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
 
 
-def _scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
+def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
     """The config with all that follows from the number of steps, where that is not the recipe's.
 
     A run that is there keeps the schedule it began with, so that it can be trained for longer.
@@ -83,17 +88,17 @@ def _scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
     steps = config.training.steps
     if steps == recipe.training.steps or steps <= len(config.stages):
         return config
-    scaled = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
+    changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
     begun = _begun(config)
     if begun is None or begun.training.steps == steps:
-        return scaled
+        return changed
     kept = {
         name: getattr(begun.optimizer, name)
         for name in ("warmup_steps", "decay_steps")
         if f"optimizer.{name}" not in given
     }
-    stages = scaled.stages if any(key.startswith("stages.") for key in given) else begun.stages
-    return replace(scaled, optimizer=replace(scaled.optimizer, **kept), stages=stages)
+    stages = changed.stages if any(key.startswith("stages.") for key in given) else begun.stages
+    return replace(changed, optimizer=replace(changed.optimizer, **kept), stages=stages)
 
 
 def _begun(config: Config) -> Config | None:
@@ -102,6 +107,25 @@ def _begun(config: Config) -> Config | None:
         return from_dict(json.loads((place_of(config.directory) / "config.json").read_text()))
     except (OSError, ValueError):
         return None
+
+
+def _require_packages(config: Config) -> None:
+    """Raise ModuleNotFoundError for the first package that a config needs and that is not installed."""
+    from bertjax.text.sources.registry import KINDS
+
+    data = config.data
+    for source in data.sources:
+        if (kind := KINDS.get(source.partition(":")[0])) and kind.needs:
+            require_package(*kind.needs, f"data.sources {source}")
+    places = {"run_dir": config.run_dir, "data.root": data.root, "data.vocab": data.vocab}
+    places |= {f"data.sources {source}": source.partition(":")[2] for source in data.sources}
+    for key, place in places.items():
+        scheme, url, _ = place.partition("://")
+        if url and scheme in EXTRAS:
+            extra = EXTRAS[scheme]
+            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if place in key else f"{key}={place}")
+    if data.segmenter != "none":
+        require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 
 
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
@@ -138,6 +162,7 @@ def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
     from bertjax.text.pool import processes
 
     if arguments.runner == "beam":
+        require_package("apache_beam", "'bertjax[beam]', or leave it out", "--runner beam", "Apache Beam")
         return partial(beam.run_units, options=arguments.behind_dashes, folder=place_of(config.data.root))
     if arguments.behind_dashes:
         raise ValueError(

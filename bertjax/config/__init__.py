@@ -17,7 +17,7 @@ from bertjax.config.run import (
     TaskConfig,
     TrainingConfig,
 )
-from bertjax.config.values import differences, flatten, from_dict, render, render_all, to_dict
+from bertjax.config.values import differences, flatten, from_dict, render, render_all, to_dict, with_values
 
 __all__ = [
     "DEFAULT_EXECUTION",
@@ -43,4 +43,5 @@ __all__ = [
     "to_dict",
     "validate",
     "variant_of",
+    "with_values",
 ]

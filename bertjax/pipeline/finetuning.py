@@ -34,7 +34,7 @@ from bertjax.training.run_directory import load_run
 from bertjax.training.trainer import Say
 
 GLUE = "glue"
-_SHOWN_LABELS = 12
+_SHOWN_LABELS, _SHOWN_ANSWERS = 12, 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TaskRequest:
     change: Callable[[FinetuneConfig], FinetuneConfig] = lambda config: config  # of other keys, made last
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinetuneResult:
     """Finished runs, by task. In a notebook it shows their tables and the curves of the best run."""
 
@@ -80,7 +80,7 @@ class FinetuneResult:
         tables = [summary.table() for summary in self.summaries]
         return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(tables) > 1 else tables
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """The tables, where everything is, and what to do next."""
         return "\n".join(_last_words(self))
 
@@ -110,8 +110,10 @@ def _finetune(
     request: TaskRequest, processes: Processes, say: Say, callbacks: Sequence[Callback]
 ) -> tuple[int, FinetuneResult | None]:
     """(0, the result), or (the exit code of a signal, None)."""
-    start = read_start(request.init_from)
     names = _glue_names(request) if request.name == GLUE else (request.name,)
+    for name in names:
+        task_for(TaskConfig(name=name, **request.task))  # an unknown one is refused before the model is read
+    start = read_start(request.init_from)
     configured = [_configured(name, start, request, len(names) > 1) for name in names]
     for base, _ in configured:
         require_same_config(base, processes)
@@ -192,7 +194,9 @@ def _run_task(
             results.setdefault(setting.name, []).append(result)
             say(_figures_line(result))
     assert content is not None, "there is a setting, and a seed"
-    return 0, TaskSummary(base.name, content.metrics, results, task.paper)
+    return 0, TaskSummary(
+        base.name, content.metrics, results, task.paper, content.kind, content.example, content.labels
+    )
 
 
 def _tried(task: Task, request: TaskRequest) -> dict[str, Sequence[float]]:
@@ -239,14 +243,25 @@ def _last_words(result: FinetuneResult) -> list[str]:
     for table in result.tables()[len(result.summaries) :]:
         lines += [f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]
     best = result.directory
-    lines += [
-        "\nwhat to try next:",
-        f"  bertjax predict {shlex.quote(best)} 'A text.'        "
-        f"# in Python: bertjax.load({best!r}).predict(['A text.'])",
-    ]
+    lines.append("\nwhat to try next:")
+    lines += _to_predict(result.summaries[0])
     if result.exported[0] != _NO_CLASS:
         lines.append(f"  bertjax export {shlex.quote(best)} --to onnx")
     return lines
+
+
+def _to_predict(summary: TaskSummary) -> list[str]:
+    """Commands that use the best run, with an example of the task's own."""
+    best, kind = summary.best.directory, summary.kind
+    assert kind is not None, "a task that was run has a kind"
+    if kind.no_prediction:
+        return [f"  bertjax embed {shlex.quote(best)} TEXTS.txt --output vectors.npy --normalize    # a vector a line"]
+    texts = summary.example or ("A text.",)
+    answers = ", ".join(summary.labels[:_SHOWN_ANSWERS]) + (" ..." if len(summary.labels) > _SHOWN_ANSWERS else "")
+    return [
+        f"  {shlex.join(['bertjax', 'predict', best, *texts])}{answers and f'    # {answers}'}",
+        f"  in Python: bertjax.load({best!r}).predict({kind.input_of(texts)!r})",
+    ]
 
 
 _NO_CLASS = "has no network of layers' features or a BiLSTM: use the run itself, as below"

@@ -10,7 +10,7 @@ from bertjax.report.page import Table, render_page, table_html
 from bertjax.storage.remote import Place
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
-_HEIGHT = 720  # pixels; what is longer scrolls
+_HEIGHT = 960  # pixels; what is longer scrolls
 
 
 def in_cell(page: str) -> str:
@@ -27,11 +27,10 @@ def in_cell(page: str) -> str:
 def tables_and_curves(title: str, tables: Sequence[Table], run: Place) -> str:
     """A page of tables, and below them the curves of a run: training losses, held-out figures, the learning rate."""
     found = curves(read_metrics(run / METRICS_FILE))
-    charts = "".join(_charts(found)).replace('<figure class="chart">', '<figure class="chart card">')
     parts = [
         *map(table_html, tables),
         f"<h2>Curves of {html.escape(str(run))}</h2>",
-        f'<div class="charts">{charts}</div>',
+        f'<div class="charts">{"".join(_charts(found))}</div>',
     ]
     return render_page(title, parts, reads_charts=True)
 

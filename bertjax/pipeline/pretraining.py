@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bertjax.config import Config, to_dict
@@ -20,22 +22,25 @@ from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, last_words, summarise
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
+from bertjax.storage.lean_import import tensorflow_ahead
 from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
 from bertjax.storage.remote import Place, place_of
 from bertjax.text.prepare import require_sources
+from bertjax.training.budget import Budget
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import saved_steps
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
 from bertjax.training.run_directory import load_run, require_own_run
 from bertjax.training.stages import open_data, stages_of
-from bertjax.training.trainer import Outcome, Say, train
+from bertjax.training.timekeeper import Timekeeper, as_begun, seconds_of_this_process
+from bertjax.training.trainer import Outcome, Say, train, untrained
 
 _COMPLETIONS = 5
 _EXPORT = "huggingface"  # within the run's directory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PretrainResult:
     """A finished run. In a notebook it shows its figures and curves."""
 
@@ -48,7 +53,7 @@ class PretrainResult:
     exported: Place  # the model in Hugging Face's layout
     summary: Summary | None  # in the first process of a run, None in the others
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """What the run reached, where everything is, and what to do next."""
         if self.summary is None:
             return f"step {self.step:,} of {self.directory}"
@@ -59,7 +64,12 @@ class PretrainResult:
 
 
 def pretrain(
-    config: Config, *, callbacks: Sequence[Callback] = (), announce: str = "", ends_process: bool = False
+    config: Config,
+    *,
+    callbacks: Sequence[Callback] = (),
+    given: Collection[str] = (),
+    announce: str = "",
+    ends_process: bool = False,
 ) -> PretrainResult:
     """Run what is missing of the way from text to a trained model, then report and export it.
 
@@ -67,9 +77,15 @@ def pretrain(
     callbacks, reports and exports for all. The same call resumes a run that was stopped. `ends_process` as in
     `session`. Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a
     KeyboardInterrupt, if a signal ended the run early: at once, or when the step under way was taken and saved.
+
+    With `training.budget` the recipe is scaled to the steps that fit, but for the values of the keys `given`. The time
+    counts from this call, or from the start of the process that it ends.
     """
+    began = time.monotonic()
+    clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
+    budget = Budget(config.training.budget, given, clock) if config.training.budget else None
     with session(config, ends_process=ends_process) as (processes, say):
-        outcome, result = _pretrain(config, processes, say, callbacks, announce)
+        outcome, result = _pretrain(config, processes, say, callbacks, announce, budget)
     raise_if_stopped(
         outcome.exit_code,
         f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
@@ -80,7 +96,12 @@ def pretrain(
 
 
 def _pretrain(
-    config: Config, processes: Processes, say: Say, callbacks: Sequence[Callback], announce: str
+    config: Config,
+    processes: Processes,
+    say: Say,
+    callbacks: Sequence[Callback],
+    announce: str,
+    budget: Budget | None,
 ) -> tuple[Outcome, PretrainResult | None]:
     require_same_config(config, processes)
     with SIGNS.doing("checking the config"):
@@ -88,25 +109,30 @@ def _pretrain(
         for stage in stages_of(config):
             batch_keys(stage.data, config.training.objectives)
         require_sources(config.data)
-        require_own_run(config)
+        require_own_run(as_begun(config))
         start = _start_of(config)
     if announce:
         say(announce)
     with SIGNS.doing("opening the training text"):
         content = _open_together(config, processes)
     say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
-    with SIGNS.doing("planning the first epoch"):
-        job = assemble(config, content)
-    say(describe(job))
-    if processes.count > 1:
-        print_now(describe_process(job))
-    initial = (lambda: _initial_params(start, job, say)) if start else None
-    outcome = train(job, say, initial, processes, callbacks)
+    with tensorflow_ahead():
+        with SIGNS.doing("planning the first epoch"):
+            job = assemble(config, content)
+        say(describe(job))
+        if processes.count > 1:
+            print_now(describe_process(job))
+        initial = (lambda: _initial_params(start, job, say)) if start else None
+        keeper = None
+        if budget is not None:
+            end = functools.partial(_rehearsed_end, content)
+            keeper = Timekeeper(budget, processes, end, say)
+        outcome = train(job, say, initial, processes, callbacks, keeper)
     if outcome.exit_code:
         return outcome, None
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
     with SIGNS.doing("writing the report and the export"):
-        return outcome, _finish(job.config, content, outcome, processes.first)
+        return outcome, _finish(outcome.config, content, outcome, processes.first)
 
 
 def _open_together(config: Config, processes: Processes) -> TrainingData:
@@ -145,6 +171,11 @@ def _initial_params(start: ForeignModel, job: Job, say: Say) -> Params:
     params, notes = adapt(start, job.config.model, job.tokenizer)
     say("\n  ".join([f"starting from the weights of {job.config.init_from}", *notes]))
     return params
+
+
+def _rehearsed_end(content: TrainingData, config: Config) -> None:
+    """What becomes of a finished run, done to a run that was not trained, so that it can be timed."""
+    _finish(config, content, untrained(config), first=True)
 
 
 def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:

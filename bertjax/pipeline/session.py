@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from bertjax.config import Config, flatten, to_dict
 from bertjax.runtime.compilation import keep_compiled_programs
@@ -26,11 +26,14 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     signal becomes an exception. Raises as `join` does.
     """
     keep_compiled_programs(config.compilation_cache)
-    speaking = SIGNS.speaking("starting the processes", print_now)
-    with speaking, join(config.hosts, ends_process=ends_process) as processes:
-        say = print_now if processes.first else _say_nothing
-        with SIGNS.by(say):
-            yield processes, say
+    with SIGNS.speaking("working"), ExitStack() as leaving:
+        with SIGNS.doing("starting the processes"):
+            processes = leaving.enter_context(join(config.hosts, ends_process=ends_process))
+        if processes.first:
+            yield processes, print_now
+            return
+        with SIGNS.by(_say_nothing):
+            yield processes, _say_nothing
 
 
 def print_now(line: str) -> None:

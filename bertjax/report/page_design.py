@@ -37,6 +37,7 @@ thead th { color: var(--soft); font-size: 13px; font-weight: 500; line-height: 1
 tbody th { font-weight: 500; }
 th, td { overflow-wrap: anywhere; }
 th:first-child, td:first-child { min-width: 9ch; }
+tbody td:first-child { white-space: pre-wrap; }
 td.number, th.number { text-align: right; white-space: nowrap; overflow-wrap: normal; }
 td small { margin-right: 12px; color: var(--soft); }
 td b { font-weight: 650; }
@@ -104,7 +105,7 @@ details th, details td { padding: 5px 18px; }
   table.rows tr:first-child { border-top: 0; }
   table.rows th, table.rows td { display: flex; justify-content: space-between; gap: 4px 16px; flex-wrap: wrap;
     padding: 2px 14px; border: 0; }
-  table.rows tr > :first-child { min-width: 0; font-weight: 600; }
+  table.rows tr > :first-child { min-width: 0; font-weight: 600; white-space: normal; }
   table.rows th, table.rows td { overflow-wrap: anywhere; }
   table.rows td.number { text-align: left; white-space: normal; }
   table.rows td:not(:first-child):empty { display: none; }

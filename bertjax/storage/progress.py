@@ -22,6 +22,11 @@ def no_progress(what: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
+def print_sign(line: str) -> None:
+    """Print a line among those about the stages of the work, in place of a terminal's bar; stderr is for what fails."""
+    print(f"\r\033[K{line}" if sys.stdout.isatty() else line, flush=True)
+
+
 class Signs:
     """Says what is being done whenever nothing was printed for a few seconds, so that no silence looks like a hang.
 
@@ -62,7 +67,7 @@ class Signs:
             self._says.remove(say)
 
     @contextlib.contextmanager
-    def speaking(self, what: str, say: Callable[[str], None]) -> Iterator[None]:
+    def speaking(self, what: str, say: Callable[[str], None] = print_sign) -> Iterator[None]:
         """While inside, a thread gives signs by `say`; `what` is what is done where nothing else is named."""
         with self.doing(what), self.by(say):
             if len(self._says) > 1:  # a thread speaks already

@@ -149,7 +149,8 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
         files.append(f"and so on, of {len(divided):,} files in all")
-    return notes_of(counts) + files + about.get("division", [])
+    # Which files the pieces are of is said instead of their number.
+    return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", [])
 
 
 def _make_store(

@@ -189,11 +189,12 @@ def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, Trai
     spec = batch_spec(stage.data, size, stage.training.objectives)
     batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
     start = time.perf_counter()
-    compiled: Any = stage_step(config, stage, blueprint, optimizer).lower(state, batch).compile()
+    step = stage_step(config, stage, blueprint, optimizer)
+    compiled: Any = step.lower(state, batch).compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return compiled, state, Program(seconds, held + memory.temp_size_in_bytes, None)
+    return replace(step, program=compiled), state, Program(seconds, held + memory.temp_size_in_bytes, None)
 
 
 def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:

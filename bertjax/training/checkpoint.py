@@ -18,6 +18,7 @@ it restores an older one and renames the damaged one to `<step>.damaged`.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import json
@@ -435,7 +436,25 @@ def _checkpoint_directory(path: Place) -> Place:
     for parent in (path / BEST, path / DIRECTORY, path):
         if steps := _steps(parent):
             return parent / str(steps[-1])
-    raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")
+    raise ValueError(f"{path}: no checkpoint there; {_where_else(path)}")
+
+
+def _where_else(path: Place) -> str:
+    """What to say of a place without a checkpoint: what is amiss, and the run that may be meant."""
+    usual = f"give a run's directory, or one of {path / DIRECTORY}/<step>"
+    if not isinstance(path, Path):
+        return usual
+    if path.is_dir():
+        below = sorted(folder.parent for depth in ("*", "*/*") for folder in path.glob(f"{depth}/{DIRECTORY}"))
+        return f"its runs are in folders of their own, as {below[0]}" if below else usual
+    if _steps(path.parent / DIRECTORY):
+        return f"there is no such folder; did you mean {path.parent}?"  # one seed has no folder of its own
+    beside = [folder.parent for place in (path.parent, path.parent / "runs") for folder in place.glob(f"*/{DIRECTORY}")]
+    near = difflib.get_close_matches(path.name, [run.name for run in beside], 1)
+    found = next((run for run in beside if near and run.name == near[0]), None)
+    return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
+        f"did you mean {found}?" if found else usual
+    )
 
 
 def saved_steps(run_dir: str | Place) -> list[int]:

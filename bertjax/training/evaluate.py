@@ -62,6 +62,10 @@ class HeldOut:
         self.count = -(-rows // self.batch_size)
         self._within = local_rows(mesh, self.batch_size)
 
+    def of_rows(self, rows: int) -> HeldOut:
+        """The first of so many rows of the same split."""
+        return HeldOut(self._batches, self._mesh, rows, self.batch_size, self._prefix)
+
     def evaluate(
         self,
         step: EvalStep,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -55,7 +56,17 @@ class HeldOutText:
     step: EvalStep
     objectives: tuple[objectives.Objective, ...]
     sets: tuple[HeldOut, ...]  # all text, then each of several sources that has enough documents
-    baselines: dict[str, float]  # figures of predictions from frequencies alone, by their names in the log
+    unigram: tuple[float, float]  # entropy of the text's tokens, share of the most frequent one
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Figures of predictions from frequencies alone, by their names in the log."""
+        return baselines_of(self.objectives, objectives.HeldOutFacts(*self.unigram, self.sets[0].whole_batches))
+
+    def of_rows(self, rows: int) -> HeldOutText:
+        """The same over so many rows."""
+        counts = _rows_of_sets(rows, len(self.sets))
+        return replace(self, sets=tuple(one.of_rows(count) for one, count in zip(self.sets, counts, strict=True)))
 
     @property
     def batches(self) -> int:
@@ -97,7 +108,7 @@ def preflight(config: Config) -> Config:
     """
     require_loggers(config.log)
     stages = stages_of(config)
-    steps_to_profile(config.profile, config.training.steps)
+    steps_to_profile(config.profile, stages[-1].stop)
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()
@@ -134,12 +145,11 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
-        baselines = baselines_of(chosen, objectives.HeldOutFacts(*unigram, sets[0].whole_batches))
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
             content.train(data, stage.seed),
-            HeldOutText(eval_step, chosen, tuple(sets), baselines),
+            HeldOutText(eval_step, chosen, tuple(sets), unigram),
             train_flops_per_token(config.model, data.sequence_length, expected_predictions(data)),
         )
 
@@ -163,17 +173,30 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
     """The held-out batches of all text, which is the first of the sets, then of each source."""
-    share = -(-training.eval_rows // len(sets))
+    at_a_time = training.global_batch_size // training.grad_accum_steps
+    counts = _rows_of_sets(training.eval_rows, len(sets))
     return [
-        HeldOut(
-            batches,
-            mesh,
-            share if number else training.eval_rows,
-            training.global_batch_size // training.grad_accum_steps,
-            name,
-        )
-        for number, (name, batches) in enumerate(sets.items())
+        HeldOut(batches, mesh, rows, at_a_time, name)
+        for rows, (name, batches) in zip(counts, sets.items(), strict=True)
     ]
+
+
+def _rows_of_sets(rows: int, sets: int) -> list[int]:
+    return [rows] + [-(-rows // sets)] * (sets - 1)
+
+
+def rescheduled(job: Job, config: Config) -> Job:
+    """The job under a config that differs in how long the run is and how often it pauses; nothing is compiled again."""
+    stages = []
+    for rows, stage in zip(job.stages, stages_of(config), strict=True):
+        evaluation = rows.evaluation
+        if stage.training.eval_rows != rows.stage.training.eval_rows:
+            assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
+            evaluation = evaluation.of_rows(stage.training.eval_rows)
+        step = replace(rows.train_step, schedule=stage.schedule())
+        stages.append(replace(rows, stage=stage, train_step=step, evaluation=evaluation))
+    metadata = job.metadata | {"config": to_dict(config)}
+    return replace(job, config=config, stages=tuple(stages), metadata=metadata)
 
 
 def describe(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""How far a long job is: a bar with an ETA on a terminal, now and then a plain line with an ETA anywhere else."""
+"""How far a long job is: a bar with an ETA on a terminal or in a notebook, and anywhere else lines with an ETA."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bertjax.storage.progress import SIGNS
 class Progress:
     """Follows `total` units of work; a context manager.
 
-    On a terminal it is a progress bar. Elsewhere (a log file, a pipe) a line is printed at every multiple of
-    `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have passed; and
-    one at the end.
+    On a terminal and in a notebook it is a progress bar. Elsewhere (a log file, a pipe) a line is printed at every
+    multiple of `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have
+    passed; and one at the end.
     The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
     """
 
@@ -51,7 +51,7 @@ class Progress:
         self._pauses: list[float] = []  # seconds of each
         self._paused = 0.0  # seconds of those since the first update
         self._inside = contextlib.ExitStack()
-        self._bar = self._make_bar() if self._stream.isatty() else None
+        self._bar = self._make_bar() if self._stream.isatty() or is_notebook(self._stream) else None
 
     def update(self, n: int = 1, message: str | None = None) -> None:
         """Count `n` more units done; `message` replaces the figures shown behind them."""
@@ -65,6 +65,12 @@ class Progress:
             SIGNS.spoke()
         elif self._due(before, message):
             self._print_line()
+
+    def end_at(self, total: int, pauses_left: Callable[[int], int] | None = None) -> None:
+        """There are so many units in all from now on, and as many pauses as `pauses_left` says."""
+        self._total, self._pauses_left = total, pauses_left
+        if self._bar is not None:
+            self._bar.total = total
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -138,7 +144,7 @@ class Progress:
         self._last_line, self._said, self._owed = self._clock(), self._done, False
 
     def _make_bar(self):
-        from tqdm import tqdm
+        from tqdm.auto import tqdm
 
         return tqdm(
             total=self._total,
@@ -150,6 +156,11 @@ class Progress:
             dynamic_ncols=True,
             smoothing=0.05,
         )
+
+
+def is_notebook(stream: TextIO) -> bool:
+    """Whether what is written to a stream appears below the cell of a notebook."""
+    return type(stream).__module__.startswith("ipykernel.")
 
 
 def plural(unit: str) -> str:

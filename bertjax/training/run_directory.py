@@ -5,12 +5,14 @@ vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weigh
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
+budget.json   the steps that were decided, of a run within a budget of time
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import tempfile
 import time
@@ -144,11 +146,13 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
 
 
 def require_own_run(config: Config) -> None:
-    """Raise ValueError if the directory holds another run, as far as that shows without the data.
+    """Raise ValueError if the directory holds another run, as far as that shows without the data, or cannot be made.
 
-    A damaged checkpoint is passed over: restoring it says what is wrong.
+    The same of data.root. A damaged checkpoint is passed over: restoring it says what is wrong.
     """
     directory = place_of(config.directory)
+    _require_writable("--run-dir", directory)
+    _require_writable("--data.root", place_of(config.data.root))
     try:
         saved = read_metadata(directory) if saved_steps(directory) else None
     except DamagedCheckpoint:
@@ -157,6 +161,17 @@ def require_own_run(config: Config) -> None:
         return
     now = replace(config, model=replace(config.model, vocab_size=saved["config"]["model"]["vocab_size"]))
     check_compatible(saved, saved | {"config": to_dict(now)})
+
+
+def _require_writable(option: str, directory: Place) -> None:
+    """Raise ValueError if a folder can neither be written nor made; of object storage that shows at the first write."""
+    if not isinstance(directory, Path):
+        return
+    there = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"{option} {directory}: {there} is a file, not a folder; name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{option} {directory}: {there} may not be written; name another place, or change its rights")
 
 
 def load_run(path: str | Place) -> TrainedModel:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from bertjax.config import Config, MeshConfig
-from bertjax.input.feed import Feed, open_feed
+from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, place, to_global
@@ -41,6 +41,7 @@ from bertjax.training.run_directory import describe_run, own_directory, require_
 from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
+from bertjax.training.timekeeper import Timekeeper
 
 _COMPILING = "compiling the step, about 20 s the first time"
 _EVALUATION = 1 / 3  # of the time of a step, for as many rows: the forward half of it
@@ -66,47 +67,59 @@ class Outcome:
     exit_code: int
 
 
+def untrained(config: Config) -> Outcome:
+    """What a run that was not trained comes to: what is done with an outcome can be rehearsed on it."""
+    return Outcome(config, 0, {}, {}, 0.0, 0.0, 0.0, 0.0, Peak(0.0, ""), 0)
+
+
 def train(
     job: Job,
     say: Say,
     initial: Initial | None = None,
     processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
+    keeper: Timekeeper | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint, or from step 0, to the last step, and evaluate; or until a signal.
 
     `initial` makes the initial weights, and is called only if there is no checkpoint. `processes` are those of the run,
-    entered; by default this one trains alone. Process 0 calls the `callbacks`. Raises ValueError if a checkpoint cannot
-    be used, RuntimeError after too many successive updates that were not finite, Stopped for a signal before the first
-    step.
+    entered; by default this one trains alone. Process 0 calls the `callbacks`. `keeper` decides the number of steps of
+    a run with a time budget. Raises ValueError if a checkpoint cannot be used or the budget is too short, RuntimeError
+    after too many successive updates that were not finite, Stopped for a signal before the first step.
     """
     if processes is None:
         with alone() as processes:
-            return train(job, say, initial, processes, callbacks)
-    training = job.config.training
+            return train(job, say, initial, processes, callbacks, keeper)
     directory = place_of(job.config.directory)
-    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging, jax.set_mesh(job.mesh):
+    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
+        if keeper is not None:
+            job = keeper.plan(job, directory, checkpoint.saved_steps(directory))
+        training = job.config.training
         saved = checkpoint.Checkpoints(
             directory / checkpoint.DIRECTORY,
             keep_last=training.keep_last,
             keep_every=training.keep_every,
             staging=staging,
         )
-        with saved, contextlib.ExitStack() as log:
+        with jax.set_mesh(job.mesh), saved, contextlib.ExitStack() as log:
             memory_told = settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps)
             with memory_told, SIGNS.doing("making the first state, or restoring it"):
                 state = starting_state(job, saved, say, initial)
+            start = int(state.step)
+            if keeper is not None:
+                job = keeper.at(job, start)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
-            start = int(state.step)
             telemetry = Telemetry([])
             if processes.first:
-                telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
+                with SIGNS.doing("opening the logs"):
+                    telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
+            end = job.stages[-1].stage.stop
             progress = Progress(
-                training.steps,
+                end,
                 job.doing,
                 initial=start,
                 every=training.log_every,
@@ -114,15 +127,15 @@ def train(
                 pause_units=job.stages[0].evaluation.batches * _EVALUATION / training.grad_accum_steps,
                 stream=stream,
             )
-            traced = steps_to_profile(job.config.profile, training.steps)
+            traced = steps_to_profile(job.config.profile, end)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
                 past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
                 told = Callbacks(callbacks if processes.first else ())
-                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, training.steps)))
-                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told)
+                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
+                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told, keeper)
                 return loop.run(state, evaluated=past["evaluated"])
 
 
@@ -188,10 +201,11 @@ class Loop:
         processes: Processes,
         tokens_before: float,
         callbacks: Callbacks,
+        keeper: Timekeeper | None = None,
     ) -> None:
         self.callbacks = callbacks
         self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
-        self.progress, self.profile, self.processes = progress, profile, processes
+        self.progress, self.profile, self.processes, self.keeper = progress, profile, processes, keeper
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.temporaries = Temporaries()
@@ -200,7 +214,10 @@ class Loop:
     def run(self, state: TrainState, *, evaluated: bool) -> Outcome:
         """Run the stages until the end or a signal; `evaluated`: the initial state has been evaluated before."""
         evaluation = {} if evaluated else self.make_up(state)
-        for rows in self.job.stages:
+        if self.keeper is not None:
+            self.keeper.begin(self.job, int(state.step))
+        for number in range(len(self.job.stages)):
+            rows = self.job.stages[number]
             if int(state.step) < rows.stage.stop and not self.processes.stopped and not self.is_final:
                 with self.memory_told(f"training on {_rows_of(rows)}", rows):
                     state, evaluation = self.run_stage(rows, state)
@@ -231,14 +248,17 @@ class Loop:
         """Train to the end of the stage, or until a signal; returns the state and the last evaluation."""
         stage, training = rows.stage, rows.stage.training
         self.metrics.begin(rows.flops_per_token)
-        with open_feed(
-            rows.batches,
-            start_step=int(state.step) - stage.start,
-            stop_step=stage.stop - stage.start,
-            global_batch_size=training.global_batch_size,
-            rows=local_rows(self.job.mesh, training.global_batch_size),
-            threads=stage.data.threads,
-        ) as feed:
+        with SIGNS.doing("opening the feed of batches"):
+            feed = open_feed(
+                rows.batches,
+                start_step=int(state.step) - stage.start,
+                # Of a run within a budget the end is moved while it goes on.
+                stop_step=ENDLESS if self.keeper is not None else stage.stop - stage.start,
+                global_batch_size=training.global_batch_size,
+                rows=local_rows(self.job.mesh, training.global_batch_size),
+                threads=stage.data.threads,
+            )
+        with feed:
             rows_told = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
             self.progress.note(f"from step {int(state.step):,}: {rows_told}; {_COMPILING}")
             self.rest(int(state.step))
@@ -280,7 +300,22 @@ class Loop:
                 evaluation = self.evaluate(rows, step, state)
             if due(training.checkpoint_every):
                 self.save(step, state)
+            if self.keeper is not None and step < stage.stop and self.reconsidered(step):
+                rows = self.job.stages[stage.number]
+                stage = rows.stage
         return state, evaluation
+
+    def reconsidered(self, step: int) -> bool:
+        """Whether the run ends elsewhere from this step on: the job is another then, with the same compiled steps."""
+        assert self.keeper is not None
+        job = self.keeper.reconsider(self.job, step)
+        if job is None:
+            return False
+        self.job = job
+        self.progress.end_at(job.stages[-1].stage.stop, functools.partial(_evaluations_left, job.stages))
+        if news := self.keeper.news(job, step):
+            self.progress.note(news)
+        return True
 
     @property
     def is_final(self) -> bool:

@@ -94,10 +94,16 @@ def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
 
 
 def batches_of(family: str) -> Iterator[Batch]:
-    """Random batches with the token types that the family has."""
+    """Random batches with the token types that the family has, and the arrays of every objective."""
     for batch in batches():
         types = FAMILIES[family].presets["base"].type_vocab_size
-        yield batch | {"token_type_ids": batch["token_type_ids"].clip(max=types - 1)}
+        positions = batch["mlm_positions"]
+        yield batch | {
+            "token_type_ids": batch["token_type_ids"].clip(max=types - 1),
+            "sbo_left": positions - 1,
+            "sbo_right": positions + 1,
+            "sbo_weights": batch["mlm_weights"],
+        }
 
 
 def in_twos(batch: Batch) -> Batch:
@@ -106,7 +112,7 @@ def in_twos(batch: Batch) -> Batch:
     made: Batch = {}
     for key, rows in batch.items():
         first, second = rows[0::2], rows[1::2]
-        if key in ("mlm_positions", "cls_positions"):
+        if key in ("mlm_positions", "cls_positions", "sbo_left", "sbo_right"):
             second = second + lengths[0::2, None]
         made[key] = np.concatenate([first, second], axis=1)
     width = made["input_ids"].shape[1]

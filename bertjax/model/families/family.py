@@ -22,6 +22,7 @@ class Family:
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
     huggingface: HuggingFace
     template: Template = BERT_TEMPLATE
+    title: str = ""  # the name as its paper spells it; "" if that is `name`
 
     @property
     def objectives(self) -> tuple[str, ...]:
