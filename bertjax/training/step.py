@@ -1,9 +1,9 @@
 """The train step and the eval step: pure, jitted, written per shard of the batch.
 
-The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); `tensor` stays automatic, guided by
-the logical names in the model. Inside it nothing is reduced while microbatches accumulate: weights sharded over `fsdp`
-are gathered once per optimizer step, gradients are reduced once. (Left to automatic sharding the compiler reduces the
-tied embedding's gradient twice, and once per microbatch.)
+The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
+guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
+gathered once per optimizer step, and gradients are reduced once. (With automatic sharding over all axes the compiler
+reduces the tied embedding's gradient twice, and once per microbatch.)
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ class TrainStep:
 
 
 def objective_sums(forward: Forward, batch: Batch, keys: Keys, objectives: tuple[Objective, ...]) -> Metrics:
-    """`<objective>_<figure>` of each summed over this batch's weighted predictions; `keys` are for dropout in heads."""
+    """The sums `<objective>_<figure>` over the weighted predictions of a batch; `keys` are for dropout in heads."""
     sums = {o.name: o.sums(forward, batch, keys) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
 
 
 def batch_weights(batch: Batch, objectives: tuple[Objective, ...]) -> Metrics:
-    """Each objective's weight over these rows, and the number of real tokens in them; float32."""
+    """Each objective's weight in a batch, and the number of tokens without padding; float32."""
     weights = {f"{o.name}_weight": jnp.sum(batch[o.weight_key]) for o in objectives}
     return weights | {"tokens": jnp.sum(batch["sequence_ids"] > 0).astype(jnp.float32)}
 
 
 def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...]) -> Metrics:
-    """The one division: sums over weights, per objective, and the total loss."""
+    """Each objective's sums divided by its weight, and the total loss; the only division of a step."""
     figures = {
         f"{o.name}_{figure}": sums[f"{o.name}_{figure}"] / (weights[f"{o.name}_weight"] + o.epsilon)
         for o in objectives
@@ -90,14 +90,14 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
 
 
 def several_sequences(batch: Batch) -> bool:
-    """Whether rows with a [CLS] position for each of their sequences have more than one."""
+    """Whether rows have more than one sequence, by the number of their [CLS] positions."""
     return batch["cls_positions"].shape[1] > 1
 
 
 def _forward(
     blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
 ) -> Forward:
-    """The networks over a shard's rows, with the attention back end that suits rows of their length."""
+    """The networks for a shard's rows, with the attention back end for rows of their length."""
     model, execution, length = blueprint.model, blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
     attention = choose_attention(model, execution, platform, length, packed(batch), capability).backend
@@ -129,10 +129,9 @@ def make_train_step(
 ) -> TrainStep:
     """The step of a run, jitted.
 
-    dropout_seed None trains without dropout; `packed` says whether a batch's rows are; `platform` is what it is
-    compiled for, by default the mesh's own;
-    clip_norm 0 does not clip. `deterministic` asks for the same bits in every process, where that costs something.
-    Metrics are over the global batch.
+    `dropout_seed` None trains without dropout; `packed` tells whether a batch is packed; `platform` is that of the
+    compiled program, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every
+    run, at a cost on some platforms. Metrics are over the global batch.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, packed, platform)
@@ -192,7 +191,7 @@ def make_predict_step(
 ) -> PredictStep:
     """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
 
-    `outputs(model, hidden, batch)` is what the network says of each row; all of it comes to every device.
+    `outputs(model, hidden, batch)` are the network's outputs for each row; they are replicated to every device.
     """
 
     def local(forward: Forward, batch: Batch) -> tuple[jax.Array, Metrics]:
@@ -212,7 +211,7 @@ def _of_shards(
     deterministic: bool,
     out_shardings: Any = None,
 ) -> Callable[[Params, Batch], Any]:
-    """What `local(forward, batch)` gives of each device's rows, jitted as `(params, batch) -> ...`."""
+    """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
     platform = platform or blueprint.mesh.devices.flat[0].platform
 
     def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
@@ -236,7 +235,7 @@ def _of_shards(
 
 
 def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
-    """The compiler's settings, those that it knows where its devices can be asked."""
+    """The compiler's options; where the devices exist, only those that their compiler knows."""
     options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
 
@@ -252,7 +251,7 @@ def _sharded_gradient(
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
             forward = _forward(blueprint, params, others, batch, keys, packed, platform)
             sums = objective_sums(forward, batch, keys, objectives)
-            # Divided by the weights of the global batch: gradients of the parts then simply add up.
+            # Divided by the weights of the global batch, so that gradients of microbatches and shards can be summed.
             return averages(sums, weights, objectives)["loss"], sums
 
         grad_of_part = jax.grad(loss, has_aux=True)
@@ -285,25 +284,25 @@ def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.
 
 
 def _specs(logical_axes: Any, axes: tuple[str, ...]) -> Any:
-    """Per parameter: the part of its sharding that runs over these mesh axes."""
+    """The PartitionSpec of each parameter, restricted to these mesh axes."""
     part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
     return jax.tree.map(part, logical_axes, is_leaf=is_names)
 
 
 def _frozen_shardings(blueprint: Blueprint) -> tuple[Any, ...]:
-    """Of the argument `frozen`: one, or none where the run has no frozen networks."""
+    """The shardings of the argument `frozen`: a tuple of one, or empty if the run has no frozen networks."""
     trees = {name: jax.tree.map(lambda leaf: leaf.sharding, one.params) for name, one in blueprint.frozen.items()}
     return (trees,) if trees else ()
 
 
 def _frozen_specs(blueprint: Blueprint) -> tuple[Any, ...]:
-    """As `_frozen_shardings`, over the batch axes alone."""
+    """As `_frozen_shardings`, over the batch axes only."""
     trees = {name: _specs(one.logical_axes, BATCH_AXES) for name, one in blueprint.frozen.items()}
     return (trees,) if trees else ()
 
 
 def _gathered(blueprint: Blueprint, frozen: tuple[Frozen, ...]) -> Frozen:
-    """The frozen networks' parameters whole along the batch axes."""
+    """The frozen networks' parameters, gathered over the batch axes."""
     return {
         name: _gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh)
         for trees in frozen
@@ -312,7 +311,7 @@ def _gathered(blueprint: Blueprint, frozen: tuple[Frozen, ...]) -> Frozen:
 
 
 def _gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Every parameter whole along the batch axes, gathered over `fsdp` where it is split."""
+    """Every parameter, gathered over `fsdp` where it is sharded."""
     if mesh.shape["fsdp"] == 1:
         return params
 
@@ -324,8 +323,8 @@ def _gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
 
 
 def _reduce(grads: Params, blueprint: Blueprint) -> Params:
-    """Gradients summed over the batch axes, once: scattered over `fsdp` where the parameter is split."""
-    # An axis of one device is left out, for summing over it would still copy every gradient.
+    """Gradients summed over the batch axes, once, and scattered over `fsdp` where the parameter is sharded."""
+    # An axis of one device is left out, since summing over it would still copy every gradient.
     several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
 
     def reduce(g: jax.Array, axes: P) -> jax.Array:
@@ -340,9 +339,9 @@ def _reduce(grads: Params, blueprint: Blueprint) -> Params:
 
 
 def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Gather or reduce over the batch axes what each device has of the parameters.
+    """Gather or reduce over the batch axes each device's shard of the parameters.
 
-    Left to automatic sharding, the compiler first gathers each array over `tensor`, and so sends it whole.
+    With automatic sharding the compiler first gathers each array over `tensor`, and so sends all of it.
     """
     if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
         return exchange(tree)
@@ -361,7 +360,7 @@ def _apply(
     """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
-    # tf.clip_by_global_norm: scaled down to the limit, never up.
+    # As tf.clip_by_global_norm: gradients are only scaled down.
     scale = clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
 
     def update(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
@@ -385,8 +384,8 @@ def _apply(
 def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, branch: bool) -> tuple:
     """`update(*old)` where `finite` (bool []), else `old`.
 
-    `branch` skips the update with a conditional: on CPU it spares the passes over memory of a select and of copies of
-    the moments (5 % of BERT-Base's step). Accelerators fuse the select, and a GPU would wait for the host to see
+    `branch` skips the update with a conditional: on CPU it avoids a select and copies of the moments (5 % of
+    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host to read
     `finite`.
     """
     if branch:
