@@ -9,7 +9,7 @@ Text: as in bert_base.py, cased, --data.vocab the published 28,996 entries.
 Expected: base: SQuAD 1.1 F1 92.4, SQuAD 2.0 F1 83.6; large: 94.6, 88.7 (development sets).
 Cost: base 108,340,804 parameters and the SBO head, 1.9e20 FLOP; large 333,610,308 and the head, 6.4e20: 0.7 and 2.3
     days on 8 H100 at 40 % of their peak.
-Command: bertjax pretrain configs/spanbert.py --data.vocab cased_vocab.txt
+Command: bertjax pretrain spanbert --data.vocab cased_vocab.txt
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "then gives its logits)",
     )
     parser.add_argument("--normalize", action="store_true", help="scale that vector to length 1")
-    parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>)")
+    parser.add_argument("--generator", action="store_true", help="write the generator that an ELECTRA was trained with")
+    parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>, RUN/<format>-generator)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,11 +32,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     model, form = load_run(arguments.run), format_of(arguments.to)
     assert form.export is not None, "one of the formats that are written"
+    name = arguments.to
+    if arguments.generator:
+        if model.generator is None:
+            raise ValueError(f"--generator: {arguments.run} was trained without one; leave it out")
+        model, name = model.generator, f"{name}-generator"
     try:
         vectors = form.vectors(model, arguments.pooling, arguments.normalize)
     except ValueError as error:
         raise ValueError(f"--to {arguments.to}: {error}") from None
-    directory = form.export(model, arguments.output or model.directory / arguments.to, vectors)
+    directory = form.export(model, arguments.output or model.directory / name, vectors)
     with near(directory) as folder:
         print(comparison_line(form.reference, form.compare(model, folder, vectors)))
     for line in form.describe(model, directory):

@@ -122,6 +122,8 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome) -> None:
     summary = summarise(config, content, outcome, completions)
     report = write_report(model.directory, summary, to_dict(config), environment())
     exported = export_huggingface(model, model.directory / "huggingface")
+    if model.generator:
+        export_huggingface(model.generator, model.directory / "huggingface-generator")
     print(last_words(config, summary, report, exported), flush=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import bertjax
 from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
 from bertjax.convert.foreign import module_label
-from bertjax.convert.huggingface.names import architecture, left_out
+from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
@@ -81,6 +81,8 @@ def _pretraining_use(model: TrainedModel) -> tuple[str, str]:
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
     causal = model.config.model.causal
     task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
+    if "mlm_head" not in class_of(model.config.model).outputs:
+        task, text = "feature-extraction", "A text."
     return task, _USE.format(task=task, text=text, network=architecture(model.config.model))
 
 
@@ -152,7 +154,8 @@ def _objectives(config: Config) -> str:
     if config.model.causal:
         return "left-to-right attention and a head for the next word; no other head was trained"
     heads = family_of(config.model.family).heads
-    trained = [objective.about for objective in choose(config.training.objectives)]
+    # Those of a generator are not in the export.
+    trained = [o.about for o in choose(config.training.objectives) if set(o.heads) & {*heads}]
     able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
     untrained = [objective.about for objective in able if objective.about not in trained]
     told = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
@@ -164,7 +167,7 @@ def _objectives(config: Config) -> str:
 def left_out_lines(config: ModelConfig) -> list[str]:
     """What an export for transformers leaves out, where it does."""
     labels = [module_label(module) for module in left_out(config)]
-    return [f"not in it but kept in the run: {', '.join(labels)}; transformers has no class with it"] if labels else []
+    return [f"not in it, but in the run: {', '.join(labels)}"] if labels else []
 
 
 def _limits(model: TrainedModel) -> str:

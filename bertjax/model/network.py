@@ -9,32 +9,50 @@ import jax
 from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.model.families.registry import family_of
-from bertjax.model.heads import MlmHead, NspHead, Pooler, SboHead, SopHead, Sums, gather_positions, pretraining_heads
+from bertjax.model.encoder import Embeddings
+from bertjax.model.families.registry import family_of, generator_config
+from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads, sampled_tokens
+from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
+GENERATOR = "generator"  # the module, and the name under which objectives ask it
 
 
 class PretrainingNetwork(TaskNetwork):
-    """The encoder and the heads of `model.family`. A network has the heads that its family names."""
+    """The encoder and the heads of `model.family`, and with `model.generator_width` a generator that has its tables.
+
+    A network has the heads that its family names.
+    """
 
     pooler: Pooler
     mlm_head: MlmHead
     nsp_head: NspHead
     sop_head: SopHead
     sbo_head: SboHead
+    rtd_head: RtdHead
+    generator: PretrainingNetwork
 
     name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
     outputs = ()
     of_task = False
     pooled = True
 
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, execution, rngs=rngs)
+    def __init__(
+        self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
+    ) -> None:
+        super().__init__(config, execution, tables, rngs=rngs)
         for name, head in pretraining_heads(config, family_of(config.family).heads).items():
             setattr(self, name, head(config, rngs=rngs))
+        if config.generator_width:
+            of_generator = generator_config(config)
+            self.generator = PretrainingNetwork(of_generator, execution, self.encoder.embeddings, rngs=rngs)
+        self.has_generator = config.generator_width > 0
         self.logits_chunk = execution.logits_chunk
+
+    def beside(self) -> dict[str, TaskNetwork]:
+        """The generator, if there is one."""
+        return {GENERATOR: self.generator} if self.has_generator else {}
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -44,6 +62,18 @@ class PretrainingNetwork(TaskNetwork):
         """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
         h_BPE, word = self.mlm_head.transformed(gather_positions(hidden_BLD, positions)), self.encoder.embeddings.word
         return self.mlm_head.sums(h_BPE, word[...], labels, weights, self.logits_chunk)
+
+    def sampled_tokens(self, hidden_BLD: jax.Array, positions_BP: jax.Array, draws_BP: jax.Array) -> jax.Array:
+        """A token at each position, int32 [B, P], drawn from the distribution there; `draws` uint32 [B, P]."""
+        head, word = self.mlm_head, self.encoder.embeddings.word
+        h_BPE = head.transformed(gather_positions(hidden_BLD, positions_BP))
+        return sampled_tokens(
+            h_BPE, word[...], head.bias[...], draws_BP, vocab_size=head.vocab_size, chunk=self.logits_chunk
+        )
+
+    def rtd_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None) -> jax.Array:
+        """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1]."""
+        return self.rtd_head(hidden_BLD if positions_BP is None else gather_positions(hidden_BLD, positions_BP))
 
     def sbo_sums(
         self,

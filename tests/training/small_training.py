@@ -13,7 +13,7 @@ from bertjax.parallel.sharding import to_global
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import make_eval_step, make_train_step, several_sequences
+from bertjax.training.step import Packed, make_eval_step, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 
@@ -32,7 +32,10 @@ class Training:
         accumulate: int = 1,
         dropout_seed: int | None = None,
         clip_norm: float = 1.0,
+        objectives: tuple[str, ...] = ("mlm", "nsp"),
+        packed: Packed = several_sequences,
     ) -> None:
+        chosen = choose(objectives)
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
@@ -40,14 +43,15 @@ class Training:
             self.state = init_state(self.blueprint, model, optimizer, 0)
             self.train_step = make_train_step(
                 self.blueprint,
-                OBJECTIVES,
+                chosen,
                 optimizer,
                 make_schedule(settings, steps),
                 clip_norm=clip_norm,
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
+                packed=packed,
             )
-            self.eval_step = make_eval_step(self.blueprint, OBJECTIVES, packed=several_sequences)
+            self.eval_step = make_eval_step(self.blueprint, chosen, packed=packed)
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

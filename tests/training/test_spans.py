@@ -14,7 +14,7 @@ from scipy.special import erf
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.input.targets.sbo import span_boundaries
-from bertjax.model.heads import SboHead
+from bertjax.model.family_heads import SboHead
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.training.objectives import OBJECTIVES, choose
 from bertjax.training.objectives.objective import Forward

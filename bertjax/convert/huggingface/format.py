@@ -9,7 +9,7 @@ from bertjax.convert.compare import Difference, compare_with_transformers
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.huggingface.names import architecture
+from bertjax.convert.huggingface.names import architecture, class_of
 from bertjax.convert.model_card import left_out_lines
 from bertjax.storage.remote import Place, is_remote
 from bertjax.training.run_directory import TrainedModel
@@ -21,8 +21,10 @@ def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collect
 
 def _describe(model: TrainedModel, place: Place) -> list[str]:
     where = f"a copy of {place}" if is_remote(place) else str(place)
-    loader = architecture(model.config.model) if model.kind else "AutoModelForMaskedLM"
-    return [*left_out_lines(model.config.model), f"next: transformers.{loader}.from_pretrained({where!r})"]
+    fills_masks = "mlm_head" in class_of(model.config.model).outputs
+    loader = "AutoModelForMaskedLM" if fills_masks else architecture(model.config.model)
+    generator = [f"next: bertjax export {model.directory} --generator"] if model.generator else []
+    return [*left_out_lines(model.config.model), *generator, f"next: transformers.{loader}.from_pretrained({where!r})"]
 
 
 FORMAT = Format(
