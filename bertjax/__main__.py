@@ -6,6 +6,8 @@ file imports the rest inside functions, where Ctrl-C is caught.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 TYPE_CHECKING = False  # what `typing` has under this name; its import takes milliseconds in which Ctrl-C is not caught
@@ -45,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With BERTJAX_TRACEBACK=1 in the environment an error keeps its traceback.
     """
+    # At exit Python would look through all objects for cycles, for two seconds where TensorFlow is imported.
+    atexit.register(gc.freeze)
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         from bertjax.cli.interruption import interruptible
@@ -76,6 +80,9 @@ def _run(words: list[str]) -> int:
         parsed, overrides = parser.parse_known_args(words[1:])
         if overrides and not verb.takes_keys:
             parser.refuse(overrides)
+        from bertjax.storage.lean_import import quiet_libtpu
+
+        quiet_libtpu()
         parsed.verb, parsed.overrides, parsed.behind_dashes = name, overrides, behind
         return verb.run(parsed)
     except (ValueError, OSError, RuntimeError, MemoryError, ModuleNotFoundError) as error:

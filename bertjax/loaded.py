@@ -61,9 +61,10 @@ class LoadedModel:
 
         The options are the fields of `bertjax.embed.encoder.Encoding`: `pooling` mean, cls, pooler, max; `layer` last,
         a number (0 is the embeddings), sum4, concat4; `normalize`; `long` truncate, split; `max_length`; `dtype`;
-        `batch_tokens`. With `pooling="none"` the result is a list of matrices, each with a row per token of [CLS]
-        text [SEP]. Warns of truncated texts. Raises ValueError for options that the model does not have, for an item
-        that is not a text, and for a text with a lone surrogate.
+        `batch_size` and `batch_tokens`, the most texts and tokens of a batch on a device. With `pooling="none"` the
+        result is a list of matrices, each with a row per token of [CLS] text [SEP]. Warns of truncated texts. Raises
+        ValueError for options that the model does not have, for an item that is not a text, and for a text with a lone
+        surrogate.
         """
         given = _texts(texts)
         encoding = Encoding(**options)

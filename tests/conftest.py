@@ -26,6 +26,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["HF_HUB_OFFLINE"] = "1"  # a name that is no folder is not looked for on the network
 
 # How long an example takes is no property of it on a machine that others load too.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -39,6 +39,7 @@ FLOORS = {
     "plan": 10,
     "search": 11,
     "loaded": 12,
+    "pipeline": 12,
     "cli": 13,
     "__init__": 14,  # what `import bertjax` gives; it imports what it names only when that is used
     "__main__": 14,

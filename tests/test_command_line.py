@@ -143,7 +143,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]
     path = re.search(r"vocabulary: (\S+)", vocab.stdout)[1]
     assert next_command(prepared) == ["pretrain", *fixed, "--data.vocab", path]
     assert "held_out: " in prepared.stdout
-    arguments = command(recipe, source, folder / "run", "--training.steps", "40", "--profile", "10:13")
+    arguments = command(
+        recipe,
+        source,
+        folder / "run",
+        "--training.steps",
+        "40",
+        "--training.checkpoint-every",
+        "10",
+        "--profile",
+        "10:13",
+    )
     finish(arguments, folder / "log")
     assert str(re.search(r"token store: (\S+)", prepared.stdout)[1]) in (folder / "log").read_text()
     return folder, folder / "run", arguments

@@ -121,8 +121,10 @@ def test_the_feature_based_variant_is_trained_and_used(
     assert re.search(r"best run +runs/features\n +predictions +runs/features/predictions\n", said)
     assert "Hugging Face has no network" in said and "--to onnx" not in said
     assert not Path("runs/features/huggingface").exists()
-    (following,) = re.findall(r"bertjax (predict runs/features 'A text.')", said)
+    (following,) = re.findall(r"bertjax (predict runs/features '.*')", said)
+    assert shlex.split(following)[2:] == ["Ada opened an array in London ."], "a sentence of the development set"
     assert main(shlex.split(following)) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["A", "text", "."]
+    shown = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["Ada", "opened", "an", "array", "in", "London", "."]
     assert main(["export", "runs/features"]) == 1
     assert "transformers has no such network" in capsys.readouterr().err

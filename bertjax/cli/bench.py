@@ -101,7 +101,7 @@ def why_there_is_no_text(sources: Sequence[str]) -> str:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax bench configs/bert_one_gpu.py",
+    example="bertjax bench bert_one_gpu",
     interrupted="no figures were written; run the same command again to start over",
     takes_keys=True,
 )

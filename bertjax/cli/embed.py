@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import POOLINGS, add_encoding, given_encoding
+from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, given_encoding, require_free
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `embed`."""
-    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
+    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument(
         "texts",
         nargs="*",
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one text per line, .jsonl or .parquet, compressed or not; - is standard input (-)",
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
+    add_overwrite(parser)
     parser.add_argument(
         "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
     )
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.training.progress import Progress
 
     output = require_output(arguments.output)
+    require_free(output, arguments)
     total = count_texts(arguments.texts, arguments.field)
     encoding = Encoding(**given_encoding(arguments))
     model, untrained = open_source(arguments.model)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.model_source import POOLINGS, comparison_line
+from bertjax.cli.model_source import POOLINGS, add_overwrite, comparison_line, require_free
 from bertjax.cli.verb import Verb
-from bertjax.convert.formats import exported, format_of
+from bertjax.convert.formats import exported, format_of, require_extra
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,16 +21,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "then gives its logits)",
     )
     parser.add_argument("--normalize", action="store_true", help="scale that vector to length 1")
+    parser.add_argument(
+        "--head",
+        metavar="NAME",
+        help="for huggingface: the head of pretraining that is written: pretraining (all of them), encoder (none), or "
+        "one, such as mlm or nsp; transformers' class for it then loads the folder without a report (pretraining)",
+    )
     parser.add_argument("--generator", action="store_true", help="write the generator that an ELECTRA was trained with")
     parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>, RUN/<format>-generator)")
+    add_overwrite(parser)
+    parser.add_argument(
+        "--push", metavar="NAME", help="also upload it to this repository of the Hugging Face Hub: ORG/NAME or NAME"
+    )
+    parser.add_argument("--private", action="store_true", help="a repository that --push makes is private")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the model in a format, and compare what was written with the model on real text."""
+    require_extra(arguments.to)
     from bertjax.convert.folder import near
+    from bertjax.convert.huggingface.hub import push, require_pushable
+    from bertjax.storage.remote import place_of
     from bertjax.training.run_directory import load_run
 
+    if arguments.push:
+        require_pushable(arguments.push)
+    elif arguments.private:
+        raise ValueError("--private is about the repository of --push; name one, or leave it out")
     model, form = load_run(arguments.run), format_of(arguments.to)
+    if arguments.head:
+        if form.with_head is None:
+            raise ValueError(f"--head {arguments.head}: --to {arguments.to} writes all heads or none; leave --head out")
+        form = form.with_head(arguments.head)
     assert form.export is not None, "one of the formats that are written"
     name = arguments.to
     if arguments.generator:
@@ -41,13 +63,19 @@ def run(arguments: argparse.Namespace) -> int:
         vectors = form.vectors(model, arguments.pooling, arguments.normalize)
     except ValueError as error:
         raise ValueError(f"--to {arguments.to}: {error}") from None
-    directory = form.export(model, arguments.output or model.directory / name, vectors)
+    output = place_of(arguments.output) if arguments.output else model.directory / name
+    require_free(output, arguments)
+    directory = form.export(model, output, vectors)
     with near(directory) as folder:
         print(comparison_line(form.reference, form.compare(model, folder, vectors)))
     for line in form.describe(model, directory):
         print(line)
     gives = form.gives(model, vectors)
     print(f"exported step {model.step:,} to {directory}{gives and f': {gives}'}")
+    if arguments.push:
+        with near(directory) as folder:
+            message = f"step {model.step:,} of {model.config.name}, exported by bertjax"
+            print(f"pushed to {push(folder, arguments.push, private=arguments.private, message=message)}")
     return 0
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from bertjax.cli.recipe import add_log, with_loggers
 from bertjax.cli.verb import Verb
-from bertjax.config import FinetuneConfig, override
+from bertjax.config import override
+
+# Options of the verb that are keys of TaskConfig.
+_TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay")
+_SWITCHES = ("balanced", "strict_length")
 
 # The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -22,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
         "passage to a query). Any key of the config is an option too, as in --optimizer.beta2 0.98",
     )
-    parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR or tf1:DIR to start from")
+    parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
     for name in ("train", "dev", "test"):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of your own table")
@@ -45,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layer-decay", type=float, metavar="X", help="factor of the learning rate from each layer to the next below"
     )
     parser.add_argument("--run-dir", metavar="DIR", help="directory to write (runs/TASK)")
+    add_log(parser)
 
 
 def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str, kind: type = str) -> None:
@@ -54,24 +60,34 @@ def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: st
 
 def run(arguments: argparse.Namespace) -> int:
     """Fine-tune for one task, or for every task of GLUE that has data; every process does this."""
-    from bertjax.cli.recipe import print_now
-    from bertjax.cli.task_runs import Interrupted, finetune_all
-    from bertjax.convert.sources import require_source
-    from bertjax.runtime.compilation import keep_compiled_programs
-    from bertjax.runtime.processes import Stopped, join
+    from bertjax.pipeline.finetuning import TaskRequest, finetune
+    from bertjax.pipeline.session import print_now
+    from bertjax.runtime.processes import Stopped
 
-    require_source(arguments.init_from)
-    # Processes must join before the model is read, which uses devices; the rest of the config needs the model.
-    early = override(FinetuneConfig(), arguments.overrides, "bertjax finetune")
-    keep_compiled_programs(early.compilation_cache)
+    given = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
+    name = f"bertjax finetune {arguments.config}"
+    request = TaskRequest(
+        name=arguments.config,
+        init_from=arguments.init_from,
+        task={
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in given.items()
+            if value is not None and value is not False
+        },
+        tried={key: values for key in ("learning_rate", "batch_size", "epochs") if (values := getattr(arguments, key))},
+        grid=arguments.grid,
+        seeds=arguments.seeds,
+        max_length=arguments.max_length,
+        run_dir=arguments.run_dir or "",
+        change=lambda config: with_loggers(override(config, arguments.overrides, name), arguments.log),
+    )
     try:
-        with join(early.hosts) as processes:
-            finetune_all(arguments, processes)
+        result = finetune(request, ends_process=True)
     except Stopped as stopped:
         print_now(f"\n{stopped}")
         return stopped.exit_code
-    except Interrupted as interrupted:
-        return interrupted.exit_code
+    if result.exported:
+        print_now(str(result))
     return 0
 
 

@@ -16,26 +16,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder in a format of " + ", ".join(f"{name} ({kind}:DIR)" for kind, name in source_kinds().items()),
+        help="a folder in a format of "
+        + ", ".join(f"{name} ({kind}:DIR)" for kind, name in source_kinds().items())
+        + "; hf:NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION downloads from the Hugging Face Hub",
     )
     parser.add_argument("--output", metavar="RUN", help="directory of the run to write (runs/<name of DIR>)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the model, compare it with the original on real text, and write it as a run."""
-    from bertjax.convert.sources import as_run, read_source, source_format, write_run
+    from bertjax.convert.sources import as_run, foreign_folder, read_folder, read_source, write_run
 
-    model = read_source(arguments.source)
+    folder = foreign_folder(arguments.source)
+    model = read_source(arguments.source) if folder is None else read_folder(folder)
     kind, _, place = arguments.source.partition(":")
-    run = as_run(model, arguments.output or f"runs/{Path(place or kind).resolve().name}")
+    name = Path(place or kind).resolve().name
+    run = as_run(model, arguments.output or f"runs/{name if Path(place).is_dir() else name.partition('@')[0]}")
     size = f"{model.num_parameters:,} parameters, a vocabulary of {model.tokenizer.vocab_size:,} tokens"
     print(f"{model.origin}: {size}")
     for note in (*model.notes, *(f"{module}: not in the source; initialized at random" for module in model.drawn)):
         print(f"  {note}")
     # Before anything is written: a model whose outputs differ is not kept.
-    if (form := source_format(arguments.source)) is not None:
-        vectors = form.vectors(run, None, False)
-        print(comparison_line(form.reference, form.compare(run, Path(place), vectors, model.drawn)))
+    if folder is not None:
+        vectors = folder.form.vectors(run, None, False)
+        difference = folder.form.compare(run, folder.path, vectors, model.drawn)
+        print(comparison_line(folder.form.reference, difference))
     directory = write_run(run)
     print(f"imported to {directory}")
     quoted = shlex.quote(str(directory))

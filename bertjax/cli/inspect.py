@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_page, page_path
-from bertjax.cli.recipe import KEYS, command_with, configured
+from bertjax.cli.recipe import KEYS, add_show_config, command_with, configured
 from bertjax.cli.verb import Verb
-from bertjax.config import Config, DataConfig, validate
+from bertjax.config import Config, DataConfig
+from bertjax.config.recipes import names_recipe
 from bertjax.storage.remote import is_remote, place_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SHORTEST, LONGEST = 8, 1 << 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `inspect`."""
     parser.add_argument("config", metavar="STORE|RECIPE", help=f"a token store's directory, or a recipe, which {KEYS}")
+    add_show_config(parser)
     add_page(parser)
     parser.add_argument(
         "--length",
@@ -79,12 +81,12 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
             )
         store = open_near(place_of(arguments.config), progress=ProgressLine())
         return store, _rows_of(Config(), lengths or list(DEFAULT_LENGTHS))
-    if ".py" not in arguments.config:
+    if not names_recipe(arguments.config):
         raise ValueError(
-            f"{arguments.config}: neither the directory of a token store nor a recipe, a .py file; "
+            f"{arguments.config}: neither the directory of a token store nor a recipe; "
             "`bertjax prepare RECIPE` makes a store and prints where it is"
         )
-    config = validate(configured(arguments))
+    config = configured(arguments)
     store = open_store(config.data, ProgressLine())
     return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
 
@@ -95,9 +97,15 @@ def _is_store(named: str) -> bool:
 
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
     """The config's rows at other lengths, with max_predictions for its share of masked tokens."""
-    from bertjax.inspect.row_figures import RowKind
+    data = (_at_length(config.data, length) for length in dict.fromkeys(lengths))
+    return [_row_kind(config, "", at_length, config.training.seed) for at_length in data]
 
-    return [RowKind("", _at_length(config.data, length), config.training.seed) for length in dict.fromkeys(lengths)]
+
+def _row_kind(config: Config, name: str, data: DataConfig, seed: int) -> RowKind:
+    from bertjax.inspect.row_figures import RowKind
+    from bertjax.model.families.registry import family_of
+
+    return RowKind(name, data, seed, config.training.objectives, family_of(config.model.family).template)
 
 
 def _at_length(data: DataConfig, length: int) -> DataConfig:
@@ -106,14 +114,12 @@ def _at_length(data: DataConfig, length: int) -> DataConfig:
 
 def _rows_of_stages(config: Config) -> list[RowKind]:
     """The rows of each stage of the run, with the seed of the stage."""
-    from bertjax.inspect.row_figures import RowKind
-
     if not config.stages:
-        return [RowKind("", config.data, config.training.seed)]
+        return [_row_kind(config, "", config.data, config.training.seed)]
     # Only here, because the schedules of training import jax, which takes seconds.
     from bertjax.training.stages import stages_of
 
-    return [RowKind(f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]
+    return [_row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]
 
 
 def _checked_length(length: int) -> int:
@@ -135,7 +141,7 @@ def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax inspect configs/quickstart.py --html inspect.html --against my_test_set.tsv",
+    example="bertjax inspect quickstart --html inspect.html --against my_test_set.tsv",
     interrupted="no page was written; run the same command again to start over",
     takes_keys=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bertjax.convert.compare import Difference
     from bertjax.embed.encoder import EncodingOptions
+    from bertjax.storage.remote import Place
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Add the argument RUN, which may also be a model of another framework."""
     parser.add_argument(
-        "run", metavar="RUN", help="a run's directory, one of its checkpoints/<step>, or hf:DIR of another model"
+        "run", metavar="RUN", help="a run's directory, one of its checkpoints/<step>, hf:DIR or hf:NAME"
     )
 
 
@@ -59,6 +61,7 @@ def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], poole
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on a device (2048 on a CPU, 8192 otherwise)"
     )
+    parser.add_argument("--batch-size", type=int, metavar="N", help="texts per batch on a device, at most")
 
 
 def given_encoding(arguments: argparse.Namespace) -> EncodingOptions:
@@ -89,6 +92,23 @@ def page_path(name: str) -> Path:
     if not path.parent.is_dir():
         raise ValueError(f"--html {name}: there is no directory {path.parent}; make it, or name another file")
     return path
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--overwrite`."""
+    parser.add_argument("--overwrite", action="store_true", help="replace what exists there, without a question")
+
+
+def require_free(output: Place, arguments: argparse.Namespace) -> None:
+    """Raise ValueError if the output exists and may not be replaced; on a terminal the user is asked."""
+    is_there = any(output.iterdir()) if output.is_dir() else output.exists()
+    if not is_there or arguments.overwrite:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"{output} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return
+    raise ValueError(f"{output} exists; add --overwrite to replace it, or name another place with --output")
 
 
 def comparison_line(reference: str, difference: Difference | None) -> str:

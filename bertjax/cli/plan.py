@@ -8,7 +8,6 @@ import sys
 from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import add_recipe, configured
 from bertjax.cli.verb import Verb
-from bertjax.config import validate
 from bertjax.plan.topologies import LOCAL, parse_name, set_environment
 
 DOES_NOT_FIT = 3
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_environment(arguments.topology)
     from bertjax.plan.answer import answer
 
-    config = validate(configured(arguments))
+    config = configured(arguments)
     told = answer(config, arguments, _say)
     print(told.text)
     if page is not None:
@@ -63,7 +62,7 @@ def _say(line: str) -> None:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax plan configs/bert_large.py --topology v5e:16x16 --price 1.2",
+    example="bertjax plan bert_large --topology v5e:16x16 --price 1.2",
     interrupted="no page was written; run the same command again to start over",
     takes_keys=True,
 )

@@ -7,7 +7,7 @@ import re
 
 from bertjax.cli.recipe import add_recipe, add_runner, chosen_runner, command_with, configured, require_processes
 from bertjax.cli.verb import Verb
-from bertjax.config import Config, validate
+from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,21 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the token store, or find the one made before."""
-    from bertjax.storage.progress import ProgressLine
-    from bertjax.text.prepare import prepare, reading_notes
-    from bertjax.text.store.format import SPLITS, read_manifest, size_of
+    from bertjax.pipeline.preparation import prepare
 
-    config = validate(configured(arguments))
+    config = configured(arguments)
     if arguments.shard:
         require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)
-    path = prepare(config.data, ProgressLine(), chosen_runner(arguments, config))
-    manifest = read_manifest(path)
-    for split in SPLITS:
-        print(f"{split}: {size_of(manifest, split)}")
-    for note in reading_notes(manifest):
-        print(f"note: {note}")
-    print(f"token store: {path}\nnext: {command_with('pretrain', arguments)}")
+    print(prepare(config, runner=chosen_runner(arguments, config)))
+    print(f"next: {command_with('pretrain', arguments)}")
     return 0
 
 
@@ -57,7 +50,7 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax prepare configs/bert_mini.py --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
+    example="bertjax prepare bert_mini --data.sources 'wikiextractor:wiki/*.xz' --data.vocab vocab.txt",
     takes_keys=True,
     takes_dashes=True,
 )

@@ -1,42 +1,131 @@
-"""What the verbs with a recipe share: its config with the overrides, who does the work, who prints, what comes next."""
+"""What the verbs with a recipe share: its config with the overrides, who does the work, what comes next."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from bertjax.config import Config, flatten, load_recipe, override, render, to_dict
+from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
+from bertjax.config.rescale import keys_given, rescale
+from bertjax.storage.lean_import import require_package
+from bertjax.storage.remote import EXTRAS, place_of
 
 if TYPE_CHECKING:
-    from bertjax.runtime.processes import Processes
     from bertjax.text.pool import Runner
-    from bertjax.training.trainer import Say
 
+C = TypeVar("C", bound=Config)
 KEYS = "takes any key of the config as an override, as in --training.steps 1000; CONFIG --help lists them all"
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG."""
-    parser.add_argument("config", metavar="CONFIG", help=f"a recipe, a file in configs/; {KEYS}")
+    parser.add_argument(
+        "config", metavar="CONFIG", help=f"a recipe: a name that `bertjax recipes` lists, or a .py file; {KEYS}"
+    )
+    add_show_config(parser)
+
+
+def add_show_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--show-config`."""
+    parser.add_argument("--show-config", action="store_true", help="print every setting, not only the changed ones")
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--log`, which may be repeated."""
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to wandb or mlflow; may be repeated (always: metrics.jsonl; unless the recipe says otherwise: "
+        "TensorBoard)",
+    )
+
+
+def with_loggers(config: C, names: Sequence[str]) -> C:
+    """The config with these loggers too, each once."""
+    return replace(config, log=tuple(dict.fromkeys((*config.log, *names))))
 
 
 def configured(arguments: argparse.Namespace) -> Config:
-    """The recipe with its overrides, printed with the differences first."""
+    """The recipe with its overrides, valid, once what it changes of the recipe is printed."""
     config, shown = configured_unseen(arguments)
+    validate(config)
     print(shown, flush=True)
     return config
 
 
 def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
-    """The recipe with its overrides, and its text to print: of several processes only one prints it."""
+    """The recipe with its overrides, and its text to print: of several processes only one prints it.
+
+    Where `training.steps` is changed, what follows from it changes in proportion, unless it is given too.
+    """
     recipe = load_recipe(arguments.config)
-    config = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
-    return config, render(config, recipe)
+    given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    given = with_loggers(given, getattr(arguments, "log", ()))
+    config = scaled(given, recipe, keys_given(arguments.overrides))
+    _require_packages(config)
+    shown = render(given, recipe)
+    if following := differences(config, given):
+        named = ", ".join(f"{key}={new}" for key, (_, new) in following.items() if not isinstance(new, list))
+        stages = (
+            [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
+        )
+        shown += f"\n  scaled with it: {', '.join([*filter(None, [named]), *stages])}"
+    return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
+
+
+def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
+    """The config with all that follows from the number of steps, where that is not the recipe's.
+
+    A run that is there keeps the schedule it began with, so that it can be trained for longer.
+    """
+    steps = config.training.steps
+    if steps == recipe.training.steps or steps <= len(config.stages):
+        return config
+    changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
+    begun = _begun(config)
+    if begun is None or begun.training.steps == steps:
+        return changed
+    kept = {
+        name: getattr(begun.optimizer, name)
+        for name in ("warmup_steps", "decay_steps")
+        if f"optimizer.{name}" not in given
+    }
+    stages = changed.stages if any(key.startswith("stages.") for key in given) else begun.stages
+    return replace(changed, optimizer=replace(changed.optimizer, **kept), stages=stages)
+
+
+def _begun(config: Config) -> Config | None:
+    """The config of the run that is in the run's directory; None if there is none, or it cannot be read."""
+    try:
+        return from_dict(json.loads((place_of(config.directory) / "config.json").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def _require_packages(config: Config) -> None:
+    """Raise ModuleNotFoundError for the first package that a config needs and that is not installed."""
+    from bertjax.text.sources.registry import KINDS
+
+    data = config.data
+    for source in data.sources:
+        if (kind := KINDS.get(source.partition(":")[0])) and kind.needs:
+            require_package(*kind.needs, f"data.sources {source}")
+    places = {"run_dir": config.run_dir, "data.root": data.root, "data.vocab": data.vocab}
+    places |= {f"data.sources {source}": source.partition(":")[2] for source in data.sources}
+    for key, place in places.items():
+        scheme, url, _ = place.partition("://")
+        if url and scheme in EXTRAS:
+            extra = EXTRAS[scheme]
+            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if place in key else f"{key}={place}")
+    if data.segmenter != "none":
+        require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 
 
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
@@ -69,11 +158,11 @@ def add_runner(parser: argparse.ArgumentParser) -> None:
 
 def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
     """The runner that `--runner` names. Raises ValueError for options of Beam without Beam."""
-    from bertjax.storage.remote import place_of
     from bertjax.text import beam
     from bertjax.text.pool import processes
 
     if arguments.runner == "beam":
+        require_package("apache_beam", "'bertjax[beam]', or leave it out", "--runner beam", "Apache Beam")
         return partial(beam.run_units, options=arguments.behind_dashes, folder=place_of(config.data.root))
     if arguments.behind_dashes:
         raise ValueError(
@@ -93,37 +182,3 @@ def runner_words(arguments: argparse.Namespace) -> str:
     if arguments.runner == "processes":
         return ""
     return f" --runner {arguments.runner} " + shlex.join(["--", *arguments.behind_dashes])
-
-
-# Where files lie on a host, and the number of the process.
-_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
-
-
-def speaker(processes: Processes) -> Say:
-    """The function that prints a line in the first process and does nothing in the others."""
-    return print_now if processes.first else _say_nothing
-
-
-def print_now(line: str) -> None:
-    """Print and flush, for readers of a log that grows."""
-    print(line, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass
-
-
-def require_same_config(config: Config, processes: Processes) -> None:
-    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
-    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
-    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len(set(processes.gather("digest of the config", digest))) == 1:
-        return
-    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
-    for number, other in enumerate(others, 1):
-        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
-        if differing:
-            raise ValueError(
-                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
-                "start all processes with the same recipe and overrides"
-            )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `search`; the encoding options count when the index is built."""
-    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR or tf1:DIR")
+    parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("query", nargs="*", metavar="QUERY", help="a query; several are searched one by one")
     parser.add_argument(
         "--index", required=True, metavar="FOLDER", help="the index, which is built if it does not exist"

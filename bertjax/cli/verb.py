@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class VerbParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"{value!r} is unknown; {nearest(str(value), action.choices)}")
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with exit code 2: what is wrong, and where something is missing, an example."""
+        message = re.sub(r"invalid int value: (.*)", r"\1 is not a whole number", message)
+        message = re.sub(r"invalid float value: (.*)", r"\1 is not a number", message)
+        if message.startswith("the following arguments are required") and self.epilog:
+            message = f"{message}; {self.epilog}"
+        super().error(message)
 
     def refuse(self, words: list[str]) -> None:
         """End the program with exit code 2 because the verb does not take these words."""

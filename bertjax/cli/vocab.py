@@ -15,7 +15,7 @@ from bertjax.cli.recipe import (
     runner_words,
 )
 from bertjax.cli.verb import Verb
-from bertjax.config import Config, validate
+from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,14 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train the vocabulary, or find the trained one."""
-    from bertjax.storage.progress import ProgressLine
+    from bertjax.storage.progress import SIGNS, ProgressLine
     from bertjax.text.trained_vocabulary import prepare_vocabulary
 
-    config = validate(configured(arguments))
+    config = configured(arguments)
     if arguments.extend:
         require_processes(arguments, "--extend")
         return _extend(config, arguments)
-    path = prepare_vocabulary(config.data, ProgressLine(), chosen_runner(arguments, config))
+    with SIGNS.speaking("training the vocabulary"):
+        path = prepare_vocabulary(config.data, ProgressLine(), chosen_runner(arguments, config))
     following = command_with("prepare", arguments, {"data.vocab": str(path)}) + runner_words(arguments)
     print(f"vocabulary: {path}\nnext: {following}")
     return 0
@@ -67,7 +68,7 @@ def _extend(config: Config, arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax vocab configs/bert_mini.py --data.sources 'text:books/*.txt' --data.vocab-size 16000",
+    example="bertjax vocab bert_mini --data.sources 'text:books/*.txt' --data.vocab-size 16000",
     takes_keys=True,
     takes_dashes=True,
 )

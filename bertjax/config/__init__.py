@@ -17,7 +17,7 @@ from bertjax.config.run import (
     TaskConfig,
     TrainingConfig,
 )
-from bertjax.config.values import differences, flatten, from_dict, render, to_dict
+from bertjax.config.values import differences, flatten, from_dict, render, render_all, to_dict, with_values
 
 __all__ = [
     "DEFAULT_EXECUTION",
@@ -39,7 +39,9 @@ __all__ = [
     "load_recipe",
     "override",
     "render",
+    "render_all",
     "to_dict",
     "validate",
     "variant_of",
+    "with_values",
 ]

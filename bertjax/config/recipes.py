@@ -71,7 +71,7 @@ def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
 
 
 def _is_path(words: str) -> bool:
-    return "/" in words or words.endswith(".py") or ".py:" in words
+    return "/" in words or words.startswith(".") or words.endswith(".py") or ".py:" in words
 
 
 def names_recipe(word: str) -> bool:
@@ -152,6 +152,8 @@ def _errors_placed(recipe: Path) -> Iterator[None]:
     """While entered, an exception of a recipe's code becomes a ValueError that names the file and line."""
     try:
         yield
+    except UnknownVariantError as error:
+        raise ValueError(f"recipe {recipe if recipe.parent != RECIPES else recipe.stem}: {error}") from error
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
         raise ValueError(f"recipe {error.filename or recipe}{line}: it is not valid Python: {error.msg}") from error

@@ -1,4 +1,4 @@
-"""A recipe at another number of steps: what follows from the number of steps changes with it.
+"""How long a run is: a recipe at another number of steps, and a budget of time as a number of seconds.
 
 A recipe's warm-up, decay, stages and periods are shares of its run. Whoever changes the length alone wants the same
 shape of run: the same shares of warm-up and decay, stages at the same points, a curve with as many points.
@@ -6,10 +6,37 @@ shape of run: the same shares of warm-up and decay, stages at the same points, a
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from bertjax.config.run import Config, StageConfig
+
+_LOG_LINES = 100  # of a shorter run, about, at most
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_BUDGET = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _SECONDS), re.ASCII)
+SHORTEST_BUDGET, LONGEST_BUDGET = 20, 366 * 86_400
+
+
+def seconds_of(budget: str) -> float:
+    """The seconds of a budget of time: 90s, 10m, 1.5h, 1h30m, 2d.
+
+    Raises ValueError for a text that is none, and for one that no run can be planned for.
+    """
+    found = _BUDGET.fullmatch(budget)
+    if not budget or not found:
+        raise ValueError(
+            f"training.budget={budget!r} is no length of time; write a number with its unit, as in 90s, 10m, 2h, 1h30m "
+            "or 1d"
+        )
+    seconds = math.fsum(float(found[unit] or 0) * size for unit, size in _SECONDS.items())
+    if not SHORTEST_BUDGET <= seconds <= LONGEST_BUDGET:
+        raise ValueError(
+            f"training.budget={budget!r} is {seconds:,g} seconds; give {SHORTEST_BUDGET}s to "
+            f"{LONGEST_BUDGET // 86_400}d, or a number of steps with --training.steps"
+        )
+    return seconds
 
 
 def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
@@ -32,7 +59,7 @@ def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
     return replace(
         config,
         optimizer=replace(config.optimizer, **_scaled_schedule(config, steps, share, given)),
-        training=replace(config.training, steps=steps, **_scaled_periods(config, share, given)),
+        training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, given)),
         stages=_scaled_stages(config, steps, share, given),
     )
 
@@ -51,11 +78,11 @@ def _scaled_schedule(config: Config, steps: int, share: float, given: Collection
     return {name: value for name, value in scaled.items() if f"optimizer.{name}" not in given}
 
 
-def _scaled_periods(config: Config, share: float, given: Collection[str]) -> dict[str, int]:
+def _scaled_periods(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
     training = config.training
     closest = -(-training.eval_rows // training.global_batch_size)
     scaled = {
-        "log_every": _period(training.log_every, share, 1),
+        "log_every": _period(training.log_every, share, max(steps // _LOG_LINES, 1)),
         "eval_every": _period(training.eval_every, share, closest),
         "checkpoint_every": _period(training.checkpoint_every, share, closest),
     }

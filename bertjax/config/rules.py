@@ -12,6 +12,7 @@ from typing import Any
 
 from bertjax.config.data import DataConfig
 from bertjax.config.model import ModelConfig
+from bertjax.config.rescale import seconds_of
 from bertjax.config.run import Config
 
 _MOST = sys.float_info.max
@@ -251,4 +252,6 @@ def validate(config: Config) -> Config:
     for rule in RULES.values():
         if not rule.holds(config):
             raise ValueError(rule.says(config))
+    if config.training.budget:
+        seconds_of(config.training.budget)
     return config

@@ -57,6 +57,10 @@ class TrainingConfig:
     """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
 
     steps: int = changes_with_notice(1_000_000, "the learning rate decays to another end from here on")
+    # Of time for the whole command (90s, 10m, 2h, 1d), from which the steps follow; empty: as many as `steps` says.
+    budget: str = may_change("")
+    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the plan is stretched to it.
+    replans: tuple[str, ...] = changes_with_notice((), "the learning rate decays to another end from here on")
     global_batch_size: int = 256
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
     objectives: tuple[str, ...] = ("mlm", "nsp")
@@ -89,7 +93,7 @@ class Config:
 
     name: str = may_change("bert")
     run_dir: str = may_change("")  # a folder or a URL; empty: runs/<name>
-    # RUN, hf:DIR or tf1:DIR, whose weights start this run at step 0.
+    # RUN, hf:DIR, hf:NAME or tf1:DIR, whose weights start this run at step 0.
     init_from: str = changes_with_notice("", "has no effect on a run that goes on from its own checkpoint")
     restore: Literal["newest", "previous"] = may_change("newest")  # previous: when the newest checkpoint is damaged
     log: tuple[str, ...] = may_change(("tensorboard",))  # besides metrics.jsonl; --log wandb, --log mlflow add others

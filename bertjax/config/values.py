@@ -6,9 +6,12 @@ import dataclasses
 import difflib
 import json
 import typing
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from bertjax.config.run import Config, FinetuneConfig, StageConfig
+
+C = TypeVar("C", bound=Config)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -24,6 +27,30 @@ def from_dict(values: dict[str, Any]) -> Config:
     config = _build(FinetuneConfig if "task" in values else Config, values, "")
     check_types(config)
     return config
+
+
+def with_values(config: C, values: Mapping[str, Any]) -> C:
+    """The config with other values, under dotted keys: `{"training.steps": 1000}`.
+
+    Raises ValueError as `from_dict` does.
+    """
+    tree = to_dict(config)
+    for key, value in values.items():
+        *rooms, name = key.split(".")
+        place = tree
+        for room in rooms:
+            place = place.setdefault(room, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"config key {key} is unknown; {room} is a single value")
+        place[name] = _plain(value)
+    return typing.cast("C", from_dict(tree))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a field as `to_dict` has it."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return to_dict(value) if dataclasses.is_dataclass(value) else value
 
 
 def check_types(config: Any, origin: str = "") -> None:
@@ -106,8 +133,12 @@ def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def render(config: Config, recipe: Config) -> str:
-    """The resolved config as text, differences from the recipe first."""
+    """What a config changes of its recipe, as text."""
     changed = differences(config, recipe)
     lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
-    head = ["changed from the recipe:", *lines] if lines else ["as the recipe has it"]
-    return "\n".join(head + ["config:"] + [f"  {key}: {value!r}" for key, value in flatten(to_dict(config)).items()])
+    return "\n".join(["changed from the recipe:", *lines] if lines else ["as the recipe has it"])
+
+
+def render_all(config: Config) -> str:
+    """Every key of a config with its value, as text."""
+    return "\n".join(["config:", *(f"  {key}: {value!r}" for key, value in flatten(to_dict(config)).items())])

@@ -36,11 +36,8 @@ _EQUAL = (
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
-def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
-    """(parameters for pretraining a model of `config` over `tokenizer`, what was done to get them, in lines).
-
-    Raises ValueError with every key that differs and must not.
-    """
+def require_same_shape(model: ForeignModel, config: ModelConfig) -> None:
+    """Raise ValueError with every key that gives weights their meaning and differs."""
     different = {key: (getattr(model.config, key), getattr(config, key)) for key in _EQUAL}
     refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
     if refused:
@@ -48,6 +45,14 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tup
             f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys as they are there, or give "
             "another --init-from"
         )
+
+
+def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
+    """(parameters for pretraining a model of `config` over `tokenizer`, what was done to get them, in lines).
+
+    Raises ValueError as `require_same_shape` does, and for another vocabulary.
+    """
+    require_same_shape(model, config)
     wanted = abstract_network(config)[1]
     lacking = [name for name in wanted if name not in model.params]
     # Dicts of our own, the arrays shared.

@@ -40,8 +40,11 @@ class Format:
     compare: Compare
     export: Callable[[TrainedModel, str | Place, Vectors], Place] | None = None  # writes a folder, returns its place
     read: Callable[[str], ForeignModel] | None = None  # of a folder
+    # Downloads what has a name that is no folder here: (the folder, the name of exactly that content).
+    fetch: Callable[[str], tuple[Path, str]] | None = None
     pooling: Pooling | None = None  # of an export unless the user names one; None: the format has no vectors of texts
     describe: Callable[[TrainedModel, Place], list[str]] = lambda model, place: []  # lines about an export
+    with_head: Callable[[str], Format] | None = None  # the format for a model with this head of pretraining alone
     gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # outputs of an export, where it chose
 
     def vectors(self, model: TrainedModel, pooling: Pooling | None, normalize: bool) -> Vectors:

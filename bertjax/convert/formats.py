@@ -6,6 +6,8 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bertjax.storage.lean_import import require_package
+
 if TYPE_CHECKING:
     from bertjax.convert.format import Format
 
@@ -18,19 +20,27 @@ class Entry:
     source: str = ""  # what stands before DIR in a source to read: hf:DIR; "" where nothing is read
     exports: bool = True
     extra: str = ""  # of bertjax, to be installed with it
+    needs: str = ""  # the module that the extra brings
 
 
 FORMATS: dict[str, Entry] = {
     "huggingface": Entry("bertjax.convert.huggingface.format", source="hf"),
     "tf1": Entry("bertjax.convert.tf1.format", source="tf1"),
     "sentence-transformers": Entry("bertjax.convert.sentence_transformers.format"),
-    "onnx": Entry("bertjax.convert.onnx.format", extra="onnx"),
+    "onnx": Entry("bertjax.convert.onnx.format", extra="onnx", needs="onnx"),
 }
 
 
 def format_of(name: str) -> Format:
     """The format of that name, one of `FORMATS`."""
     return importlib.import_module(FORMATS[name].module).FORMAT
+
+
+def require_extra(name: str) -> None:
+    """Raise ModuleNotFoundError, with what to install, if a format cannot be written here."""
+    entry = FORMATS[name]
+    if entry.needs:
+        require_package(entry.needs, f"'bertjax[{entry.extra}]'", f"--to {name}")
 
 
 def exported() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.finetune.kinds import kind_of
+from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
 from bertjax.training.objectives import OBJECTIVES, choose, measures_of
@@ -32,7 +33,7 @@ _FRONT_MATTER = """\
 library_name: {library}
 pipeline_tag: {task}
 tags:
-- bert
+- {model_type}
 - bertjax
 ---
 """
@@ -48,20 +49,26 @@ model = {network}.from_pretrained(folder)  # the encoder and its heads
 pipeline("{task}", folder)("{text}")
 ```
 
-Classes with fewer heads load it too (`AutoModel`: the encoder); transformers then lists the heads that they leave out
-as unexpected."""
+{others}"""
+_FEWER = """\
+Classes with fewer heads load it too (`AutoModel`: the encoder{pooler}); transformers then lists the heads that they
+leave out as unexpected. `bertjax export --head` writes a folder for one of these classes."""
+_MORE = (
+    "It has this class's head alone: transformers starts those of other classes at random, and names them as missing."
+)
 
 
-def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str:
+def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: Class | None = None) -> str:
     """`README.md` as text, made of the run's config and of its `metrics.jsonl` at the exported step.
 
-    `parameters` is how many numbers are exported. No path of the machine is told, nor anything that changes from one
+    `parameters` is how many numbers are exported, `made` the class that they are of, if not that of all that the model
+    has. No path of the machine is told, nor anything that changes from one
     export of the same checkpoint to the next.
     """
     config = model.config
-    task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model)
+    task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
     sections = [
-        f"{_FRONT_MATTER.format(library='transformers', task=task)}\n# {config.name}",
+        _front_matter(model, "transformers", task),
         _about(model, parameters),
         "## Use",
         use,
@@ -76,24 +83,35 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str) -> str
     return "\n\n".join(sections) + "\n"
 
 
-def _pretraining_use(model: TrainedModel) -> tuple[str, str]:
+def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]:
     """(the Hub's name of what it does, how to use it)."""
+    whole = class_of(model.config.model)
+    made = made or whole
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
-    causal = model.config.model.causal
-    task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
-    if "mlm_head" not in class_of(model.config.model).outputs:
-        task, text = "feature-extraction", "A text."
-    return task, _USE.format(task=task, text=text, network=architecture(model.config.model))
+    task, text = "feature-extraction", "Text to read."
+    if "mlm_head" in made.outputs:
+        causal = model.config.model.causal
+        task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
+    pooler = " and the pooler" if model.config.model.pooler == "tanh" else ""
+    others = _FEWER.format(pooler=pooler) if made.name == whole.name else _MORE
+    return task, _USE.format(task=task, text=text, network=made.name, others=others)
+
+
+def _front_matter(model: TrainedModel, library: str, task: str) -> str:
+    """What the Hub reads of a card, and the title."""
+    model_type = family_of(model.config.model.family).huggingface.model_type
+    return f"{_FRONT_MATTER.format(library=library, task=task, model_type=model_type)}\n# {model.config.name}"
 
 
 def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:
     """As `model_card`, of an export for a library of the encoder, or of all with a task's head; weights in one file."""
     net = model.config.model
-    size = f"BERT of {net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
-    about = f"A {size}, {task_about(model)}" if headed else f"The encoder of a {size}"
+    size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
+    what = f"model of {_title(model)}'s architecture with {size}"
+    about = f"A {what}, {task_about(model)}" if headed else f"The encoder of a {what}"
     task = kind_of(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
-        _FRONT_MATTER.format(library=library, task=task) + f"\n# {model.config.name}",
+        _front_matter(model, library, task),
         f"{about}, {_made(model)}.",
         "## Use",
         use,
@@ -126,9 +144,14 @@ def _about(model: TrainedModel, parameters: int) -> str:
     does = task_about(model) if model.kind else f"with {_objectives(config)}"
     random = "; a head that the original lacks is random" if _is_imported(model) else ""
     return (
-        f"A BERT of {net.num_hidden_layers} layers, width {net.hidden_size}, {net.num_attention_heads} heads and "
-        f"{parameters:,} parameters, {does}, {_made(model)}{random}."
+        f"A model of {_title(model)}'s architecture with {net.num_hidden_layers} layers, width {net.hidden_size}, "
+        f"{net.num_attention_heads} heads and {parameters:,} parameters, {does}, {_made(model)}{random}."
     )
+
+
+def _title(model: TrainedModel) -> str:
+    family = family_of(model.config.model.family)
+    return family.title or family.name
 
 
 def _made(model: TrainedModel) -> str:
@@ -215,7 +238,7 @@ def _training(model: TrainedModel) -> str:
     return _table(
         ("what", "how much"),
         [
-            ("steps", f"{model.step:,} of {model.config.training.steps:,}"),
+            ("steps", f"{model.step:,} of {stages[-1][0].stop:,}"),
             *[("of them", f"{n:,} with {rows:,} rows of {length:,} tokens each") for length, rows, n in seen],
             ("tokens", f"at most {sum(length * rows * n for length, rows, n in seen):,}, padding included"),
             ("vocabulary", f"{model.config.model.vocab_size:,} {model.tokenizer.named} tokens"),
@@ -243,7 +266,7 @@ _SHOWN = 50  # labels
 
 
 def task_about(model: TrainedModel) -> str:
-    """What the model does, and its labels, in words that go on "A BERT of ..."."""
+    """What the model does, and its labels, in words that go on "A model of ..."."""
     name = model.config.task.name if isinstance(model.config, FinetuneConfig) else ""
     labels = model.labels if model.config.model.num_labels else ()
     shown = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")

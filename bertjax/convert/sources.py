@@ -1,8 +1,9 @@
-"""Where a model may come from: a run of ours, or a folder of a format that bertjax reads."""
+"""Where a model may come from: a run of ours, or a folder or a download in a format that bertjax reads."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+import difflib
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import jax
@@ -23,31 +24,51 @@ from bertjax.training.run_directory import TrainedModel, describe_run, load_run,
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks ask for
 
 
+@dataclass(frozen=True)
+class ForeignFolder:
+    """A folder of another system's format on this machine."""
+
+    form: Format
+    path: Path
+    origin: str  # kind:path, or kind:name@commit of what was downloaded
+
+
 def require_source(source: str) -> None:
-    """Raise ValueError at once if a source is plainly not there, long before it is read."""
+    """Raise ValueError at once if a source is plainly not there, long before it is read; download what is elsewhere."""
+    if foreign_folder(source) is None and not place_of(source).is_dir():
+        _require_kind(source)
+        raise _not_there(source)
+
+
+def foreign_folder(source: str) -> ForeignFolder | None:
+    """The folder of a source such as hf:DIR or hf:NAME, which is downloaded if no folder has the name.
+
+    None for a run of ours. Raises ValueError naming what is not there.
+    """
     kind, _, place = source.partition(":")
-    kinds = source_kinds()
-    folder = Path(place) if kind in kinds else place_of(source)
-    if not folder.is_dir():
-        forms = [f"{kind}:DIR" for kind in kinds]
-        raise ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
+    if (name := source_kinds().get(kind)) is None:
+        return None
+    form = format_of(name)
+    if Path(place).is_dir():
+        return ForeignFolder(form, Path(place), source)
+    if form.fetch is None:
+        raise _not_there(source)
+    path, fetched = form.fetch(place)
+    return ForeignFolder(form, path, f"{kind}:{fetched}")
 
 
-def source_format(source: str) -> Format | None:
-    """The format of a source such as hf:DIR; None for a run of ours."""
-    name = source_kinds().get(source.partition(":")[0])
-    return None if name is None else format_of(name)
+def _not_there(source: str) -> ValueError:
+    forms = [f"{kind}:DIR" for kind in source_kinds()]
+    return ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
 
 
 def read_source(source: str) -> ForeignModel:
-    """Read `hf:DIR`, `tf1:DIR`, or a run's directory (or one of its checkpoints).
+    """Read `hf:DIR`, `hf:NAME` of the Hub, `tf1:DIR`, or a run's directory (or one of its checkpoints).
 
     Raises ValueError naming the file and what is wrong with it.
     """
-    _, _, place = source.partition(":")
-    if (form := source_format(source)) is not None:
-        assert form.read is not None, "a format with a kind of source reads"
-        return form.read(place)
+    if (folder := foreign_folder(source)) is not None:
+        return read_folder(folder)
     _require_ours(source)
     run = load_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
@@ -56,15 +77,20 @@ def read_source(source: str) -> ForeignModel:
     return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels, threshold)
 
 
+def read_folder(folder: ForeignFolder) -> ForeignModel:
+    """Read the model of a folder. Raises ValueError naming the file and what is wrong with it."""
+    assert folder.form.read is not None, "a format with a kind of source reads"
+    return replace(folder.form.read(str(folder.path)), origin=folder.origin)
+
+
 def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     """A model to use as it is, and the modules that its source lacks, which are random or not there.
 
-    `source` is a run's directory or one of its checkpoints, `hf:DIR` or `tf1:DIR`. Raises ValueError as `read_source`.
+    `source` as in `read_source`. Raises ValueError as `read_source`.
     """
-    kind, _, place = source.partition(":")
-    if kind in source_kinds():
-        foreign = read_source(source)
-        model, drawn = _trained(foreign, Path(place)), foreign.drawn
+    if (folder := foreign_folder(source)) is not None:
+        foreign = read_folder(folder)
+        model, drawn = _trained(foreign, folder.path), foreign.drawn
     else:
         _require_ours(source)
         model, drawn = load_run(source), ()
@@ -81,7 +107,16 @@ def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
     return _trained(model, directory)
 
 
+def _require_kind(source: str) -> None:
+    """Raise ValueError for a place that does not exist and begins like a kind of source that there is not."""
+    kind, colon, place = source.partition(":")
+    if colon and kind not in source_kinds() and not place.startswith("//") and not Path(source).exists():
+        forms = [f"{known}:{place}" for known in difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()]
+        raise ValueError(f"{source}: unknown kind {kind!r}; did you mean {' or '.join(forms)}?")
+
+
 def _require_ours(source: str) -> None:
+    _require_kind(source)
     path = place_of(source)
     if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
         raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")

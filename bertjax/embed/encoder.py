@@ -101,6 +101,7 @@ class Encoding:
     max_length: int | None = None  # tokens per row, special ones included; None: as in training
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; bfloat16 is faster on accelerators
     batch_tokens: int | None = None  # per device and batch, padding included; None: by the kind of device
+    batch_size: int | None = None  # rows per device and batch, at most; None: as many as batch_tokens allow
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -113,6 +114,7 @@ class EncodingOptions(TypedDict, total=False):
     max_length: int | None
     dtype: Literal["float32", "bfloat16"]
     batch_tokens: int | None
+    batch_size: int | None
 
 
 class Embedding(NamedTuple):
@@ -203,7 +205,8 @@ class TextEncoder:
         shards, start = batch_shards(self._mesh), 0
         while start < len(order):
             length = min(bucket for bucket in (*_BUCKETS, self.max_length) if bucket >= lengths[order[start]])
-            height = shards * power_of_two_below(self._batch_tokens // length)
+            most = self._batch_tokens // length
+            height = shards * power_of_two_below(min(most, self.encoding.batch_size or most))
             numbers = order[start : start + height]
             start += len(numbers)
             while height >= 2 * shards and height // 2 >= len(numbers):
@@ -301,4 +304,6 @@ def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
         raise ValueError(
             f"batch_tokens={encoding.batch_tokens}: a row alone may have {length} tokens; give at least that"
         )
+    if encoding.batch_size is not None and encoding.batch_size < 1:
+        raise ValueError(f"batch_size={encoding.batch_size}: give 1 or more")
     return length

@@ -7,16 +7,14 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from bertjax.embed.encoder import Embedding
 from bertjax.storage.files import replacing
+from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import is_remote
-
-if TYPE_CHECKING:
-    import pyarrow
 
 OFFSETS = ".offsets.npy"  # of the file beside matrices in .npy: where each text's rows begin
 
@@ -30,7 +28,7 @@ def require_output(name: str) -> Path:
     """The path to write vectors to. Raises ValueError or ModuleNotFoundError early if that is impossible."""
     path = output_path(name, _WRITERS, "vectors")
     if path.suffix == ".parquet":
-        _pyarrow()
+        require_package("pyarrow", "'bertjax[parquet]'", f"--output {path}")
     return path
 
 
@@ -126,7 +124,9 @@ def _jsonl(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterato
 
 @contextlib.contextmanager
 def _parquet(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[Add]:
-    pa = _pyarrow()
+    import pyarrow as pa
+    import pyarrow.parquet
+
     vector = pa.list_(pa.float32(), width)
     columns = {"tokens": pa.list_(pa.string()), "matrix": pa.list_(vector)} if matrices else {"vector": vector}
     schema = pa.schema(columns)
@@ -156,15 +156,6 @@ def _parquet(path: Path, width: int, matrices: bool, tokens: list[str]) -> Itera
         yield add
         if held:
             write()
-
-
-def _pyarrow() -> pyarrow:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("Parquet needs pyarrow: pip install 'bertjax[parquet]'") from None
-    return pyarrow
 
 
 _WRITERS = {".npy": _npy, ".jsonl": _jsonl, ".parquet": _parquet}

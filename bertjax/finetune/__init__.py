@@ -1,1 +1,19 @@
 """Tasks: their data, their kinds, their training, their predictions and metrics."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Room(ModuleType):
+    """An imported package is an attribute of its parent, in the place of the function `bertjax.finetune`: be both."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from bertjax import _finetune
+
+        return _finetune(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Room

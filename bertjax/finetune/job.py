@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertjax.config import FinetuneConfig, ModelConfig, to_dict
+from bertjax.config import FinetuneConfig, ModelConfig, to_dict, validate
 from bertjax.finetune.batches import TaskBatches
-from bertjax.finetune.kinds.kind import Split, TaskContent
+from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
 from bertjax.finetune.predict import Predictor
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.network import Params
+from bertjax.model.network import Params, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -45,6 +45,11 @@ class DevSets:
     splits: Mapping[str, Split]
     baselines: dict[str, float]
 
+    @property
+    def batches(self) -> int:
+        """Of all sets."""
+        return sum(-(-len(split.rows) // self.predictor.batch_size) for split in self.splits.values())
+
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `bertjax.training.evaluate.Evaluation` has it."""
         measured = self.measure(params, go_on)
@@ -67,6 +72,21 @@ class DevSets:
             of_it = {f"{self.objective.name}_loss": loss} | split.figures(outputs[name])
             figures |= {f"{prefix}/{figure}": value for figure, value in of_it.items()}
         return figures, outputs
+
+
+def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
+    """Refuse a config that no data of this kind of task could make valid, before any data is read.
+
+    Steps and periods of 0 follow from the data (see `resolved`), and the length of rows is checked when examples are
+    encoded. Raises ValueError like `validate` and `check_head`.
+    """
+    training, optimizer, model = config.training, config.optimizer, config.model
+    periods = {name: getattr(training, name) or 1 for name in ("log_every", "eval_every", "checkpoint_every")}
+    steps = training.steps or optimizer.warmup_steps + 1
+    headed = kind.headed(model, 1, model.features, model.lstm_size)
+    data = replace(config.data, sequence_length=model.max_position_embeddings)
+    validate(replace(config, model=headed, data=data, training=replace(training, steps=steps, **periods)))
+    check_head(headed)
 
 
 def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:

@@ -19,6 +19,7 @@ from bertjax.finetune.tasks import task_for
 from bertjax.input.randomness import derive_key, permute
 from bertjax.tokenization.tokenizer import Tokenizer
 
+_TO_SHOW, _LONGEST_SHOWN = 100, 500  # examples to choose one to show from, and its most characters
 _HELD_OUT = 10  # without a development set, one in so many training examples is held out
 # Keys of a task that decide which predictions are made of a network's outputs.
 _OF_PREDICTIONS = ("name", "doc_stride", "max_query", "max_answer", "n_best", "null_threshold")
@@ -31,7 +32,14 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     task = replace(task, labels=labels_of(task, splits.train))
     chosen = replace(splits, train=_drawn(splits.train, config))
     content = task.kind.load(task, config, tokenizer, chosen)
-    return replace(content, measured_by=_measured_by(config.task, splits))
+    return replace(content, example=_example(splits), measured_by=_measured_by(config.task, splits))
+
+
+def _example(splits: Splits) -> tuple[str, ...]:
+    """The texts of the shortest of the first development examples, none if even they are long for a command."""
+    first = next(iter(splits.dev.values()))[:_TO_SHOW]
+    texts = min((one.inputs for one in first), key=lambda texts: sum(map(len, texts)), default=())
+    return texts if sum(map(len, texts)) <= _LONGEST_SHOWN else ()
 
 
 def labels_of(task: Task, train: Sequence[Any]) -> tuple[str, ...]:

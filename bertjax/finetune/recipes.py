@@ -35,6 +35,7 @@ def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer
         init_from=origin,
         model=model,
         data=DataConfig(
+            tokenizer=tokenizer.kind,
             vocab_size=tokenizer.vocab_size,
             **asdict(tokenizer.rules),
             sequence_length=min(recipe.max_length, model.max_position_embeddings),

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.job import Job
@@ -60,7 +61,14 @@ class Result:
     measured_by: str = ""  # `TaskContent.measured_by`
 
 
-def finetune(config: FinetuneConfig, start: Start, content: TaskContent, processes: Processes, say: Say) -> Result:
+def finetune(
+    config: FinetuneConfig,
+    start: Start,
+    content: TaskContent,
+    processes: Processes,
+    say: Say,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """Train, evaluate, predict and write results, unless that was done before; every process of the run calls this.
 
     Raises ValueError as `assemble_task` and `train` do, and for results that are not those of the weights.
@@ -70,7 +78,7 @@ def finetune(config: FinetuneConfig, start: Start, content: TaskContent, process
     directory = place_of(config.directory)
     seconds = 0.0
     if (done := finished(directory, job, processes)) is None:
-        outcome = train(job, say, lambda: initial_params(config, start, say), processes)
+        outcome = train(job, say, lambda: initial_params(config, start, say), processes, callbacks)
         if outcome.exit_code:
             return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
         seconds = outcome.seconds

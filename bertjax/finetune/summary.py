@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bertjax.finetune.encoding.answers import NO_SHARES
+from bertjax.finetune.kinds.kind import Kind
 from bertjax.finetune.run import Result
 from bertjax.report.page import Table
 
@@ -22,6 +23,9 @@ class TaskSummary:
     metrics: tuple[str, ...]
     results: Mapping[str, Sequence[Result]]
     published: Mapping[str, float]
+    kind: Kind | None = None
+    example: tuple[str, ...] = ()  # the texts of a development example
+    labels: tuple[str, ...] = ()
 
     @property
     def best(self) -> Result:

@@ -17,6 +17,7 @@ from bertjax.input.layout import BERT, Template
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.storage.progress import Progress
+from bertjax.text.prepare import reading_notes
 from bertjax.text.store.format import SPLITS, Split, TokenStore, size_of
 from bertjax.text.store.local_copy import open_store
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -51,6 +52,7 @@ class TrainingData(Protocol):
     """What a run needs of its data."""
 
     name: str  # shown to the user
+    notes: list[str]  # on how the text was read, likewise
     fingerprint: str  # of what is trained on
     tokenizer: Tokenizer
 
@@ -80,6 +82,7 @@ class StoredText:
         self._store = store
         self._kind = {"objectives": tuple(objectives), "template": template}
         self.name = f"token store {store.path}"
+        self.notes = reading_notes(store.manifest)
         self.fingerprint = store.fingerprint
 
     @cached_property

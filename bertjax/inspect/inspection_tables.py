@@ -91,7 +91,7 @@ def rows_table(found: Inspection) -> Table:
         "Rows",
         f"Measured on the first {number} rows of the first epoch, which are in random order and the same in every run; "
         "rows per epoch are exact. Padding is the share of the cells, masked the share of the real tokens.",
-        ("length", "packing", "rows per epoch", "padding", "masked", "IsNext", "pairs per row"),
+        ("length", "packing", "rows per epoch", "padding", "masked", found.rows[0].kind.pair_names[0], "pairs per row"),
         tuple(row for kind in found.rows for row in _row_pair(kind)),
     )
 
@@ -106,7 +106,7 @@ def _row_pair(figures: RowFigures) -> tuple[tuple[str, ...], ...]:
 
 def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
     shares = (f"{share:.1%}" for share in (rows.padding, rows.mask_rate))
-    pairs = ("-", "-") if rows.is_next is None else (f"{rows.is_next:.1%}", f"{rows.pairs_per_row:.2f}")
+    pairs = ("-", "-") if rows.label_0 is None else (f"{rows.label_0:.1%}", f"{rows.pairs_per_row:.2f}")
     return name, packing, f"{rows.per_epoch:,}", *shares, *pairs
 
 

@@ -13,11 +13,10 @@ from bertjax.report.page import escaped, render_page, rows_html, table_html
 
 _OWN_STYLE = """
 .examples { margin-top: 14px; }
-.examples th:first-child, .examples td:first-child { min-width: 9ch; }
 .row { padding: 14px 18px; margin-top: 14px; }
 .row p { margin: 6px 0 0; overflow-wrap: anywhere; }
 .row b { color: var(--soft); font-weight: 600; margin-right: 8px; }
-.row mark { padding: 1px 4px; white-space: nowrap; }
+.row mark { padding: 1px 4px; }
 .row mark del { text-decoration: none; margin-right: 4px; font-size: 12px; }
 """
 _COLOURS = ("blue", "green", "violet")
@@ -62,7 +61,7 @@ def _examples(columns: tuple[str, str], examples: Sequence[tuple[str, Sequence[s
     if not examples:
         return ""
     rows = [(escaped(mark), f"<span>{'<br>'.join(map(escaped, texts))}</span>") for mark, texts in examples]
-    return f'<div class="examples">{rows_html(columns, rows)}</div>'
+    return f'<div class="examples">{rows_html(columns, rows, headed=False)}</div>'
 
 
 def _charts(charts: Sequence[str]) -> str:

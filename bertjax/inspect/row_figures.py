@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
+from bertjax.input.layout import BERT, Template
+from bertjax.input.targets.registry import OF_BERT, pairing_of
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -18,11 +21,22 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class RowKind:
-    """A kind of rows to measure: the data config that makes them, and the seed."""
+    """A kind of rows to measure: what makes them."""
 
     name: str  # such as `stage 1`; empty: chosen by length
     data: DataConfig
     seed: int
+    objectives: tuple[str, ...] = OF_BERT
+    template: Template = BERT
+
+    @property
+    def pair_names(self) -> tuple[str, str]:
+        """The names of labels 0 and 1 of its pairs."""
+        return pairing_of(self.objectives).names
+
+    def batches(self, split: SplitView, tokenizer: Tokenizer) -> PairBatches:
+        """The run's batches of a split."""
+        return PairBatches(split, tokenizer, self.data, self.seed, objectives=self.objectives, template=self.template)
 
 
 @dataclass(frozen=True)
@@ -34,8 +48,8 @@ class Rows:
     tokens: int  # real ones of the sample, special tokens counted, padding not
     cells: int  # of the sample: rows x length
     masked: int  # tokens to predict
-    pairs: int
-    next_pairs: int  # pairs whose B follows A
+    pairs: int  # that have a label
+    of_label_0: int  # pairs
 
     @property
     def padding(self) -> float:
@@ -48,9 +62,9 @@ class Rows:
         return self.masked / self.tokens
 
     @property
-    def is_next(self) -> float | None:
-        """The share of the pairs whose B follows A; None where rows have no pairs."""
-        return self.next_pairs / self.pairs if self.pairs else None
+    def label_0(self) -> float | None:
+        """The share of label 0 among the labelled pairs; None where no pair has a label."""
+        return self.of_label_0 / self.pairs if self.pairs else None
 
     @property
     def pairs_per_row(self) -> float:
@@ -75,7 +89,8 @@ def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFi
     """
 
     def packed(packing: Literal["none", "pairs"]) -> Rows:
-        return _measured(PairBatches(split, tokenizer, replace(kind.data, packing=packing), kind.seed), kind.data)
+        made = replace(kind, data=replace(kind.data, packing=packing))
+        return _measured(made.batches(split, tokenizer), kind.data)
 
     return RowFigures(kind, packed("none"), packed("pairs") if kind.data.rows == "pairs" else None)
 
@@ -85,15 +100,21 @@ def _measured(batches: PairBatches, data: DataConfig) -> Rows:
     sums = np.zeros(4, np.int64)
     for start in range(0, sampled, _ROWS_AT_ONCE):
         rows = batches.rows(np.arange(start, min(start + _ROWS_AT_ONCE, sampled)))
-        is_pair = rows["pair_weights"] > 0
-        parts = rows["sequence_ids"] > 0, rows["mlm_weights"] > 0, is_pair, is_pair & (rows["pair_labels"] == 0)
+        labels = _labels(rows)
+        parts = rows["sequence_ids"] > 0, rows["mlm_weights"] > 0, labels >= 0, labels == 0
         sums += [np.count_nonzero(part) for part in parts]
-    tokens, masked, pairs, next_pairs = sums.tolist()
-    return Rows(batches.rows_per_epoch, sampled, tokens, sampled * data.sequence_length, masked, pairs, next_pairs)
+    tokens, masked, pairs, zeros = sums.tolist()
+    return Rows(batches.rows_per_epoch, sampled, tokens, sampled * data.sequence_length, masked, pairs, zeros)
 
 
-LABELS = ("IsNext", "NotNext")
-NO_PAIR = "running text"
+def _labels(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The label of each sequence of rows, -1 where it has none: int [B, S]."""
+    if "pair_labels" not in rows:  # no objective is about pairs
+        return np.full((*rows["sequence_ids"].shape[:-1], rows["sequence_ids"].max()), -1)
+    return np.where(rows["pair_weights"] > 0, rows["pair_labels"], -1)
+
+
+_UNLABELLED = {"pairs": "a pair"}  # by `data.rows`; else running text
 
 
 @dataclass(frozen=True)
@@ -119,15 +140,13 @@ class ReadablePair:
 
 def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number: int) -> tuple[ReadablePair, ...]:
     """The pairs of the first `number` rows of a run, or of one epoch if it has fewer."""
-    batches = PairBatches(split, tokenizer, kind.data, kind.seed)
+    batches = kind.batches(split, tokenizer)
     numbers = np.arange(min(number, batches.rows_per_epoch))
     rows = batches.rows(numbers)
-    # With next-token prediction nothing is masked.
-    is_hidden = kind.data.predict == "masked"
     return tuple(
         pair
         for n in numbers.tolist()
-        for pair in _pairs(n, {key: values[n] for key, values in rows.items()}, tokenizer, is_hidden)
+        for pair in _pairs(n, {key: values[n] for key, values in rows.items()}, tokenizer, kind)
     )
 
 
@@ -149,24 +168,30 @@ def _bare(piece: Piece) -> str:
     return str(piece) if piece.original is not None else piece.shown.removeprefix("##")
 
 
-def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, is_hidden: bool) -> list[ReadablePair]:
-    used = row["mlm_weights"] > 0
+def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, kind: RowKind) -> list[ReadablePair]:
+    # With next-token prediction nothing is masked.
+    used = (row["mlm_weights"] > 0) & (kind.data.predict == "masked")
     originals = dict(zip(row["mlm_positions"][used].tolist(), row["mlm_labels"][used].tolist(), strict=True))
+    whole = row["input_ids"].copy()
+    whole[[*originals]] = [*originals.values()]
+    labels = _labels(row)
     pairs = []
     for slot in range(row["sequence_ids"].max()):
-        inside = row["sequence_ids"] == slot + 1
-        first, second = (np.flatnonzero(inside & (row["token_type_ids"] == segment)) for segment in (0, 1))
+        inside = np.flatnonzero(row["sequence_ids"] == slot + 1)
+        end = len(inside) - 1  # of A
+        if kind.data.rows == "pairs":
+            end = int(np.argmax(whole[inside] == tokenizer.sep_id))
         a, b = (
             tuple(
                 Piece(
                     tokenizer.shown[row["input_ids"][place]],
-                    tokenizer.shown[originals[place]] if is_hidden and place in originals else None,
+                    tokenizer.shown[originals[place]] if place in originals else None,
                 )
                 for place in places.tolist()
             )
-            for places in (first[1:-1], second[:-1])
+            for places in (inside[1:end], inside[end + kind.template.separators : -1])
         )
-        pairs.append(
-            ReadablePair(number, LABELS[int(row["pair_labels"][slot])] if row["pair_weights"][slot] else NO_PAIR, a, b)
-        )
+        label = int(labels[slot])
+        told = kind.pair_names[label] if label >= 0 else _UNLABELLED.get(kind.data.rows, "running text")
+        pairs.append(ReadablePair(number, told, a, b))
     return pairs

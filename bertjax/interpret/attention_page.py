@@ -14,6 +14,7 @@ from bertjax.interpret.attention_view import AttentionView
 from bertjax.report.page import escaped, render_page
 
 _ROOMY = 32  # tokens up to which a table has high rows
+_SHADES = 50  # of the fields of a table
 
 
 def render_attention(view: AttentionView) -> str:
@@ -36,7 +37,7 @@ def render_attention(view: AttentionView) -> str:
         "(0: no more than that, 1: all of it). Framed is the clearest head of each pattern. Only tokens that have such "
         "a word to look at are counted.</p>",
         f'<div class="patterns">{"".join(_pattern(view, number) for number in range(len(PATTERNS)))}</div>',
-        f'<p class="caption" style="margin-top:12px">Words are related if one is among the {RELATED} nearest of the '
+        f'<p class="caption after">Words are related if one is among the {RELATED} nearest of the '
         "other in the model’s own table of word vectors (cosine, about the mean word). The patterns are those of "
         "J. Vig, “Deconstructing BERT” (2019); which word predicts another is asked of the model as in Wu et al., "
         "“Perturbed Masking” (2020).</p>",
@@ -44,7 +45,7 @@ def render_attention(view: AttentionView) -> str:
         *_gradient(view),
         f'<script type="application/json" id="attention">{_data(view)}</script>',
     ]
-    return render_page(title, body, style=STYLE, script=SCRIPT)
+    return render_page(title, body, style=_style_of(heads), script=SCRIPT)
 
 
 def _heads() -> str:
@@ -66,7 +67,7 @@ def _pattern(view: AttentionView, number: int) -> str:
     title = f"<h3>{number + 1}. {escaped(pattern.name[0].upper() + pattern.name[1:])}</h3>"
     about = f"<p>Looks at {escaped(pattern.looks_at)}.</p>"
     if best is None:
-        return f'<div class="view card pattern">{title}{about}<p style="margin-top:8px"><b>Not measured.</b></p></div>'
+        return f'<div class="view card pattern">{title}{about}<p><b>Not measured.</b></p></div>'
     return (
         f'<div class="view card pattern">{title}{about}{_grid(view, number, best)}'
         f"<p>{_clearest(view, number, best)}</p></div>"
@@ -85,7 +86,6 @@ def _clearest(view: AttentionView, number: int, best: tuple[int, int]) -> str:
 
 def _grid(view: AttentionView, number: int, best: tuple[int, int]) -> str:
     layers, heads = view.attention.shape[:2]
-    size = 38 if heads <= 8 else 30
     cells = ["<span></span>", *(f"<span>{head + 1}</span>" for head in range(heads))]
     for layer in range(layers):
         cells.append(f"<span>{layer + 1}</span>")
@@ -95,8 +95,7 @@ def _grid(view: AttentionView, number: int, best: tuple[int, int]) -> str:
             )
             for head in range(heads)
         ]
-    columns = f"16px repeat({heads}, minmax(0, {size}px))"
-    return f'<div class="heat" style="grid-template-columns:{columns}">{"".join(cells)}</div>'
+    return f'<div class="heat">{"".join(cells)}</div>'
 
 
 def _cell(view: AttentionView, number: int, layer: int, head: int, is_best: bool) -> str:
@@ -104,8 +103,19 @@ def _cell(view: AttentionView, number: int, layer: int, head: int, is_best: bool
     said = f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, {strength:.2f} beyond even attention"
     return (
         f'<button type="button" class="cell{" best" if is_best else ""}" data-layer="{layer}" data-head="{head}" '
-        f'title="{said}"><i style="opacity:{max(strength, 0):.3f}"></i></button>'
+        f'title="{said}">{_shade(strength)}</button>'
     )
+
+
+def _shade(share: float) -> str:
+    """A field that is the darker the larger the share. A class tells how dark: no page has style attributes."""
+    return f'<i class="s{round(_SHADES * min(max(share, 0.0), 1.0))}"></i>'
+
+
+def _style_of(heads: int) -> str:
+    """The style of a page about a model of so many heads."""
+    columns = f".heat {{ grid-template-columns: 16px repeat({heads}, minmax(0, {38 if heads <= 8 else 30}px)); }}\n"
+    return STYLE + columns + "".join(f".s{n} {{ opacity: {n / _SHADES:.3f}; }}\n" for n in range(_SHADES + 1))
 
 
 def _all_figures(view: AttentionView) -> str:
@@ -164,7 +174,7 @@ def _tokens_by_layer(view: AttentionView, norms: np.ndarray, shown: np.ndarray) 
     for place, token in enumerate(tokens):
         cells = "".join(
             f'<td title="{escaped(token)}, {f"layer {layer}" if layer else "embeddings"}: {norms[layer, place]:.3g}">'
-            f'<i style="opacity:{shown[layer, place]:.3f}"></i></td>'
+            f"{_shade(shown[layer, place])}</td>"
             for layer in range(len(norms))
         )
         kind = ' class="special"' if view.row.is_special[place] else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def _masked(row: TokenRow, place: int) -> Iterator[_Masked]:
         ids[place] = row.tokenizer.mask_id
         if other is not None:
             ids[other] = row.tokenizer.mask_id
-        yield _Masked(TokenRow(ids, row.segments, row.tokenizer), place, int(row.ids[place]))
+        yield _Masked(replace(row, ids=ids), place, int(row.ids[place]))
 
 
 def _log_probabilities(model: TrainedModel, asked: Sequence[_Masked], progress: Progress) -> Iterator[float]:

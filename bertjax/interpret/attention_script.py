@@ -6,7 +6,7 @@ STYLE = """
 :root { --shade: 45%; }
 @media (prefers-color-scheme: dark) { :root { --shade: 62%; } }
 p.about { max-width: 110ch; }
-p.caption { max-width: 104ch; }
+p.caption.after { margin-top: 12px; }
 .side-by-side { display: grid; grid-template-columns: minmax(0, 11fr) minmax(0, 9fr); gap: 16px; align-items: start; }
 @media (max-width: 900px) { .side-by-side { grid-template-columns: minmax(0, 1fr); } }
 .view { padding: 14px 16px; }
@@ -19,7 +19,7 @@ button { font: inherit; color: inherit; background: none; border: 1px solid var(
 button:focus-visible, rect:focus-visible { outline: 2px solid var(--blue); outline-offset: 1px; }
 .chips button { min-width: 28px; padding: 1px 7px; border-radius: 7px; font-variant-numeric: tabular-nums; }
 .chips button.on { border-color: var(--c, var(--blue)); box-shadow: inset 0 0 0 1px var(--c, var(--blue)); }
-.columns { display: block; width: 100%; min-width: 440px; height: auto; touch-action: pan-y; }
+.columns { display: block; width: 100%; max-width: 640px; height: auto; margin: 0 auto; touch-action: pan-y; }
 .columns text { fill: var(--text); }
 .columns .special text { fill: var(--soft); }
 .columns text.value { fill: var(--soft); font-variant-numeric: tabular-nums; }
@@ -67,8 +67,11 @@ const data = JSON.parse(document.getElementById('attention').textContent);
 const {tokens, segments, special, layers, heads, patterns, gradient} = data, n = tokens.length;
 const weights = new Uint16Array(Uint8Array.from(atob(data.weights), c => c.charCodeAt(0)).buffer);
 const weight = (layer, head, from, to) => weights[((layer * heads + head) * n + from) * n + to] / 65535;
-const LEAST = 0.02, LEVELS = 12, WIDTH = 560, LEFT = 186, RIGHT = WIDTH - LEFT;
 const ROW = n <= 20 ? 24 : n <= 40 ? 19 : 16, FONT = n <= 20 ? 14 : n <= 40 ? 13 : 12.5, HEAD = 26, GAP = 10;
+const LONGEST = 18, short = token => token.length > LONGEST ? token.slice(0, LONGEST - 1) + '…' : token;
+// Room for the longest token and a value beside it; the titles of the columns need some too.
+const LEFT = Math.max(90, 50 + FONT * 0.62 * Math.max(...tokens.map(token => short(token).length)));
+const LEAST = 0.02, LEVELS = 12, RIGHT = LEFT + 188, WIDTH = RIGHT + LEFT;
 const places = tokens.map((_, i) => HEAD + (i + 0.5) * ROW + segments[i] * GAP);
 const html = (tag, attributes = {}, ...content) => {
   const made = Object.assign(document.createElement(tag), attributes);
@@ -77,7 +80,11 @@ const html = (tag, attributes = {}, ...content) => {
 };
 const drawn = (tag, attributes = {}, ...content) => {
   const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  for (const [key, value] of Object.entries(attributes)) {
+    // The policy of the page forbids style attributes, not what a script of its own sets.
+    if (key === 'style') made.style.setProperty(...value);
+    else made.setAttribute(key, value);
+  }
   made.append(...content);
   return made;
 };
@@ -104,9 +111,8 @@ function columns(svg, names, series, say) {
       const bar = drawn('rect', {class: 'bar', y: y + 1, height: ROW - 2, width: 0, rx: 3});
       const value = drawn('text', {class: 'value', x: side ? WIDTH - 4 : 4, y: places[i] + FONT * 0.35,
         'text-anchor': side ? 'end' : 'start', 'font-size': FONT - 1});
-      const shown = token.length > 18 ? token.slice(0, 17) + '…' : token;
       const text = drawn('text', {x: edge + 6 * out, y: places[i] + FONT * 0.35, 'text-anchor': anchor,
-        'font-size': FONT}, shown);
+        'font-size': FONT}, short(token));
       const hit = drawn('rect', {class: 'hit', ...box, tabindex: 0}, drawn('title', {}, token));
       const group = drawn('g', {class: 'token' + (special[i] ? ' special' : ''), 'data-side': side, 'data-token': i},
         drawn('rect', {class: 'back', ...box, rx: 4}), bar, text, value, hit);
@@ -140,7 +146,7 @@ function columns(svg, names, series, say) {
       levels.forEach((curves, level) => {
         if (!curves.length) return;
         const share = level / LEVELS;
-        paths.push(drawn('path', {d: curves.join(''), style: `--c: ${one.colour}`,
+        paths.push(drawn('path', {d: curves.join(''), style: ['--c', one.colour],
           'stroke-opacity': (0.06 + 0.9 * share).toFixed(2), 'stroke-width': (0.8 + 1.7 * share).toFixed(2)}));
       });
     }

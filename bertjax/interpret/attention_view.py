@@ -12,6 +12,7 @@ from bertjax.interpret.attention_maps import LabelAtCls, likeliest_label, look_i
 from bertjax.interpret.attention_patterns import PATTERNS, PREDICTIVE, PatternSums, WordTable, measure_patterns
 from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow, read_row
+from bertjax.model.families.registry import family_of
 from bertjax.storage.progress import Progress
 from bertjax.training.run_directory import TrainedModel
 
@@ -48,7 +49,8 @@ def view_attention(
 
     Raises ValueError for sentences that are too long, or a sample without pairs that are short enough.
     """
-    row = read_row(model.tokenizer, sentences, model.max_length)
+    template = family_of(model.config.model.family).template
+    row = read_row(model.tokenizer, sentences, model.max_length, template)
     if len(row) > MOST_TOKENS:
         raise ValueError(f"the sentences have {len(row)} tokens; the page has room for {MOST_TOKENS}: shorten them")
     rows = sample.pairs(-(-count // 2), model.max_length)

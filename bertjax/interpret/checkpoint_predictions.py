@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.interpret.attention_maps import next_sentence, untrained_heads
 from bertjax.interpret.fill_mask import MASK, Guess, encode_with_masks, fill_mask
 from bertjax.interpret.token_rows import TokenRow
+from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, saved_steps
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -52,5 +53,6 @@ def _asked(model: TrainedModel, sentences: Sequence[str], top: int) -> Checkpoin
     follows = None
     if len(sentences) == 2:
         ids = [np.array(encode_with_masks(model.tokenizer, sentence)) for sentence in sentences]
-        follows = next_sentence(model, TokenRow.of(model.tokenizer, ids)).probability
+        template = family_of(model.config.model.family).template
+        follows = next_sentence(model, TokenRow.of(model.tokenizer, ids, template)).probability
     return CheckpointPredictions(model.step, tuple(map(tuple, guesses)), follows)

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.input.layout import BERT, Template
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.records import are_records
 from bertjax.input.tfrecords.rows import Segments
 from bertjax.input.training_data import Sentences
 from bertjax.interpret.token_rows import TokenRow
+from bertjax.model.families.registry import family_of
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import DEFAULT_CACHE, is_remote
@@ -92,6 +94,7 @@ class SampleText:
     origin: str
     sentences: Sentences
     tokenizer: Tokenizer
+    template: Template = BERT  # of the model's family
 
     def pairs(self, count: int, longest: int) -> list[TokenRow]:
         """At most `count` pairs of a sentence and the one after it, short enough; always the same ones."""
@@ -102,9 +105,11 @@ class SampleText:
         starts = permute(looked_at, places, derive_key(0, "sentence pairs"))
         offsets = np.asarray(self.sentences.sentence_offsets)
         lengths = np.stack([offsets[starts + 1] - offsets[starts], offsets[starts + 2] - offsets[starts + 1]])
-        fits = (lengths >= _SHORTEST).all(axis=0) & (lengths.sum(axis=0) + 3 <= min(longest, _LONGEST_PAIR))
+        fits = (lengths >= _SHORTEST).all(axis=0) & (
+            lengths.sum(axis=0) + self.template.of_pair <= min(longest, _LONGEST_PAIR)
+        )
         return [
-            TokenRow.of(self.tokenizer, np.split(self._ids(start, 2), [length]))
+            TokenRow.of(self.tokenizer, np.split(self._ids(start, 2), [length]), self.template)
             for start, length in zip(starts[fits][:count], lengths[0][fits], strict=False)
         ]
 
@@ -149,19 +154,23 @@ def sample_text(model: TrainedModel, file: str | None, progress: Progress) -> Sa
     Raises ValueError for a file that cannot be read or has no two sentences.
     """
     if file is not None:
-        return _of_texts(_sentences_of(file), file, model.tokenizer)
+        return _of_texts(_sentences_of(file), file, model)
     held_out, why_not = _held_out(model, progress)
     if held_out is not None:
-        return SampleText("the run's held-out text", held_out, model.tokenizer)
-    return _of_texts(list(SENTENCES), f"sentences built into bertjax ({why_not})", model.tokenizer)
+        return SampleText("the run's held-out text", held_out, model.tokenizer, _template(model))
+    return _of_texts(list(SENTENCES), f"sentences built into bertjax ({why_not})", model)
 
 
-def _of_texts(texts: list[str], origin: str, tokenizer: Tokenizer) -> SampleText:
-    ids, lengths = tokenizer.encode(texts)
+def _template(model: TrainedModel) -> Template:
+    return family_of(model.config.model.family).template
+
+
+def _of_texts(texts: list[str], origin: str, model: TrainedModel) -> SampleText:
+    ids, lengths = model.tokenizer.encode(texts)
     kept = lengths > 0
     if kept.sum() < 2:
         raise ValueError(f"{origin}: fewer than two sentences in it; give a file of plain text")
-    return SampleText(origin, Segments(ids.astype(np.int32), lengths[kept]), tokenizer)
+    return SampleText(origin, Segments(ids.astype(np.int32), lengths[kept]), model.tokenizer, _template(model))
 
 
 def _sentences_of(file: str) -> list[str]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from bertjax.input.layout import BERT, Template
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _ROUNDED_TO = 16  # tokens
@@ -15,23 +16,30 @@ _ROUNDED_TO = 16  # tokens
 
 @dataclass(frozen=True)
 class TokenRow:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, or as another template has them."""
 
     ids: np.ndarray  # int32 [n]
     segments: np.ndarray  # int32 [n]: 0, and 1 from B on
     tokenizer: Tokenizer
+    template: Template = BERT  # of the model's family
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, sentences: Sequence[np.ndarray]) -> TokenRow:
+    def of(cls, tokenizer: Tokenizer, sentences: Sequence[np.ndarray], template: Template = BERT) -> TokenRow:
         """The row of one sentence's ids or two's."""
         ids, segments = [tokenizer.cls_id], [0]
         for number, sentence in enumerate(sentences):
-            ids += [*sentence.tolist(), tokenizer.sep_id]
-            segments += [number] * (len(sentence) + 1)
-        return cls(np.array(ids, np.int32), np.array(segments, np.int32), tokenizer)
+            behind = template.separators if number + 1 < len(sentences) else 1
+            ids += [*sentence.tolist(), *[tokenizer.sep_id] * behind]
+            segments += [number] * (len(sentence) + behind)
+        return cls(np.array(ids, np.int32), np.array(segments, np.int32), tokenizer, template)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def token_types(self) -> np.ndarray:
+        """int32 [n]: as the model reads them."""
+        return self.segments * self.template.token_types
 
     @cached_property
     def is_special(self) -> np.ndarray:
@@ -61,13 +69,13 @@ class TokenRow:
         return np.array([bool(text) for text in self.word_texts])
 
 
-def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> TokenRow:
+def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int, template: Template = BERT) -> TokenRow:
     """The row of one text or two. Raises ValueError for an empty text, or more than `longest` tokens."""
     sentences = tokenizer.encode_sentences(list(texts))
     for text, ids in zip(texts, sentences, strict=True):
         if not len(ids):
             raise ValueError(f"sentence {text!r} has nothing in it that is kept; give a sentence")
-    row = TokenRow.of(tokenizer, sentences)
+    row = TokenRow.of(tokenizer, sentences, template)
     if len(row) > longest:
         raise ValueError(
             f"the sentences have {len(row)} tokens, special ones included; the model was trained on rows of {longest} "
@@ -85,5 +93,5 @@ def padded(rows: Sequence[TokenRow], at_least: int = 0) -> tuple[np.ndarray, np.
     batch = np.zeros((3, len(rows), width), np.int32)
     for number, row in enumerate(rows):
         batch[0, number] = row.tokenizer.pad_id
-        batch[:, number, : len(row)] = row.ids, row.segments, np.ones_like(row.ids)
+        batch[:, number, : len(row)] = row.ids, row.token_types, np.ones_like(row.ids)
     return batch[0], batch[1], batch[2]

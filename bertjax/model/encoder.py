@@ -60,11 +60,8 @@ class Embeddings(nnx.Module):
         if tables is None:
             self._draw(config, E, rngs)
         else:
-            self.word, self.norm = tables.word, tables.norm
-            if config.position_embedding == "learned":
-                self.position = tables.position
-            if config.type_vocab_size:
-                self.token_type = tables.token_type
+            for name in ("word", "position", "token_type", "norm"):
+                setattr(self, name, getattr(tables, name, None))  # a model may lack the second and the third
         if config.embedding_size:
             self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
         self.config, self.dtype = config, execution.dtype

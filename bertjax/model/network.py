@@ -11,7 +11,7 @@ from flax import nnx
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.model.encoder import Embeddings
 from bertjax.model.families.registry import family_of, generator_config
-from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads, sampled_tokens
+from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 
@@ -47,12 +47,11 @@ class PretrainingNetwork(TaskNetwork):
         if config.generator_width:
             of_generator = generator_config(config)
             self.generator = PretrainingNetwork(of_generator, execution, self.encoder.embeddings, rngs=rngs)
-        self.has_generator = config.generator_width > 0
         self.logits_chunk = execution.logits_chunk
 
     def beside(self) -> dict[str, TaskNetwork]:
         """The generator, if there is one."""
-        return {GENERATOR: self.generator} if self.has_generator else {}
+        return {GENERATOR: self.generator} if hasattr(self, GENERATOR) else {}
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -63,31 +62,9 @@ class PretrainingNetwork(TaskNetwork):
         h_BPE, word = self.mlm_head.transformed(gather_positions(hidden_BLD, positions)), self.encoder.embeddings.word
         return self.mlm_head.sums(h_BPE, word[...], labels, weights, self.logits_chunk)
 
-    def sampled_tokens(self, hidden_BLD: jax.Array, positions_BP: jax.Array, draws_BP: jax.Array) -> jax.Array:
-        """A token at each position, int32 [B, P], drawn from the distribution there; `draws` uint32 [B, P]."""
-        head, word = self.mlm_head, self.encoder.embeddings.word
-        h_BPE = head.transformed(gather_positions(hidden_BLD, positions_BP))
-        return sampled_tokens(
-            h_BPE, word[...], head.bias[...], draws_BP, vocab_size=head.vocab_size, chunk=self.logits_chunk
-        )
-
     def rtd_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None) -> jax.Array:
         """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1]."""
         return self.rtd_head(hidden_BLD if positions_BP is None else gather_positions(hidden_BLD, positions_BP))
-
-    def sbo_sums(
-        self,
-        hidden_BLD: jax.Array,
-        left: jax.Array,
-        right: jax.Array,
-        places: jax.Array,
-        labels: jax.Array,
-        weights: jax.Array,
-    ) -> Sums:
-        """As `mlm_sums`, of tokens told from the vectors at `left` and `right` of their span and their place in it."""
-        beside = gather_positions(hidden_BLD, left), gather_positions(hidden_BLD, right)
-        h_BPE = self.sbo_head.transformed(*beside, places)
-        return self.sbo_head.sums(h_BPE, self.encoder.embeddings.word[...], labels, weights, self.logits_chunk)
 
     def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
         """Next-sentence logits of every packed sequence: float32 [B, S, 2]."""

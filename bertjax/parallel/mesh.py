@@ -19,9 +19,9 @@ BATCH_AXES = ("data", "fsdp")  # the axes that split a batch; the step is writte
 def make_mesh(
     config: MeshConfig, devices: Sequence[jax.Device] | None = None, slices: Sequence[int] | None = None
 ) -> Mesh:
-    """Lay the devices out along `data`, `fsdp` and `tensor`, so that only `dcn` factors run between slices.
+    """Arrange the devices along `data`, `fsdp` and `tensor`, so that only the `dcn` factors cross slices.
 
-    `slices` says which slice each device is of; by default the devices are asked. Raises ValueError if the product of
+    `slices` has the slice of each device; by default the devices tell it. Raises ValueError if the product of
     the axes is not the number of devices, or slices cannot be laid along the axes as asked.
     """
     devices = jax.devices() if devices is None else list(devices)
@@ -30,7 +30,7 @@ def make_mesh(
     parts = [[d for d, number in zip(devices, numbers, strict=True) if number == n] for n in sorted(set(numbers))]
     across = slice_shape(config, shape, len(parts))
     within = tuple(size // factor for size, factor in zip(shape, across, strict=True))
-    # What lies within a slice follows its wires; between slices the order does not matter.
+    # Within a slice the order follows the interconnect; between slices it does not matter.
     blocks = np.empty(len(parts), object)
     for number, part in enumerate(parts):
         blocks[number] = mesh_utils.create_device_mesh(within, part, allow_split_physical_axes=True)
@@ -39,12 +39,12 @@ def make_mesh(
 
 
 def slice_numbers(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """Per device, the TPU slice, or of GPUs the domain of fast links, that it is of."""
+    """The TPU slice of each device, or of a GPU its domain of fast links."""
     return tuple(getattr(device, "slice_index", None) or 0 for device in devices)
 
 
 def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tuple[int, ...]:
-    """The factor of each axis that runs between slices.
+    """The factor of each axis that crosses slices.
 
     Raises ValueError naming the keys if their product is not the number of slices, or one does not divide its axis.
     """
@@ -58,20 +58,20 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
     for axis, size, factor in zip(AXES, shape, factors, strict=True):
         if size % factor:
             raise ValueError(
-                f"mesh.{axis}={size} cannot be laid over {factor} of the {slices} slices ({asked}); "
+                f"mesh.{axis}={size} cannot be split over {factor} of the {slices} slices ({asked}); "
                 f"make it a multiple of {factor}, or give the slices to another axis (mesh.dcn_fsdp)"
             )
     return factors
 
 
 def make_abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:
-    """The mesh of so many devices, none of which need be here. Raises ValueError like `make_mesh`."""
+    """The mesh of a number of devices that need not exist. Raises ValueError like `make_mesh`."""
     shape = mesh_shape(config, devices, "devices it is for")
     return AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
-    """Size of each axis. Raises ValueError if their product is not the number of devices, which are called `which`."""
+    """Size of each axis. Raises ValueError, calling the devices `which`, if the product is not their number."""
     sizes = [config.data, config.fsdp, config.tensor]
     asked = f"mesh data={config.data} fsdp={config.fsdp} tensor={config.tensor}"
     if sizes.count(-1) > 1 or any(size != -1 and size < 1 for size in sizes):
@@ -86,5 +86,5 @@ def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Into how many parts the mesh splits a batch."""
+    """The number of shards of a batch."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)

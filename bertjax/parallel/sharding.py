@@ -1,4 +1,4 @@
-"""From logical names of dims to mesh axes: one table, and the few functions that read it."""
+"""Logical names of dims and the mesh axes that split them: one table, and the functions that read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.config import ModelConfig, TrainingConfig
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
 
-# The one place that says where things live. A name that is not here is an error, not "replicated".
+# The only table of shardings. An unknown name is an error, not "replicated".
 RULES: dict[str, str | tuple[str, ...] | None] = {
     # weights
     "vocab": "tensor",
@@ -49,9 +49,9 @@ def spec(names: tuple[str, ...]) -> P:
 
 
 def constrain(x: jax.Array, *names: str) -> jax.Array:
-    """Tell the compiler where an activation lives, by the logical names of its dims.
+    """Constrain the sharding of an activation by the logical names of its dims.
 
-    Must be called under `jax.set_mesh`. The batch axes are left out: the step is already written per shard of them.
+    Must be called under `jax.set_mesh`. The batch axes are left out: the step is written per shard of the batch.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -66,12 +66,12 @@ def named_shardings(mesh: Mesh, logical_axes: Any) -> Any:
 
 
 def is_names(x: Any) -> bool:
-    """Whether a tree node is a tuple of logical names, that is a leaf."""
+    """Whether a tree node is a tuple of logical names, which is a leaf."""
     return isinstance(x, tuple) and all(isinstance(name, str) for name in x)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch split over the batch axes; all other dims whole."""
+    """The sharding of a batch: rows over the batch axes, no other dim."""
     return NamedSharding(mesh, P(BATCH_AXES))
 
 
@@ -83,7 +83,7 @@ def local_rows(mesh: Mesh, global_batch_size: int) -> np.ndarray:
 
 
 def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """This process's rows of a batch -> arrays sharded over the whole mesh; every shard has as many rows."""
+    """Make arrays sharded over the whole mesh from this process's rows of a batch; all shards have the same size."""
     sharding, here = batch_sharding(mesh), len(local_shards(mesh))
 
     def whole(rows: np.ndarray) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def local_shards(mesh: Mesh) -> np.ndarray:
 
 
 def place(tree: Any, shardings: Any) -> Any:
-    """Arrays that every process has whole -> the same, laid out over the mesh: each device takes its part."""
+    """Shard arrays that every process holds whole: each device takes its part."""
 
     def put(array: Any, sharding: NamedSharding) -> jax.Array:
         whole = np.asarray(array)
@@ -112,13 +112,13 @@ def place(tree: Any, shardings: Any) -> Any:
 
 
 def accumulation_key(stage: int) -> str:
-    """What sets a stage's number of microbatches on the command line."""
+    """The option of the command line that sets a stage's number of microbatches."""
     where = f"--stages.{stage - 1}" if stage else "--training"
     return f"{where}.grad-accum-steps"
 
 
 def most_microbatches(training: TrainingConfig, shards: int) -> int | None:
-    """The most microbatches, not above those asked for, whose rows so many shards share evenly; None if none are."""
+    """The most microbatches, up to `grad_accum_steps`, whose rows the shards share evenly; None if there is none."""
     rows, left = divmod(training.global_batch_size, shards)
     counts = range(min(training.grad_accum_steps, rows), 0, -1)
     return None if left else next((count for count in counts if rows % count == 0), None)
@@ -127,7 +127,7 @@ def most_microbatches(training: TrainingConfig, shards: int) -> int | None:
 def check_divisible(
     mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int, stage: int = 0, whose: str = ""
 ) -> None:
-    """Refuse a mesh that cannot hold the batch of a stage (its number, from 0) or the weights evenly.
+    """Refuse a mesh that cannot split the batch of a stage (its number, from 0) or the weights evenly.
 
     `whose` says whose weights, where they are not the model's.
 
@@ -161,19 +161,19 @@ def check_divisible(
             raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")
 
 
-# On a CPU what a layer makes of more tokens leaves the caches, and its buffers are mapped and cleared anew each time:
-# MiniLM over texts of 192 tokens took 2.3 times as long with 8192 as with 2048, and no less with 512.
+# On a CPU the activations of more tokens do not fit in the caches, and their buffers are mapped and cleared in every
+# call: MiniLM over texts of 192 tokens took 2.3 times as long with 8192 as with 2048, and no less with 512.
 _TOKENS = {"cpu": 2048}
 _TOKENS_OF_OTHERS = 8192
 
 
 def tokens_at_once(mesh: Mesh) -> int:
-    """How many tokens, padding included, one device of the mesh is given where nobody says otherwise."""
+    """The default number of tokens, padding included, that one device of the mesh computes at once."""
     return _TOKENS.get(mesh.devices.flat[0].platform, _TOKENS_OF_OTHERS)
 
 
 def power_of_two_below(number: int) -> int:
-    """The largest power of two that is no more than a number from 1 on: few shapes are compiled."""
+    """The largest power of two up to a number of at least 1; it limits the number of compiled shapes."""
     return 1 << (number.bit_length() - 1)
 
 
@@ -184,26 +184,26 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Replicated:
-    """Parameters that have copies on a mesh that splits weights; copies along `data` are meant to be."""
+    """Parameters with copies on a mesh that splits weights; copies along `data` are intended and not counted."""
 
-    share: float  # bytes of copies, of those that there are if nothing is split; 0 on a mesh that splits none
+    share: float  # bytes of copies, as a share of those without any split; 0 on a mesh that splits no weights
     largest: tuple[tuple[str, int], ...]  # path and bytes
 
     @property
     def is_much(self) -> bool:
-        """Whether it is more than the vectors of a layer add up to."""
+        """Whether the share exceeds that of biases and LayerNorms."""
         return self.share > ALLOWED_SHARE
 
     def __str__(self) -> str:
         arrays = ", ".join(f"{path} ({size / 1e6:,.1f} MB)" for path, size in self.largest)
         return (
-            f"{self.share:.1%} of the copies that the mesh could save are there, the largest of {arrays}; "
+            f"{self.share:.1%} of the copies that the mesh could avoid exist, the largest of {arrays}; "
             "give their dims logical names that bertjax/parallel/sharding.py maps to a mesh axis"
         )
 
 
 def replicated(params: Any, mesh: Mesh) -> Replicated:
-    """Look at the shardings of parameters (arrays, or shapes with shardings)."""
+    """Find copies in the shardings of parameters (arrays, or shapes with shardings)."""
     devices = mesh.shape["fsdp"] * mesh.shape["tensor"]
     if devices == 1:
         return Replicated(0.0, ())
@@ -217,7 +217,7 @@ def replicated(params: Any, mesh: Mesh) -> Replicated:
 
 
 def _shards(leaf: Any) -> int:
-    """Into how many different parts an array is split."""
+    """The number of distinct shards of an array."""
     return math.prod(leaf.shape) // math.prod(leaf.sharding.shard_shape(leaf.shape))
 
 

@@ -28,8 +28,9 @@ from bertjax.report.axes import (
 )
 
 _LINE_HEIGHT = 23
-_NAMES, _VALUES = 142, 66  # room for the names and the values of lying bars
+_MOST_NAMES = 150  # room for the names of lying bars
 _TIP_HEIGHT = 24
+_LEAST_FIELD = 10  # width of what a pointer has to reach
 
 
 @dataclass(frozen=True)
@@ -100,21 +101,23 @@ def lying_bars(
     The longest bar is the largest value, or `largest`, so that two charts can have one scale. Text is escaped here.
     """
     largest = max([largest, *(value for bars in series for value in bars.values)]) or 1.0
-    room = WIDTH - _NAMES - _VALUES
+    names_room = min(max(map(text_width, names), default=0.0) + 12, _MOST_NAMES)
+    values_room = max(text_width(bars.said(place)) for bars in series for place in range(len(names))) + 8
+    room = WIDTH - names_room - values_room
     drawn, tips, y = [], [], float(TOP)
     for place, name in enumerate(names):
         middle = y + _LINE_HEIGHT * len(series) / 2 + 4.5
         drawn.append(
-            f'<text x="{_NAMES - 9}" y="{middle:.1f}" text-anchor="end">'
-            f"{html.escape(shortened(name, _NAMES - 12))}</text>"
+            f'<text x="{names_room - 9:.1f}" y="{middle:.1f}" text-anchor="end">'
+            f"{html.escape(shortened(name, names_room - 12))}</text>"
         )
         for bars in series:
             length = room * bars.values[place] / largest
-            drawn.append(_bar(_NAMES, y + 4, length, _LINE_HEIGHT - 8, bars.colour))
+            drawn.append(_bar(names_room, y + 4, length, _LINE_HEIGHT - 8, bars.colour))
             value = html.escape(bars.said(place))
-            drawn.append(f'<text x="{_NAMES + length + 6:.1f}" y="{y + _LINE_HEIGHT / 2 + 4.5:.1f}">{value}</text>')
+            drawn.append(f'<text x="{names_room + length + 6:.1f}" y="{y + _LINE_HEIGHT / 2 + 4.5:.1f}">{value}</text>')
             said = f"{name}{f', {bars.label}' if len(series) > 1 else ''}: {bars.said(place)}"
-            tips.append(_tip(0, y, WIDTH, _LINE_HEIGHT, said, (_NAMES + length / 2, y + 4)))
+            tips.append(_tip(0, y, WIDTH, _LINE_HEIGHT, said, (names_room + length / 2, y + 4)))
             y += _LINE_HEIGHT
     legend = [(bars.label, bars.colour) for bars in series if len(series) > 1]
     return figure(title, round(y + TOP), [*drawn, *tips], legend, note=note)
@@ -122,16 +125,19 @@ def lying_bars(
 
 def parts_bar(title: str, parts: Sequence[Part], *, note: str = "") -> str:
     """One bar of the parts of a whole, side by side; what they leave of it stays empty. Text is escaped here."""
-    top, height, width = TOP + _TIP_HEIGHT, 30, WIDTH - 8
-    drawn, tips, x = [f'<rect class="rest" x="4" y="{top}" width="{width}" height="{height}" rx="4"/>'], [], 4.0
-    for part in parts:
+    top, height, width = 2, 32, WIDTH - 4
+    drawn, tips, x, reached = [f'<rect class="rest" x="2" y="{top}" width="{width}" height="{height}"/>'], [], 2.0, 2.0
+    for place, part in enumerate(parts):
         length = width * part.share
         drawn.append(_bar(x, top, length, height, part.colour))
         said = f"{part.label}: {part.told} ({part.share:.1%})"
-        tips.append(_tip(x, top, length, height, said, (x + length / 2, top)))
+        # A part too small to point at has a field beside it, over what follows.
+        start = min(max(x, reached), 2 + width - _LEAST_FIELD * (len(parts) - place))
+        reached = start + max(x + length - start, _LEAST_FIELD)
+        tips.append(_tip(start, top, reached - start, height, said, (x + length / 2, top + _TIP_HEIGHT + 8)))
         x += length
     legend = [(f"{part.label} {part.told}", part.colour) for part in parts]
-    return figure(title, top + height + 6, [*drawn, *tips], legend, note=note)
+    return figure(title, top + height + 2, [*drawn, *tips], legend, note=note)
 
 
 def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:

@@ -131,12 +131,18 @@ def _steps_of(lines: Sequence[Line]) -> Axis:
 
 
 def _value_range(lines: Sequence[Line], levels: Sequence[Level], log: bool) -> tuple[float, float]:
-    """From the lowest to the highest value, without rare spikes of noisy lines; from 0 where that is near."""
-    shown = [level.value for level in levels if _is_drawn(level.value, log)]
+    """From the lowest to the highest value, without rare spikes of noisy lines; from 0 where that is near.
+
+    A level has some room on both sides, so that it is no edge of the plot.
+    """
+    shown: list[float] = []
     for line in lines:
         values = sorted(value for value in line.values if _is_drawn(value, log))
         cut = len(values) // 100 if line.smooth else 0
         shown += values[cut : len(values) - cut]
+    drawn = [level.value for level in levels if _is_drawn(level.value, log)]
+    room = 0.0 if log else 0.02 * (max(shown + drawn) - min(shown + drawn))
+    shown += [value + side * room for value in drawn for side in (-1, 1)]
     low, high = min(shown), max(shown)
     return (0.0 if not log and 0 <= low < 0.06 * (high - low) else low), high
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -77,13 +78,23 @@ def table_html(table: Table) -> str:
     )
 
 
-def rows_html(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:
+def _breakable(name: str) -> str:
+    """A name as HTML that may be broken where a path would be, if it is too long for a column."""
+    return re.sub(r"\S{25,}", lambda word: re.sub(r"(?<=[/_.:-])(?=\w)", "<wbr>", word[0]), escaped(name))
+
+
+def rows_html(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = (), *, headed: bool = True
+) -> str:
     """A table of cells that are HTML, those of the columns `numbers` to the right.
 
-    Where the window is narrow each row is a list, whose entries say the name of their column.
+    Where the window is narrow each row is a list, whose entries say the name of their column; the first entry is its
+    heading, if the rows are `headed`.
     """
     kinds = [' class="number"' if place in numbers else "" for place in range(len(columns))]
-    names = [f' data-name="{escaped(name)}"' if name and place else "" for place, name in enumerate(columns)]
+    names = [
+        f' data-name="{escaped(name)}"' if name and (place or not headed) else "" for place, name in enumerate(columns)
+    ]
     heads = "".join(f"<th{kind}>{escaped(name)}</th>" for kind, name in zip(kinds, columns, strict=True))
     body = "".join(
         "<tr>"

@@ -33,17 +33,20 @@ p.caption { margin: -6px 0 12px; max-width: 96ch; color: var(--soft); }
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 10px 18px; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }
 thead th, tbody:first-child tr:first-child > * { border-top: 0; }
-thead th { color: var(--soft); font-size: 13px; font-weight: 500; }
+thead th { color: var(--soft); font-size: 13px; font-weight: 500; line-height: 1.3; vertical-align: bottom; }
 tbody th { font-weight: 500; }
-th:first-child, td:first-child { min-width: 18ch; overflow-wrap: anywhere; }
-td.number, th.number { text-align: right; white-space: nowrap; }
+th, td { overflow-wrap: anywhere; }
+th:first-child, td:first-child { min-width: 9ch; }
+tbody td:first-child { white-space: pre-wrap; }
+td.number, th.number { text-align: right; white-space: nowrap; overflow-wrap: normal; }
 td small { margin-right: 12px; color: var(--soft); }
 td b { font-weight: 650; }
 .better { color: var(--good); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 14px; margin-top: 14px; }
 .tile { padding: 14px 18px; }
 .tile span { display: block; color: var(--soft); font-size: 13px; }
-.tile b { font-size: 22px; font-weight: 650; letter-spacing: -.01em; font-variant-numeric: tabular-nums; }
+.tile b { font-size: 20px; font-weight: 650; letter-spacing: -.01em; white-space: nowrap; }
+.tile b { font-variant-numeric: tabular-nums; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px; }
 .charts { margin-top: 14px; }
 .chart { position: relative; margin: 0; padding: 14px 14px 12px; container-type: inline-size; }
@@ -85,13 +88,14 @@ td b { font-weight: 650; }
 .readout b { font-weight: 600; }
 mark { background: var(--mark); color: var(--mark-text); border-radius: 4px; padding: 1px 5px; }
 .guess { display: inline-flex; gap: 6px; margin: 0 6px 6px 0; padding: 1px 9px; border: 1px solid var(--line);
-  border-radius: 999px; white-space: nowrap; }
+  border-radius: 14px; }
 .guess small { margin: 0; color: var(--soft); line-height: 23px; }
 .guess.right { border-color: var(--good); color: var(--good); font-weight: 600; }
 details { margin-top: 14px; }
 summary { padding: 13px 18px; cursor: pointer; font-weight: 600; }
 details table { border-top: 1px solid var(--line); font-size: 14px; }
 details th, details td { padding: 5px 18px; }
+@media (max-width: 1000px) { th, td { padding: 9px 8px; } }
 @media (max-width: 640px) {
   main { padding: 24px 14px 48px; }
   h1 { font-size: 23px; }
@@ -101,7 +105,8 @@ details th, details td { padding: 5px 18px; }
   table.rows tr:first-child { border-top: 0; }
   table.rows th, table.rows td { display: flex; justify-content: space-between; gap: 4px 16px; flex-wrap: wrap;
     padding: 2px 14px; border: 0; }
-  table.rows tr > :first-child { min-width: 0; font-weight: 600; }
+  table.rows tr > :first-child { min-width: 0; font-weight: 600; white-space: normal; }
+  table.rows th, table.rows td { overflow-wrap: anywhere; }
   table.rows td.number { text-align: left; white-space: normal; }
   table.rows td:not(:first-child):empty { display: none; }
   table.rows [data-name]::before { content: attr(data-name); color: var(--soft); font-weight: 400; }

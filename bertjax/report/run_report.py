@@ -116,7 +116,7 @@ def _charts(summary: Summary, found: Curves) -> str:
     levels = {one.figure: one for one in summary.held_out}
     charts = [
         line_chart(
-            levels[figure].measure.title if figure in levels else figure.replace("_", " "),
+            levels[figure].measure.title if figure in levels else _title(figure, summary),
             pair(figure),
             [Level(levels[figure].measure.baseline_name, levels[figure].baseline)] if figure in levels else [],
             **_units(figure),
@@ -137,6 +137,13 @@ def _charts(summary: Summary, found: Curves) -> str:
         _time_chart(found),
     ]
     return "\n".join(chart for chart in charts if chart)
+
+
+def _title(figure: str, summary: Summary) -> str:
+    """The title of a figure that is no measure, with the abbreviation of its objective as measures write it."""
+    abbreviations = {one.figure.split("_")[0]: one.measure.name.split()[0] for one in summary.held_out}
+    first, *others = figure.split("_")
+    return " ".join([abbreviations.get(first, first), *others])
 
 
 def _units(figure: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertjax.config import Config
@@ -106,9 +106,23 @@ def last_words(config: Config, summary: Summary, report: Place, exported: Place)
             f"  Hugging Face  {exported}",
             f"  checkpoints   {run / 'checkpoints'}",
             "\nwhat to try next:",
-            f"  bertjax fill-mask {quoted} 'The [MASK] returns a new array.'",
-            "  bertjax pretrain configs/bert_mini.py --data.sources 'text:my_texts/**/*.txt'    # your own text",
-            "  pip install -e '.[cuda]' && bertjax pretrain configs/bert_base.py ...            # the same on a GPU",
-            f"  bertjax export {quoted} --to huggingface --output my_bert                           # take it away",
+            *_next_steps(config, quoted, summary.completions),
         ]
     )
+
+
+def _next_steps(config: Config, run: str, completions: Sequence[Completion]) -> list[str]:
+    """Commands that run as they stand, but for the files of a next task, which only the user can name."""
+    steps = []
+    if completions:  # the shortest is the easiest to read
+        text = min((completion.text for completion in completions), key=len)
+        steps.append((f"bertjax fill-mask {run} {shlex.quote(text)}", "a sentence of the held-out text"))
+    if all(source.partition(":")[0] == "docs" for source in config.data.sources):
+        steps.append(("bertjax pretrain bert_mini --data.sources 'text:my_texts/**/*.txt'", "your own text"))
+        steps.append(("pip install 'bertjax[cuda]' && bertjax bench bert_one_gpu", "how fast a GPU trains BERT-Base"))
+    else:
+        finetune = f"bertjax finetune classification --init-from {run} --train TABLE.csv"
+        steps.append((finetune, "a table with the columns text and label"))
+    exported = shlex.quote(f"{config.name}_huggingface")
+    steps.append((f"bertjax export {run} --to huggingface --output {exported}", "take it away"))
+    return [f"  {command}    # {what}" for command, what in steps]

@@ -1,9 +1,9 @@
-"""Where all processes stop: the rule by which a signal to one of them ends the work of all at the same place.
+"""Where all processes stop: the protocol by which a signal to one of them stops all at the same unit of work.
 
-What the processes do together comes in units (a training step, a batch of an evaluation), the same in each, and none
-can finish a unit that another has not begun. A process asks before every unit whether it may go on. When a signal
-comes, each says how many it has begun, and begins no other until it is told the last one: the largest of these numbers.
-Nobody waits for a device, and nobody is told to stop at what it has passed.
+Collective work is a sequence of units (a training step, a batch of an evaluation), the same in every process, and no
+process can finish a unit that another has not begun. A process asks before every unit whether it may go on. After a
+signal each process reports how many units it has begun, and begins no other until it is told the last one: the largest
+of these numbers. No process waits for a device, and none is told to stop at a unit that it has already begun.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-LONGEST_UNIT = 60.0  # seconds that a unit may always take, before anybody thinks that it hangs
-# Likewise for what nothing is known to compare with: the first units of a kind, a batch of an evaluation, which may
-# have to be compiled, and the next rows, for which a new epoch may have to be planned.
+LONGEST_UNIT = 60.0  # seconds; a shorter unit is never taken for a hang
+# The limit where no usual duration is known: the first units of a stage, a batch of an evaluation, which may have to be
+# compiled, and the next rows, for which a new epoch may have to be planned.
 LONGEST_OTHER = 1800.0
-_TIMES = 20  # what a unit usually takes, and still is no hang
-_REMEMBERED = 99  # units
+_TIMES = 20  # multiple of the usual duration of a unit from which on it is taken for a hang
+_REMEMBERED = 99  # units of which the usual duration is the median
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a process is. `resting`: it has begun nothing since `units` that would be lost if it ended now."""
+    """The progress of a process. `resting`: nothing that it has done since the last save would be lost now."""
 
     units: int
     resting: bool
-    doing: str  # "unit", "input", "evaluation", or "" for what may take any time
-    idle: float  # seconds since it began what it is doing
-    limit: float  # seconds after which that is a hang
+    doing: str  # "unit", "input", "evaluation", or "" for work without a time limit
+    idle: float  # seconds since it began its current activity
+    limit: float  # seconds after which that activity is taken for a hang
 
 
 class Agreement:
-    """One process's side of it; called from the working thread and from the one that listens to the others."""
+    """The state of one process in the protocol; used by its working thread and by its listening thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -47,19 +47,19 @@ class Agreement:
         self._compiling = False
         self._doing, self._since = "", time.monotonic()
         self._usual: deque[float] = deque(maxlen=_REMEMBERED)
-        self.over = False  # go_on has said no
+        self.over = False  # `go_on` has returned False
 
     def rest(self) -> None:
-        """Nothing is under way, and nothing would be lost."""
+        """Say that no work is under way and none would be lost."""
         with self._changed:
             self._resting = True
             self._do("")
 
     def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
-        """Whether to begin the next unit. `first`: it is to be compiled, and all that was done before is saved.
+        """Whether to begin the next unit. `first`: it must be compiled, and all work before it is saved.
 
-        What `doing` calls anything but a unit says nothing of how long those usually take. Waits while the last unit
-        is not settled. After the last it stays at no.
+        Only activities named "unit" count for the usual duration. Waits while the last unit is being agreed on. Once
+        False, always False.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._asked or self._last is not None)
@@ -68,7 +68,7 @@ class Agreement:
                 self.over = True
                 return False
             if first:
-                self._usual.clear()  # what comes is another program
+                self._usual.clear()  # the units that follow run another program
             elif self._doing == "unit":
                 self._usual.append(time.monotonic() - self._since)
             self._units += 1
@@ -77,7 +77,7 @@ class Agreement:
             return True
 
     def begun(self) -> None:
-        """The unit that `go_on` allowed is with the device."""
+        """Say that the unit that `go_on` allowed has been dispatched to the devices."""
         with self._changed:
             if self._compiling:
                 self._resting = self._compiling = False
@@ -85,7 +85,7 @@ class Agreement:
 
     @contextmanager
     def taking_time(self, doing: str = "") -> Iterator[None]:
-        """Inside, what takes long does not hang: `input` has a limit, anything else none."""
+        """Inside, slow work is not taken for a hang: `input` has its own limit, other work has none."""
         with self._changed:
             before = self._doing
             self._do(doing if before else "")
@@ -94,24 +94,24 @@ class Agreement:
             self._do(before)
 
     def ask(self) -> Standing:
-        """Begin no other unit until `settle`; how far this process is."""
+        """Begin no other unit until `settle`; returns the progress of this process."""
         with self._changed:
             self._asked = True
         return self.standing()
 
     def settle(self, last: int) -> None:
-        """The last unit of all."""
+        """Set the last unit of all processes."""
         with self._changed:
             self._last = last
             self._changed.notify_all()
 
     def standing(self) -> Standing:
-        """How far this process is."""
+        """The progress of this process."""
         with self._changed:
             limit = LONGEST_OTHER
             if self._doing == "unit" and self._usual:
                 limit = max(LONGEST_UNIT, _TIMES * statistics.median(self._usual))
-            # A unit that is being compiled can be called back.
+            # A unit that is being compiled has not been dispatched and can still be dropped.
             done = self._units - self._compiling
             return Standing(done, self._resting, self._doing, time.monotonic() - self._since, limit)
 

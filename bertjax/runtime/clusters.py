@@ -1,6 +1,6 @@
-"""Where a process stands in its job: what a cluster says of it, read from what each cluster promises to tell.
+"""The number of a process in its job, and the coordinator, from the variables and metadata that each cluster documents.
 
-`auto` takes the first that is there: a coordinator's address, Slurm, a TPU pod, Kubernetes; else the process is alone.
+`auto` takes the first that is found: a coordinator's address, Slurm, a TPU pod, Kubernetes; else the process is alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bertjax.config import HostsConfig
 
-PORT = 8476  # where the coordinator of a cluster that names no port listens; JAX_COORDINATOR_PORT is another
+PORT = 8476  # of the coordinator, where the cluster names none and JAX_COORDINATOR_PORT is not set
 _METADATA_SECONDS = 5
 
 
@@ -22,11 +22,11 @@ _METADATA_SECONDS = 5
 class ProcessInfo:
     """One process of a job."""
 
-    cluster: str  # who said so
-    coordinator: str  # HOST:PORT of process 0; empty for a process that is alone
+    cluster: str  # where this information is from
+    coordinator: str  # HOST:PORT of process 0; empty for a single process
     processes: int
     process: int
-    local_devices: tuple[int, ...] | None = None  # of this machine's GPUs, where its processes share them
+    local_devices: tuple[int, ...] | None = None  # indices of this process's GPUs, where processes share a machine
 
 
 ALONE = ProcessInfo("one", "", 1, 0)
@@ -35,9 +35,9 @@ Environment = Mapping[str, str]
 
 
 def find_process(hosts: HostsConfig, environment: Environment | None = None) -> ProcessInfo:
-    """Where this process stands, as `hosts` and its environment say.
+    """Number and coordinator of this process, from `hosts` and the environment.
 
-    Raises ValueError naming the key or variable that is missing or contradicts another.
+    Raises ValueError naming the key or variable that is missing or that contradicts another.
     """
     environment = os.environ if environment is None else environment
     named = _CLUSTERS.get(hosts.cluster)
@@ -46,13 +46,13 @@ def find_process(hosts: HostsConfig, environment: Environment | None = None) -> 
     elif named:
         info = named(hosts, environment)
         if info is None:
-            raise ValueError(f"hosts.cluster={hosts.cluster!r}: nothing of it is here; {_SIGNS[hosts.cluster]}")
+            raise ValueError(f"hosts.cluster={hosts.cluster!r}: it was not found; {_SIGNS[hosts.cluster]}")
     else:
         found = (read(hosts, environment) for read in _CLUSTERS.values())
         info = next((info for info in found if info is not None), ALONE)
         if hosts.coordinator and info.cluster == "one":
             raise ValueError(
-                f"hosts.coordinator={hosts.coordinator!r}, and no cluster says which process this is; "
+                f"hosts.coordinator={hosts.coordinator!r}, but no cluster tells the number of this process; "
                 f"{_SIGNS['address']}"
             )
     return _checked(info, hosts)
@@ -63,7 +63,7 @@ def _checked(info: ProcessInfo, hosts: HostsConfig) -> ProcessInfo:
     if hosts.processes and info.processes != hosts.processes:
         raise ValueError(
             f"hosts.processes={hosts.processes}, but there are {info.processes} processes {said}; "
-            "start as many, or leave the key out"
+            "start that many, or leave the key out"
         )
     if not 0 <= info.process < info.processes:
         raise ValueError(
@@ -86,16 +86,16 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """What hosts.coordinator, hosts.processes and hosts.process say, or the variables that JAX has for them."""
+    """From hosts.coordinator, hosts.processes and hosts.process, or from JAX's variables for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
-        return None  # a cluster may know the rest
+        return None  # a cluster may tell the rest
     process = hosts.process if hosts.process >= 0 else int(environment.get("JAX_PROCESS_ID", "-1"))
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if process < 0 or processes < 1:
         raise ValueError(
             f"hosts.coordinator={coordinator!r} with hosts.processes={hosts.processes} and hosts.process="
-            f"{hosts.process}: say how many processes there are, and which this one is, from 0 on"
+            f"{hosts.process}: set the number of processes, and the number of this one, from 0"
         )
     return ProcessInfo("address", coordinator, processes, process)
 
@@ -105,7 +105,7 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
     if not {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"} <= environment.keys():
         return None
     processes, node = int(environment["SLURM_NTASKS"]), _first_node(environment["SLURM_STEP_NODELIST"])
-    # Two jobs may share a node, so that each has a port of its own, of the 4096 highest.
+    # Two jobs may share a node, so each takes its own port among the 4096 highest.
     port = environment.get("JAX_COORDINATOR_PORT") or str(61_440 + int(environment["SLURM_JOB_ID"]) % 4096)
     tasks_here = environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(",")[0].partition("(")[0]
     devices = _share_of_gpus(int(tasks_here), environment)
@@ -115,22 +115,22 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
 
 
 def _share_of_gpus(tasks: int, environment: Environment) -> tuple[int, ...] | None:
-    """Which of the GPUs that this task sees are its own, where the tasks of a node see the same ones."""
+    """The indices of this task's GPUs, where the tasks of a node see the same GPUs."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if tasks < 2 or not visible or "SLURM_GPUS_PER_TASK" in environment:
-        return None  # what it sees is its own
+        return None  # the task sees only its own GPUs
     share, rest = divmod(len(visible.split(",")), tasks)
     if rest or not share:
         raise ValueError(
-            f"CUDA_VISIBLE_DEVICES={visible} for {tasks} tasks on this node (SLURM_STEP_TASKS_PER_NODE), which cannot "
-            "have as many each; start as many tasks as GPUs, or give each its own with srun --gpus-per-task"
+            f"CUDA_VISIBLE_DEVICES={visible} for {tasks} tasks on this node (SLURM_STEP_TASKS_PER_NODE): they cannot "
+            "be shared evenly; start one task per GPU, or give each task its own GPUs with srun --gpus-per-task"
         )
     local = int(environment["SLURM_LOCALID"])
     return tuple(range(local * share, (local + 1) * share))
 
 
 def _first_node(nodes: str) -> str:
-    """The first of `a,b`, of `a[1-4,7],b` and of `a[01,07]`."""
+    """The first node of a Slurm node list, such as `a,b`, `a[1-4,7],b` or `a[01,07]`."""
     prefix, bracket, numbers = nodes.partition("[")
     if not bracket or "," in prefix:
         return prefix.partition(",")[0]
@@ -139,7 +139,7 @@ def _first_node(nodes: str) -> str:
 
 
 def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """A worker of a TPU slice, or of several slices: GKE and queued resources tell variables, a TPU VM its metadata."""
+    """A worker of one TPU slice or several: GKE and queued resources set variables, a TPU VM has metadata."""
     if not _has_tpu(environment):
         return None
     workers = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
@@ -149,7 +149,7 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
         return None
     else:
         endpoints = _metadata("worker-network-endpoints", environment).split(",")
-        # Either names, or name:id:address as it was before.
+        # Each is a name, or name:id:address in the older format.
         names = [endpoint.split(":")[-1] for endpoint in endpoints]
         worker = int(_metadata("agent-worker-number", environment))
     described = {} if "MEGASCALE_NUM_SLICES" in environment or workers is not None else _described(environment)
@@ -187,20 +187,20 @@ def _metadata(key: str, environment: Environment) -> str:
 
 
 def _described(environment: Environment) -> dict[str, str]:
-    """The lines `KEY: 'value'` that a TPU VM has of itself."""
+    """The lines `KEY: 'value'` of a TPU VM's own metadata."""
     lines = (line.partition(":") for line in _metadata("tpu-env", environment).splitlines())
     return {key.strip(): value.strip().strip("'") for key, colon, value in lines if colon}
 
 
 def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """A pod of an indexed Job, by itself or of a JobSet; its host's name is `<job>-<index>.<subdomain>...`."""
+    """A pod of an indexed Job, alone or in a JobSet; its host name is `<job>-<index>.<subdomain>...`."""
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys():
         return None
     process = int(environment["JOB_COMPLETION_INDEX"])
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if not processes:
         raise ValueError(
-            "hosts.processes=0: Kubernetes does not tell a pod how many there are; set it, or hosts.cluster=one"
+            "hosts.processes=0: Kubernetes does not tell a pod how many there are; set the key, or hosts.cluster=one"
         )
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator and processes > 1:
@@ -224,6 +224,6 @@ _CLUSTERS: dict[str, Callable[[HostsConfig, Environment], ProcessInfo | None]] =
 _SIGNS = {
     "address": "set hosts.coordinator, hosts.processes and hosts.process",
     "slurm": "start the processes by srun, which sets SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS and SLURM_PROCID",
-    "tpu": "this machine has no TPU, or is no worker of a slice (TPU_WORKER_HOSTNAMES and TPU_WORKER_ID, or metadata)",
+    "tpu": "this machine has no TPU, or is not a worker of a slice (TPU_WORKER_HOSTNAMES, TPU_WORKER_ID or metadata)",
     "kubernetes": "an indexed Job sets KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX",
 }

@@ -1,4 +1,4 @@
-"""How programs are compiled: with which options of XLA, and where they are kept so that a restart need not wait."""
+"""How programs are compiled: the options of XLA, and the cache of compiled programs that a restart reads."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # jax's own; it wins
-KEPT_FROM_SECONDS = 0.5  # of compiling; what takes less is not worth a file
+ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # jax's own variable; it takes precedence
+KEPT_FROM_SECONDS = 0.5  # programs that compile faster are not cached
 
 
 def keep_compiled_programs(folder: str) -> str:
-    """Have jax keep what it compiles below a folder, or at a URL; returns where, "" for nowhere.
+    """Cache compiled programs below a folder or URL; returns the place, "" for no cache.
 
-    An empty folder keeps nothing, and what the environment says goes before any. Call it before anything is compiled.
+    An empty `folder` caches nothing, and the environment takes precedence. Call it before anything is compiled.
     """
     if ENVIRONMENT in os.environ:
         return os.environ[ENVIRONMENT]
     if folder:
-        # Programs for a CPU hold its own instructions, and a folder may be shared by machines that differ.
+        # Programs for a CPU use the instructions of its model, and different machines may share a folder.
         folder = f"{folder.rstrip('/')}/{_processor()}"
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_FROM_SECONDS)
@@ -37,7 +37,7 @@ def keep_compiled_programs(folder: str) -> str:
 
 
 def _processor() -> str:
-    """A short name for the kind of processor: its architecture, and a digest of what it can do."""
+    """A short name for the kind of processor: its architecture, and a digest of its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

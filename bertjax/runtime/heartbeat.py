@@ -1,7 +1,7 @@
-"""What processes of a run tell each other while it runs: that they live, how far they are, and where to stop.
+"""The heartbeat: the processes of a run tell each other that they are alive, their progress, and where to stop.
 
-Process 0 holds a line to each of the others and passes on what all must know. This does not use JAX's own service: that
-notices a dead process after its heartbeat and a stuck one never, and ends the others without a name.
+Process 0 has a connection to each of the others and relays messages. JAX's own service is not used for this: it notices
+a dead process only after its heartbeat interval and a hanging one never, and its error does not name the lost process.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from bertjax.runtime.rendezvous import Meeting, Message
 
 # 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
-LOST = 75  # another process is gone: the same command, started again everywhere, goes on
+LOST = 75  # another process ended or hangs; the same command, started again everywhere, resumes the run
 FAILED = 1
 
-_BEAT = 1.0  # seconds between two signs of life
-_UNWIND_SECONDS = 5.0  # for the main thread to end by itself, before it is ended
-_FAREWELL_SECONDS = 2.0  # for what was said last to be heard
-_PATIENCE_AT_REST = 3  # times the heartbeat: what prepares and compiles can keep a thread from speaking
+_BEAT = 1.0  # seconds between two heartbeats
+_UNWIND_SECONDS = 5.0  # for the main thread to end by itself, before the process is ended
+_FAREWELL_SECONDS = 2.0  # for the last message to arrive
+_PATIENCE_AT_REST = 3  # times the heartbeat: preparation and compilation can keep a thread from sending
 
 
 class Heartbeat:
-    """The listening thread of a process, and what the working one asks of it.
+    """The listening thread of a process, and its interface to the working thread.
 
-    The thread calls `end` to end the process, with words for people and the exit code, and before that, where the
-    working thread may end by itself, `unwind`.
+    The listening thread calls `end(message, exit code)` to end the process. If the working thread may end by itself, it
+    calls `unwind` before that.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Heartbeat:
         self.number, self.names, self.count = number, meeting.names, len(meeting.names)
         self.agreement, self._lines, self._heartbeat = agreement, meeting.lines, heartbeat
         self._end, self._unwind = end, unwind
-        self.asked: signal.Signals | None = None  # by whomever
+        self.asked: signal.Signals | None = None  # the signal that some process received
         self.at_rest = "stopped by a signal before the first step; nothing is lost"
         self._changed = threading.Condition()
         self._gathering: dict[int, dict[int, tuple[str, str]]] = {}
         self._gathered: dict[int, list[str]] = {}
         self._round = 0
         self._standings: dict[int, Standing] = {}
-        self._gone: set[int] = set()  # who said goodbye
-        self._hung_up: set[int] = set()  # whose line is closed
+        self._gone: set[int] = set()  # processes that said goodbye
+        self._hung_up: set[int] = set()  # processes whose connection is closed
         self._ending = self._closing = False
         self._interrupts = 0
         self._timers: list[threading.Timer] = []
@@ -72,20 +72,20 @@ class Heartbeat:
 
     @property
     def wake(self) -> socket.socket:
-        """A byte written here is the number of a signal that has come."""
+        """A byte that is written here is the number of a signal that this process received."""
         return self._wake
 
     def start(self) -> None:
-        """Begin to listen and to be listened to."""
+        """Start the listening thread."""
         now = time.monotonic()
         for line in self._lines.values():
             line.heard = now
         self._thread.start()
 
     def gather(self, what: str, value: str) -> list[str]:
-        """What every process has to say, by number; waits for all, however long they take, unless one is lost.
+        """The values of all processes, by number; waits for all, without a limit, unless one is lost.
 
-        All must gather the same things in the same order.
+        All processes must gather the same things in the same order.
         """
         if self.count == 1:
             return [value]
@@ -101,13 +101,13 @@ class Heartbeat:
             return self._gathered.pop(turn)
 
     def fail(self, why: str, code: int = FAILED) -> None:
-        """Tell the others that this process ends with an error, so that they end too, with the same exit code."""
+        """Tell the others that this process ends with an error; they end too, with the same exit code."""
         self._ending = True
         self._tell({"is": "failed", "process": self.number, "why": why, "code": code})
         self._stay(_FAREWELL_SECONDS * 2)
 
     def say_goodbye(self) -> None:
-        """Tell the others that this process ends as it should."""
+        """Tell the others that this process ends without an error."""
         self._ending = True
         self._tell({"is": "goodbye"})
         self._stay(_UNWIND_SECONDS + _FAREWELL_SECONDS)
@@ -128,7 +128,7 @@ class Heartbeat:
         self._woken.close()
 
     def _stay(self, seconds: float) -> None:
-        """Process 0 ends last: when it goes, JAX ends the others at once, and loudly."""
+        """Process 0 ends last: when it ends, JAX ends the others at once, with an error of its own."""
         deadline = time.monotonic() + seconds
         while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
             if threading.current_thread() is self._thread:
@@ -143,10 +143,10 @@ class Heartbeat:
             ready = [key.data for key, _ in selector.select(0)]
         self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
 
-    # Everything below runs in the listening thread, but for `_collect` and `_tell`.
+    # Everything below runs in the listening thread, except `_collect` and `_tell`.
 
     def _listen_on(self) -> None:
-        """Listen until `close`; a process that nobody hears, and that hears nobody, must not go on."""
+        """Listen until `close`; a process that cannot communicate must not go on."""
         try:
             self._listen()
         except Exception as error:
@@ -154,7 +154,7 @@ class Heartbeat:
                 return
             with contextlib.suppress(OSError, ValueError):
                 traceback.print_exception(error)
-            why = f"what listens to the other processes failed: {type(error).__name__}: {error}"
+            why = f"the thread that listens to the other processes failed: {type(error).__name__}: {error}"
             try:
                 self.fail(why)
             finally:
@@ -186,7 +186,7 @@ class Heartbeat:
             return
         for number in numbers:
             self._interrupts += number == signal.SIGINT
-            if self._interrupts > 1:  # for whoever will not wait for the save
+            if self._interrupts > 1:  # the user does not want to wait for the save
                 words, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
                 self.fail(words, code)
                 self._end(words, code)
@@ -194,7 +194,7 @@ class Heartbeat:
                 self._request(signal.Signals(number))
 
     def _request(self, number: signal.Signals) -> None:
-        """A signal has come here: have everybody say how far they are."""
+        """This process received a signal: ask all processes for their progress."""
         if self.number == 0:
             self._ask_all(number)
         else:
@@ -232,7 +232,7 @@ class Heartbeat:
             self._ask_all(signal.Signals(message["signal"]))
 
     def _hear_stopped(self, number: int, message: Message) -> None:
-        """It had a signal in the meeting call, and does not know yet that all had come."""
+        """The process received a signal during the rendezvous, before it knew that all had connected."""
         self._gone.add(number)
         self._hear_request(number, message)
 
@@ -253,21 +253,21 @@ class Heartbeat:
         if self.number == 0:
             self._gone.add(who)
             self._tell(message, but=who)
-        # What is wrong here too, this process had better say itself.
+        # The delay lets this process report the same error itself, if it has it too.
         self._end_in(_FAREWELL_SECONDS, f"{self._called(who)} ended with an error: {message['why']}", message["code"])
 
     def _hear_lost(self, number: int, message: Message) -> None:
         self._be_lost(message["process"], message["why"])
 
     def _ask_all(self, number: signal.Signals) -> None:
-        """Process 0: have everybody say how far they are."""
+        """Process 0: ask all processes for their progress."""
         self.asked = number
         self._answers = {0: self.agreement.ask()}
         self._tell({"is": "ask", "signal": int(number)})
         self._decide()
 
     def _decide(self) -> None:
-        """Process 0: the last unit, when everybody who is still there has said how far they are."""
+        """Process 0: decide the last unit once all remaining processes have reported their progress."""
         if self._decided or not set(range(self.count)) - self._gone <= self._answers.keys():
             return
         self._decided = True
@@ -279,14 +279,14 @@ class Heartbeat:
     def _stop(self, last: int, at_once: bool) -> None:
         self.agreement.settle(last)
         if at_once:
-            # The main thread may be in a compiler, which no signal wakes.
+            # The main thread may be in a compiler, which no signal interrupts.
             self._end_in(_UNWIND_SECONDS, self.at_rest, self.exit_code)
             self.unwinding = True
             self._unwind()
 
     @property
     def exit_code(self) -> int:
-        """What the process should end with once it was asked to stop; 0 before."""
+        """The exit code of a process that was asked to stop; 0 before that."""
         return EXIT_CODES[self.asked] if self.asked is not None else 0
 
     def _say_how_far(self) -> None:
@@ -299,10 +299,10 @@ class Heartbeat:
             working = number in self._standings and self._standings[number].doing
             patience = self._heartbeat * (1 if working else _PATIENCE_AT_REST)
             if number not in self._gone and not self._ending and now - line.heard > patience:
-                self._lose(number, f"nothing was heard of it for {now - line.heard:.0f} s")
+                self._lose(number, f"it sent nothing for {now - line.heard:.0f} s")
 
     def _look_for_hang(self) -> None:
-        """Process 0: whether everybody stands still for longer than anything should take, and who is behind."""
+        """Process 0: detect that no process makes progress within its limit, and name the one behind."""
         here = [standing for number, standing in self._standings.items() if number not in self._gone]
         if self.number or self.count == 1 or len(here) + len(self._gone) < self.count or self.asked is not None:
             return
@@ -310,9 +310,9 @@ class Heartbeat:
             least = min(standing.units for standing in here)
             behind = [number for number, standing in self._standings.items() if standing.units == least]
             idle = min(standing.idle for standing in here)
-            why = f"it hangs: nothing has moved for {idle:.0f} s, and it is the one behind, in unit {least}"
+            why = f"it hangs: no process made progress for {idle:.0f} s, and it is behind the others, in unit {least}"
             if len(behind) == len(here):
-                why = f"all hang in the same step: nothing has moved for {idle:.0f} s"
+                why = f"all hang in the same step: no process made progress for {idle:.0f} s"
             self._lose(behind[0], why)
 
     def _lose(self, number: int, why: str) -> None:
@@ -323,14 +323,14 @@ class Heartbeat:
     def _be_lost(self, number: int, why: str) -> None:
         self._ending = True
         if number == self.number:
-            with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may read it
+            with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr may be closed
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
-        self._hung_up.add(number)  # it need not be waited for
+        self._hung_up.add(number)  # `_stay` does not wait for it
         whom = "this process" if number == self.number else self._called(number)
         self._stay(_UNWIND_SECONDS)
         self._end(
             f"lost {whom}: {why}. Every process ends with exit code {LOST}; "
-            "start all of them again, and the run goes on from its newest checkpoint",
+            "start all of them again, and the run resumes from its newest checkpoint",
             LOST,
         )
 
@@ -351,7 +351,7 @@ class Heartbeat:
                 line.send(message)
 
     def _collect(self, number: int, message: Message) -> None:
-        """Process 0: add one's word to what all say."""
+        """Process 0: add the value of one process to a gathering."""
         turn = message["turn"]
         with self._changed:
             said = self._gathering.setdefault(turn, {})

@@ -1,4 +1,4 @@
-"""A step's memory on a CPU: kept from one step to the next by the C library, and kept once."""
+"""A step's memory on a CPU: the C library keeps its pages from one step to the next, in one set."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import jax
 # <malloc.h> of glibc
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _NEVER = -1
-_ASKED_MORE = 96  # bytes that glibc looks for beyond those wanted: XLA's alignment, and its own smallest block
-_SMALL = 32 << 20  # bytes; of less it does not matter how often it is there
-_SHIFT = 1 << 20  # bytes by which a block may move and still have its pages
+_ASKED_MORE = 96  # bytes beyond the size of a buffer: XLA's alignment, and glibc's smallest block
+_SMALL = 32 << 20  # bytes; several sets of smaller temporaries do not matter
+_SHIFT = 1 << 20  # bytes by which a block may move and still reuse its pages
 _MADV_HUGEPAGE = 14  # <sys/mman.h> of Linux
 _PAUSES = (0.001, 0.004, 0.015)  # seconds
 
 
 def keep_freed_memory() -> bool:
-    """Let this process reuse the pages of freed buffers; whether it could be arranged (it takes glibc).
+    """Let this process reuse the pages of freed buffers; returns whether that is possible (it needs glibc).
 
-    On CPU, XLA allocates a step's buffers anew each time; glibc maps such sizes afresh and unmaps them after, and the
-    kernel clears every page: a seventh of a BERT-Base step on two cores. Call it before the process has a second
-    thread: one that is there already may have an arena of its own, which threads that come later get too, and of
-    which large blocks are mapped afresh whatever is set here.
+    On CPU, XLA allocates a step's buffers in every step; glibc maps blocks of such sizes and unmaps them when they are
+    freed, and the kernel clears every page: a seventh of a BERT-Base step on two cores. Call it before the process
+    starts a second thread: an existing thread may have its own arena, which later threads share, and whose large blocks
+    are mapped each time whatever is set here.
     """
     try:
         mallopt = _glibc().mallopt
@@ -38,23 +38,23 @@ def keep_freed_memory() -> bool:
 
 
 class Temporaries:
-    """Keeps the pages of the last step's temporaries for the next step, and no other set of them.
+    """Keeps one set of pages, that of the last step's temporaries, for the next step.
 
-    The few bytes behind a freed block may be taken by the time that the next step asks for as many: then the block is
-    too small for glibc, which takes another. Without this the pages of the first stay too: five sets after a hundred
-    steps of a small model.
+    The bytes behind a freed block may be allocated before the next step asks for the same size: then the block is too
+    small, and glibc takes another. Without this class the pages of the first block stay mapped too: five sets after a
+    hundred steps of a small model.
     """
 
     def __init__(self) -> None:
         self._kept = jax.default_backend() == "cpu" and keep_freed_memory()
-        self._sizes: dict[int, int] = {}  # temporaries of each program that lives, in bytes
+        self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
         self._bytes = 0
         self._places: list[int] = []
 
     def reuse(self) -> None:
-        """Call it before a step, when none runs. Gives free pages back if the step would not lie in those of the last.
+        """Call it before a step, while none runs. Releases free pages if the step would not reuse those of the last.
 
-        Waits a moment first, for a step's results are there before its temporaries are freed.
+        Waits up to 20 ms first, since the results of a step are ready before its temporaries are freed.
         """
         if not self._kept or not self._known():
             return
@@ -64,20 +64,21 @@ class Temporaries:
             time.sleep(pause)
         _glibc().malloc_trim(0)
         self._places = self._next_places()
-        _prefer_huge_pages()  # only now: what was given back had forgotten it
+        _prefer_huge_pages()  # after the trim, since released pages lose the advice
 
     def _next_places(self) -> list[int]:
-        """Where blocks of that size would lie now. They are freed at once, and none of their pages is touched."""
+        """Addresses that blocks of that size would get now. They are freed at once; none of their pages is touched."""
         blocks = [_glibc().malloc(self._bytes + _ASKED_MORE) for _ in jax.local_devices()]
         for block in blocks:
             _glibc().free(block)
         return blocks
 
     def _known(self) -> bool:
-        """Whether a program with temporaries of some size was compiled; the largest is taken to be the step's."""
+        """Whether a program with large temporaries was compiled; the largest is assumed to be the step."""
         programs = jax.local_devices()[0].client.live_executables()
         if len(programs) != len(self._sizes):
-            # Half a millisecond each for large ones, so each is asked once; they can not be referred to weakly.
+            # Asking takes half a millisecond for a large program, so each is asked once; weak references are not
+            # possible.
             before = self._sizes
             self._sizes = {id(x): before[id(x)] if id(x) in before else _temporaries(x) for x in programs}
             self._bytes = max(self._sizes.values(), default=0)
@@ -89,16 +90,16 @@ def _temporaries(program: Any) -> int:
 
 
 def _near(places: list[int], others: list[int]) -> bool:
-    """Whether blocks there have their pages in common, but for a few."""
+    """Whether blocks at these addresses share almost all of their pages."""
     return all(abs(one - other) < _SHIFT for one, other in zip(places, others, strict=True))
 
 
 def _prefer_huge_pages() -> None:
-    """Have the kernel map the heap in pages of 2 MiB: what moves is then there again with a 500th of the faults."""
+    """Ask the kernel to map the heap in pages of 2 MiB: a moved block then takes a 500th of the page faults."""
     for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith("[heap]"):  # several, where a part of it prefers them by now
+        if line.endswith("[heap]"):  # several lines, where a part of the heap has the advice already
             start, end = (int(address, 16) for address in line.split()[0].split("-"))
-            _glibc().madvise(start, end - start, _MADV_HUGEPAGE)  # a kernel without them refuses: nothing is lost
+            _glibc().madvise(start, end - start, _MADV_HUGEPAGE)  # a kernel without them refuses, which does no harm
 
 
 @functools.cache

@@ -49,9 +49,12 @@ class Processes:
     `Stopped`, and else where `go_on` says so. An error in one of several ends all.
     """
 
-    def __init__(self, info: ProcessInfo, hosts: HostsConfig) -> None:
+    def __init__(self, info: ProcessInfo, hosts: HostsConfig, *, ends_process: bool = True) -> None:
+        """`ends_process`: where this process is the only one, a signal may end it; otherwise it raises Stopped."""
         self.number, self.count = info.process, info.processes
         self._info, self._hosts = info, hosts
+        self._ends_process = ends_process or self.count > 1
+        self._interrupts = 0
         self._agreement = Agreement()
         self._heartbeat: Heartbeat | None = None
         self._handlers: dict[signal.Signals, object] = {}
@@ -209,6 +212,9 @@ class Processes:
         if self._heartbeat is None:
             raise Stopped(number)
         self._raise_if_unwinding()
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1 and not self._ends_process:
+            raise Stopped(number, "interrupted twice: ended without saving")
 
     def _wake_main_thread(self) -> None:
         """Have it see `_receive`, whatever it waits for, unless that is no Python."""
@@ -245,6 +251,8 @@ class Processes:
 
     def _end(self, words: str, code: int) -> None:
         """End this process, from any thread, whatever goes wrong meanwhile."""
+        if not self._ends_process:
+            return  # `_receive` raises as soon as the main thread is back in Python
         try:
             if self._heartbeat is not None and self.count > 1:
                 self._heartbeat.say_goodbye()
@@ -273,13 +281,13 @@ class Processes:
         self._handlers = {}
 
 
-def join(hosts: HostsConfig) -> Processes:
-    """The processes of this run, to be entered before JAX touches a device.
+def join(hosts: HostsConfig, *, ends_process: bool = True) -> Processes:
+    """The processes of this run, to be entered before JAX touches a device; `ends_process` as in `Processes`.
 
     Entering raises TimeoutError naming the coordinator that cannot be reached or the processes that do not come, and
     ValueError for a job that is not as `hosts` says.
     """
-    return Processes(find_process(hosts), hosts)
+    return Processes(find_process(hosts), hosts, ends_process=ends_process)
 
 
 def alone() -> Processes:

@@ -1,7 +1,7 @@
-"""The meeting call: before JAX is told anything, process 0 hears who is there, and everybody learns who is missing.
+"""The rendezvous: the processes of a job connect to process 0 before JAX starts, so that missing ones are named.
 
-Process 0 listens at the coordinator's own port, answers when all have come, and stops listening, so that JAX's service
-can have the port. The connections stay, and are how processes of a run talk (`bertjax.runtime.heartbeat`).
+Process 0 listens on the coordinator's port, answers once all processes have connected, and then frees the port for
+JAX's service. The connections stay open; the processes of a run use them to communicate (`bertjax.runtime.heartbeat`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bertjax.runtime.clusters import ProcessInfo, split_address
 Message = dict[str, Any]
 
 _GREETING = "bertjax"
-_LONGEST = 1 << 20  # bytes of a message; whoever sends more is no process of ours
+_LONGEST = 1 << 20  # bytes of a message; a sender of more is not a process of the job
 _RETRY_SECONDS = 0.2
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Line:
-    """A connection that carries JSON objects, one a line. Safe to send on from several threads."""
+    """A connection that carries one JSON object per line. Several threads may send."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -36,12 +36,12 @@ class Line:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send, or do nothing if the other end is gone: whoever reads notices that."""
+        """Send a message; do nothing if the connection is closed, which the reading thread notices."""
         with contextlib.suppress(OSError), self._sending:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message] | None:
-        """What has come since the last call, waiting for something to come; None at the end."""
+        """Wait for messages and return those received since the last call; None once the connection is closed."""
         try:
             got = self.socket.recv(1 << 16)
         except OSError:
@@ -53,11 +53,11 @@ class Line:
         try:
             return [message for line in lines if isinstance(message := json.loads(line), dict)]
         except ValueError:
-            return None  # some other program
+            return None  # the sender is another program
 
     @property
     def ended(self) -> bool:
-        """Whether the other end has hung up, and nothing is left to be read."""
+        """Whether the other end has closed the connection and nothing is left to read."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -66,7 +66,7 @@ class Line:
             return True
 
     def close(self) -> None:
-        """Hang up, also for what else has a copy of the connection."""
+        """Shut the connection down, for all copies of the socket, and close it."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
@@ -74,27 +74,27 @@ class Line:
 
 @dataclass
 class Meeting:
-    """Who is there: names of the hosts by number of the process, and the lines to them (0 has all, the others one)."""
+    """The connected processes: host names by process number, and connections (process 0: to all, others: to 0)."""
 
     names: list[str]
     lines: dict[int, Line] = field(default_factory=dict)
 
 
 class StoppedElsewhere(Exception):
-    """A signal has asked another process to stop before all had come; the argument is its number."""
+    """A signal stopped another process before all had connected; the argument is the signal's number."""
 
 
 def rendezvous(info: ProcessInfo, name: str, seconds: float) -> Meeting:
-    """Meet the other processes; `name` is this one's host.
+    """Connect to the other processes within `seconds`; `name` is the name of this process's host.
 
-    Raises TimeoutError naming the coordinator's address if nobody answers there, or the processes that have not come;
+    Raises TimeoutError naming the coordinator's address if it does not answer, or the processes that did not connect;
     ValueError if the processes were not started as one job; StoppedElsewhere.
     """
     return _receive(info, name, seconds) if info.process == 0 else _report(info, name, seconds)
 
 
 def _report(info: ProcessInfo, name: str, seconds: float) -> Meeting:
-    """What every process but 0 does."""
+    """The side of every process but 0."""
     deadline = time.monotonic() + seconds
     while True:
         line = _reach(info, seconds, deadline)
@@ -111,28 +111,28 @@ def _report(info: ProcessInfo, name: str, seconds: float) -> Meeting:
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"process {info.process} of {info.processes}: what answers at {info.coordinator} is not process 0 "
-                f"of this job, after {seconds:.0f} s; end what is left of an earlier job there, or choose another port "
+                f"of this job, after {seconds:.0f} s; end the processes of earlier jobs there, or choose another port "
                 "(hosts.coordinator)"
             )
         time.sleep(_RETRY_SECONDS)
 
 
 def _wait_for_all(line: Line, info: ProcessInfo, seconds: float, deadline: float) -> Meeting | None:
-    """What process 0 says when all have come; None if it is not process 0 that answers.
+    """The answer of process 0 once all have connected; None if something else answers.
 
-    It may be what is left of an earlier job: JAX's service has the port as long as that job's process 0 lives.
+    That may be an earlier job: JAX's service holds the port as long as that job's process 0 lives.
     """
     known = False
     while True:
-        # Process 0 speaks first if it gives up; this is for when its machine is gone.
+        # If process 0 gives up, it says so first; the timeout is for a machine that fails.
         line.socket.settimeout(max(deadline - time.monotonic(), 0) + 10 if known else _patience(deadline))
         messages = line.receive()
         if messages is None and not known:
             return None
         if messages is None:
             raise TimeoutError(
-                f"process 0 at {info.coordinator} took this one, {info.process} of {info.processes}, into its "
-                f"list and was gone before all had come, within {seconds:.0f} s; see what it printed"
+                f"process 0 at {info.coordinator} accepted this one, {info.process} of {info.processes}, and ended "
+                f"before all had connected, within {seconds:.0f} s; see its output"
             )
         for message in messages:
             kind = message.get("is")
@@ -160,8 +160,8 @@ def _reach(info: ProcessInfo, seconds: float, deadline: float) -> Line:
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"process {info.process} of {info.processes}: nobody answers at {info.coordinator}, where "
-                    f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, let the network pass "
-                    "the port, or correct hosts.coordinator (hosts.join_seconds is how long to wait)"
+                    f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, open the port in the "
+                    "network, or correct hosts.coordinator (hosts.join_seconds is the time to wait)"
                 ) from error
         time.sleep(_RETRY_SECONDS)
 
@@ -171,7 +171,7 @@ def _patience(deadline: float) -> float:
 
 
 def _receive(info: ProcessInfo, name: str, seconds: float) -> Meeting:
-    """What process 0 does."""
+    """The side of process 0."""
     meeting, callers = Meeting([name, *[""] * (info.processes - 1)]), []
     deadline = time.monotonic() + seconds
     with _listen(info) as listener, selectors.DefaultSelector() as selector:
@@ -203,24 +203,24 @@ def _receive(info: ProcessInfo, name: str, seconds: float) -> Meeting:
 def _listen(info: ProcessInfo) -> socket.socket:
     host, port = split_address(info.coordinator)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Elsewhere a machine may be reached under a name that is no address of its own.
+    # Other names may be those of a proxy or NAT, to which this machine cannot bind.
     own = host if host in _LOOPBACK else ""
     try:
         return socket.create_server((own, port), family=family, backlog=1024)
     except OSError as error:
         raise OSError(
             error.errno,
-            f"process 0 cannot listen at {info.coordinator} ({error.strerror}); another job may: "
-            "choose another port (hosts.coordinator)",
+            f"process 0 cannot listen at {info.coordinator} ({error.strerror}); another job may use the port: "
+            "choose another one (hosts.coordinator)",
         ) from error
 
 
 def _hear(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
-    """Take what has come from somebody; False if that is over."""
+    """Handle the messages of a connection; False if it is to be closed."""
     number = next((number for number, known in meeting.lines.items() if known is line), None)
     messages = line.receive()
     if messages is None:
-        if number is not None:  # it may be started again, and come again
+        if number is not None:  # the process may be started again and reconnect
             del meeting.lines[number]
             meeting.names[number] = ""
         return False
@@ -228,7 +228,7 @@ def _hear(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
         if message.get("is") == "stopped":
             raise StoppedElsewhere(message["signal"])
         if message.get("is") != _GREETING:
-            return False  # some other program
+            return False  # the sender is another program
         number, of, name = message["process"], message["of"], message["name"]
         if (version := message.get("version", "of an older kind")) != bertjax.__version__:
             raise ValueError(
@@ -236,10 +236,10 @@ def _hear(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
                 f"{bertjax.__version__}; install the same on all hosts"
             )
         if of != info.processes or not 0 < number < of:
-            why = f"process {number} of {of} on {name} has come to a job of {info.processes} processes"
+            why = f"process {number} of {of} on {name} connected to a job of {info.processes} processes"
             raise ValueError(f"{why}; start all with the same hosts.processes, each with its own hosts.process")
         if number in meeting.lines and not meeting.lines[number].ended:
-            why = f"process {number} has come twice, from {meeting.names[number]} and from {name}"
+            why = f"process {number} connected twice, from {meeting.names[number]} and from {name}"
             raise ValueError(f"{why}; give each its own hosts.process")
         meeting.lines[number], meeting.names[number] = line, name
         line.send({"is": "welcome"})
@@ -251,9 +251,9 @@ def _who_is_missing(meeting: Meeting, info: ProcessInfo, seconds: float) -> str:
     some = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
     there = ", ".join(f"{number} ({name})" for number, name in enumerate(meeting.names) if name)
     return (
-        f"of {info.processes} processes {some} did not come to {info.coordinator} within {seconds:.0f} s; "
-        f"there are {there[:1000]}. See what the missing ones printed, and start all again "
-        "(hosts.join_seconds is how long to wait)"
+        f"of {info.processes} processes, {some} did not connect to {info.coordinator} within {seconds:.0f} s; "
+        f"connected are {there[:1000]}. See the output of the missing ones, and start all again "
+        "(hosts.join_seconds is the time to wait)"
     )
 
 

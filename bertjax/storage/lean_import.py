@@ -1,12 +1,19 @@
-"""Importing a library without its heavy optional dependencies."""
+"""Importing a library without its heavy optional dependencies, and naming one that is missing before the work."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+_GOOGLE = "0x1ae0"  # as a vendor of PCI devices, of which bertjax knows TPUs only
+_ONE_AT_A_TIME = threading.Lock()  # `without` changes what all threads see
 
 
 @contextmanager
@@ -24,12 +31,54 @@ def without(*modules: str) -> Iterator[None]:
             del sys.modules[name]
 
 
+def require_package(module: str, install: str, what: str, called: str = "") -> None:
+    """Raise ModuleNotFoundError if a module is missing, before the work begins and without importing it.
+
+    `what` is the option or value that needs it, `install` what pip is to be given, `called` the library's name.
+    """
+    if module in sys.modules:
+        is_there = sys.modules[module] is not None
+    else:
+        is_there = importlib.util.find_spec(module) is not None
+    if not is_there:
+        raise ModuleNotFoundError(f"{what}: {called or module} is not installed; pip install {install}")
+
+
+def quiet_libtpu() -> None:
+    """Keep libtpu, where it is installed and no TPU is, from printing what it did not find; before jax is imported.
+
+    jax tries every accelerator that has a library. A TPU is on the PCI bus; where there is one nothing is hidden.
+    """
+    vendors = (path.read_text(errors="replace").strip() for path in PCI_DEVICES.glob("*/vendor"))
+    if _GOOGLE not in vendors:
+        os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+
+
+@contextmanager
+def tensorflow_ahead() -> Iterator[None]:
+    """While inside, TensorFlow is imported by a thread, which takes seconds in which this one may have a compiler work.
+
+    What goes wrong with it is for the import that needs it to say.
+    """
+
+    def run() -> None:
+        with suppress(Exception):
+            import_tensorflow()
+
+    thread = threading.Thread(target=run, name="import-tensorflow")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 def import_tensorflow(required: bool = False) -> ModuleType | None:
     """TensorFlow, without log messages and accelerators; None if it is neither installed nor required."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN logs a message, and no TensorFlow arithmetic runs
     try:
-        with without("keras"):
+        with _ONE_AT_A_TIME, without("keras"):
             import tensorflow as tf
     except ModuleNotFoundError as error:
         if required or error.name != "tensorflow":

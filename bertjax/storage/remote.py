@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _READ_AT_ONCE = 8 << 20  # bytes; a request costs as long as some megabytes
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 _LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
 
 
@@ -264,7 +264,7 @@ def _storage(url: str) -> tuple[AbstractFileSystem, str]:
         # No cached listings: other machines write too.
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        extra = _EXTRAS.get(scheme)
+        extra = EXTRAS.get(scheme)
         what = f"pip install 'bertjax[{extra}]'" if extra else str(error)
         raise ValueError(f"{url}: the library that opens {scheme}:// is not installed; {what}") from None
     except ValueError as error:

@@ -21,7 +21,7 @@ from bertjax.storage.atomic_directories import (
     require_inputs,
     shared_lock,
 )
-from bertjax.storage.progress import Progress, no_progress
+from bertjax.storage.progress import SIGNS, Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
@@ -30,7 +30,7 @@ from bertjax.text.documents import DIVIDING_VERSION, notes_of
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
-from bertjax.text.sources.registry import require_documents
+from bertjax.text.sources.registry import KINDS, parse_source, require_documents, source_files
 from bertjax.text.store.format import FORMAT_VERSION, SPLITS, TokenStore, read_manifest, size_of
 from bertjax.text.store.writer import finish_store
 from bertjax.text.trained_vocabulary import READING_VERSION, added_words, load_vocabulary, vocabulary_of
@@ -42,6 +42,17 @@ _LISTED_FILES = 8
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
 
 _STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters or so, eight for a sentence
+
+
+def require_sources(data: DataConfig) -> None:
+    """Raise ValueError, before any text is read, for sources, a vocabulary or a library that are not there."""
+    for source in map(parse_source, data.sources):
+        if KINDS[source.kind].find is None:
+            source_files(source)
+    if data.vocab:
+        load_vocabulary(place_of(data.vocab), TextRules.of(data))
+    if data.segmenter != "none":
+        load_segmenter(data.segmenter)
 
 
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
@@ -88,11 +99,14 @@ def _plan_store(
     data: DataConfig, progress: Progress, runner: Runner
 ) -> tuple[Corpus, Division, Tokenizer, ShardJob, Place]:
     """The corpus and its division, its tokenizer, what all units have in common, and the path of the store."""
-    corpus = Corpus.of(data)
-    division = divide(corpus, data)
+    with SIGNS.doing("finding the text and taking its digests"):
+        corpus = Corpus.of(data)
+    with SIGNS.doing("reading the text to divide it"):
+        division = divide(corpus, data)
     if data.segmenter != "none":
         load_segmenter(data.segmenter)  # before the long work of a vocabulary
-    vocab = vocabulary_of(data, corpus, division, progress, runner)
+    with SIGNS.doing("training the vocabulary"):
+        vocab = vocabulary_of(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
     made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of()}
@@ -135,7 +149,8 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
         files.append(f"and so on, of {len(divided):,} files in all")
-    return notes_of(counts) + files + about.get("division", [])
+    # Which files the pieces are of is said instead of their number.
+    return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", [])
 
 
 def _make_store(
@@ -148,7 +163,8 @@ def _make_store(
     progress: Progress,
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
-    with removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
+    preparing = SIGNS.doing("preparing text")
+    with preparing, removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
         job.folder.mkdir(exist_ok=True)
         _fill(records, corpus.units, job, runner, progress)
         corpus.require_unchanged()

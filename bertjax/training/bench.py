@@ -1,4 +1,4 @@
-"""How fast this machine would train a recipe: the same steps fed by the same batches as a run's, for a short while."""
+"""The training speed of a recipe on this machine: the steps and batches of a run, measured for a short time."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from bertjax.training.step import TrainStep
 MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
 _WARM_UP = 2  # steps that are not counted
 _LEAST_STEPS = 5
-_LIMITS = 0.05  # share of the time spent waiting for input from which on the input is what limits
-_LIKELY_MFU = 0.4  # for a first guess of how long a step takes
+_LIMITS = 0.05  # share of time waiting for input above which the input is the bottleneck
+_LIKELY_MFU = 0.4  # for a first estimate of the time of a step
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the figures are of."""
+    """The devices that were measured."""
 
     device_kind: str
     platform: str
@@ -48,33 +48,33 @@ class Machine:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps fed as in a run."""
+    """Measured steps, with the input of a run."""
 
-    seconds: tuple[float, ...]  # of each
-    slots: int  # places for tokens in a step
-    tokens: float  # real ones in a step, mean
-    waiting: float  # share of the time that went into waiting for input
+    seconds: tuple[float, ...]  # of each step
+    slots: int  # token slots of a step, padding included
+    tokens: float  # tokens of a step without padding, mean
+    waiting: float  # share of the time spent waiting for input
 
     @property
     def median(self) -> float:
-        """Seconds of a step."""
+        """Median seconds of a step."""
         return statistics.median(self.seconds)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Between which seconds the middle half of the steps lie."""
+        """The first and third quartile of the seconds of a step."""
         low, high = np.percentile(self.seconds, [25, 75])
         return float(low), float(high)
 
     @property
     def mean(self) -> float:
-        """Seconds of a step, with what is slow now and then."""
+        """Mean seconds of a step, occasional slow steps included."""
         return statistics.fmean(self.seconds)
 
 
 @dataclass(frozen=True)
 class Input:
-    """Batches made while nothing else happens."""
+    """The speed of making batches while no step runs."""
 
     engine: str
     threads: int
@@ -87,13 +87,13 @@ class Program:
     """The compiled step."""
 
     compile_seconds: float
-    compiled_bytes: int  # of one device, as the compiler has it: arguments, results and temporaries
-    peak_bytes: int | None  # of one device since the process began, if it tells
+    compiled_bytes: int  # of one device, by the compiler: arguments, results and temporaries
+    peak_bytes: int | None  # of one device since the process began, if the device reports it
 
 
 @dataclass(frozen=True)
 class StageFigures:
-    """What was measured of a stage. `measured` is the stage itself, or a shorter step of it."""
+    """The figures of a stage. `measured` is the stage itself, or the stage with smaller steps."""
 
     stage: Stage
     measured: Stage
@@ -105,32 +105,32 @@ class StageFigures:
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens, of all devices together."""
+        """Tokens without padding, of all devices together."""
         return self.steps.tokens / self.steps.mean
 
     @property
     def slots_per_second(self) -> float:
-        """Places for tokens, padding included."""
+        """Token slots, padding included, of all devices together."""
         return self.steps.slots / self.steps.mean
 
     @property
     def input_limits(self) -> bool:
-        """Whether a run would go faster if batches were made faster."""
+        """Whether the input is the bottleneck of a run."""
         return self.steps.waiting > _LIMITS
 
     @property
     def stage_seconds(self) -> float:
-        """Seconds that all of the stage would take at this rate, without evaluations and saves."""
+        """Seconds of the whole stage at this rate, without evaluations and saves."""
         return (self.stage.stop - self.stage.start) * slots(self.stage) / self.slots_per_second
 
 
 def slots(stage: Stage) -> int:
-    """Places for tokens in a step of a stage."""
+    """Token slots of a step of a stage, padding included."""
     return stage.training.global_batch_size * stage.data.sequence_length
 
 
 def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine, list[StageFigures]]:
-    """Measure every stage of a recipe, stepping for about so many seconds in each.
+    """Measure every stage of a recipe, each for about `seconds`.
 
     The config's model must have the vocabulary of the rows. Raises ValueError as `make_mesh` does, and OutOfMemory.
     """
@@ -170,7 +170,7 @@ def _bench_stage(
 
 
 def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
-    """The stage with steps of no more tokens than these: fewer microbatches of the same size, or one smaller one."""
+    """The stage with at most `tokens` per step: fewer microbatches of the same size, or a single smaller one."""
     if slots(stage) <= tokens:
         return stage
     rows = max(int(tokens / stage.data.sequence_length), 1)
@@ -189,11 +189,12 @@ def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, Trai
     spec = batch_spec(stage.data, size, stage.training.objectives)
     batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
     start = time.perf_counter()
-    compiled: Any = stage_step(config, stage, blueprint, optimizer).lower(state, batch).compile()
+    step = stage_step(config, stage, blueprint, optimizer)
+    compiled: Any = step.lower(state, batch).compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return compiled, state, Program(seconds, held + memory.temp_size_in_bytes, None)
+    return replace(step, program=compiled), state, Program(seconds, held + memory.temp_size_in_bytes, None)
 
 
 def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:
@@ -204,7 +205,7 @@ def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:
 
 
 def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
-    """Empty the feed for so long, once what it made ahead is gone."""
+    """Take batches for `seconds`, after those that the feed had made ahead."""
     for _ in itertools.islice(feed, AHEAD + stage.data.threads):
         pass
     start, made = time.perf_counter(), 0
@@ -216,7 +217,7 @@ def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
 
 
 def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stage: Stage, seconds: float) -> Steps:
-    """Step as the trainer does, the host one step ahead of the device; a step's time is that between two ends."""
+    """Step as the trainer does, the host one step ahead of the device; a step is timed from end to end."""
     in_flight: deque[jax.Array] = deque()
     ends, tokens, waited = [], [], 0.0
 

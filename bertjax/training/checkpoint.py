@@ -1,23 +1,24 @@
-"""Checkpoints of a run: written in the background by Orbax, and proved unchanged before they are used.
+"""Checkpoints of a run: Orbax writes them in the background, and they are verified before they are used.
 
-`<directory>/<step>/` holds `state` (the arrays, in Orbax's format) and `metadata` (JSON under its own SHA-256: what
-`run_metadata` says of the run, and the shape, dtype and digest of every array).
+`<directory>/<step>/` holds `state` (the arrays, in Orbax's format) and `metadata` (JSON with its own SHA-256:
+the result of `run_metadata`, and the shape, dtype and digest of every array).
 
-What a process killed at any moment leaves behind:
-1. Before the save starts, or while arrays are digested and copied to the host: the checkpoints there were.
-2. While files are written: the same, and a temporary directory that is no checkpoint, cleared by the next run's first
-   save. The rename that gives a directory its step as its name is the last thing a save does.
-3. While an old checkpoint is deleted, after that rename: the new one whole, the old one perhaps in part. The old one is
-   never the newest, and it is refused like any other damage.
-4. After power loss, files that had not reached the disk: a checkpoint that is refused by name.
-Where the directory is a URL, `remote_checkpoint` says how it is written; 1, 3 and the digests hold there too.
-A damaged checkpoint is never used, overwritten or deleted without a word: `restore` stops and names it, and only when
-told `previous` goes on from an older one and renames the damaged one to `<step>.damaged`.
+A process that is killed leaves behind:
+1. before a save starts, or while arrays are digested and copied to the host: the earlier checkpoints;
+2. while files are written: the same, and a temporary directory that is not a checkpoint, which the first save of the
+   next run removes. The rename that gives a directory its step as its name is the last action of a save;
+3. while an old checkpoint is deleted, after that rename: the new one, and perhaps a part of the old one. The old one is
+   never the newest, and it is refused like any damaged one;
+4. after power loss, with files that had not reached the disk: a checkpoint that is refused by name.
+Where the directory is a URL, `remote_checkpoint` describes how it is written; 1, 3 and the digests hold there too.
+A damaged checkpoint is never used, overwritten or deleted silently: `restore` stops and names it. Only with `previous`
+it restores an older one and renames the damaged one to `<step>.damaged`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import json
@@ -44,19 +45,19 @@ from bertjax.training.digest import digest_arrays
 from bertjax.training.event_loops import loops_that_wait
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
-BEST = "best"  # beside it, where training stops early: the weights alone of the best evaluation
+BEST = "best"  # beside it, where training stops early: the weights of the best evaluation
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
 _PARAMS = "params"  # the part of the state that --init-from takes
-_SHOWN = 5  # array names in a message
+_SHOWN = 5  # names in a message
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint that is not, or cannot be shown to be, what was saved."""
+    """A checkpoint that differs from what was saved, or that cannot be verified."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A verified checkpoint: its step, the state on the devices asked for, its metadata, and lines to print."""
+    """A verified checkpoint: its step, the state on the requested shardings, its metadata, and lines to print."""
 
     step: int
     state: Any
@@ -67,7 +68,7 @@ class Restored:
 def run_metadata(
     config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh
 ) -> dict[str, Any]:
-    """What a checkpoint says of its run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
+    """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
     return {
         "config": config,
         "tokenizer_fingerprint": tokenizer_fingerprint,
@@ -86,8 +87,8 @@ def run_metadata(
 class Checkpoints:
     """The checkpoints of one run, by step.
 
-    The `keep_last` newest stay, and for good those whose step is a multiple of `keep_every` (0 = none). A state is any
-    pytree of jax arrays; every process calls every method. Of a directory that is a URL, `staging` is needed to save.
+    The `keep_last` newest are kept, and permanently those whose step is a multiple of `keep_every` (0 = none). A state
+    is any pytree of jax arrays; every process calls every method. Saving to a URL needs `staging`.
     """
 
     def __init__(
@@ -109,11 +110,11 @@ class Checkpoints:
         return _steps(self.directory)
 
     def save(self, step: int, state: Any, metadata: Mapping[str, Any]) -> bool:
-        """Start to save the state as it is now; False if the step has a checkpoint already, which stays as it is.
+        """Start to save the state; False if the step already has a checkpoint, which is left unchanged.
 
         Returns once the arrays are copied, so the caller may donate them; files are written in the background. Raises
         ValueError for a state that is not finite and OSError for one that does not fit on the disk (nothing is written,
-        older checkpoints stay), and OSError if the save before this one failed.
+        older checkpoints stay), and OSError if the previous save failed.
         """
         self.wait()
         if step in _agreed(self.steps()):
@@ -136,8 +137,8 @@ class Checkpoints:
         """The newest checkpoint, verified, on the shardings of `abstract_state`; None if there is no checkpoint.
 
         `abstract_state` has a jax.ShapeDtypeStruct for every array (without a sharding: the first device), `metadata`
-        describes the run that wants to go on. `previous` passes over checkpoints that do not verify and renames them to
-        `<step>.damaged`; where the newest verifies it is the same as `newest`, so it may stay in a command that is run
+        describes the run that resumes. `previous` skips checkpoints that do not verify and renames them to
+        `<step>.damaged`; if the newest verifies it is the same as `newest`, so it may stay in a command that is run
         again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
@@ -180,7 +181,7 @@ class Checkpoints:
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager | remote_checkpoint.RemoteCheckpoints:
-        """Made by the first save, so that nothing here is touched before `restore` has had its say."""
+        """Made by the first save, since it changes the directory, and `restore` may still refuse the run."""
         if isinstance(self.directory, RemotePath):
             assert self._staging is not None, "a run in object storage is written by way of a staging directory"
             return remote_checkpoint.RemoteCheckpoints(
@@ -194,7 +195,7 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
                 cleanup_tmp_directories=True,
-                # Metadata of the steps that are there is ours to judge, and damage in it must not stop a save.
+                # `restore` checks the metadata of existing steps; damage in it must not stop a save.
                 lightweight_initialize=True,
                 # In the background, a failing mkdir is noticed only after a barrier's 300 seconds.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
@@ -219,7 +220,7 @@ class Checkpoints:
 
     @property
     def _disk(self) -> Path:
-        """The folder of this machine that a save writes to."""
+        """The local folder that a save writes to."""
         return self.directory if isinstance(self.directory, Path) else self._staging.folder
 
     def _require_space(self, step: int, needed: int) -> None:
@@ -246,7 +247,7 @@ class Checkpoints:
             ) from error
 
     def _set_aside(self, step: int) -> Place:
-        """Rename a damaged checkpoint, so that training can save that step again; returns its new place."""
+        """Rename a damaged checkpoint, so that training can save that step again; returns its new path."""
         source, number = self.directory / str(step), 1
         target = source.with_name(f"{step}.damaged")
         while target.exists():
@@ -275,8 +276,8 @@ class Checkpoints:
 def read_metadata(path: str | Place) -> dict[str, Any]:
     """The metadata of a checkpoint, or of the newest one of a run.
 
-    They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if
-    there is no checkpoint, DamagedCheckpoint if its metadata are missing or not what was written.
+    They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if there is
+    no checkpoint, DamagedCheckpoint if its metadata is missing or differs from what was written.
     """
     directory = _checkpoint_directory(_located(path))
     file = directory / _METADATA / "metadata"
@@ -331,7 +332,7 @@ def named_arrays(tree: Any) -> dict[str, Any]:
 
 
 def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Paths as the plain nested dicts that Orbax stores, readable without any class of ours."""
+    """Paths as plain nested dicts, which Orbax stores, and which can be read without bertjax."""
     tree: dict[str, Any] = {}
     for name, leaf in arrays.items():
         *parents, last = name.split("/")
@@ -364,9 +365,9 @@ def _restore_arrays(
 
 
 def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Array]:
-    """The wanted arrays as Orbax gives them back. Raises whatever it raises, and ValueError for an array not found.
+    """The wanted arrays as Orbax reads them. Raises whatever it raises, and ValueError for an array not found.
 
-    `own`: the folder is this process's alone.
+    `own`: only this process reads the folder.
     """
     first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
@@ -378,7 +379,7 @@ def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Ar
     alone = own or all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))
     with loops_that_wait(), _reader(alone=alone) as reader:
         found = named_arrays(reader.restore(state.absolute(), args=request))
-    # For an array that it does not find, Orbax hands back the request.
+    # For an array that it does not find, Orbax returns the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
     if absent:
         raise ValueError(f"{_some(absent)} not found in the files")
@@ -386,7 +387,7 @@ def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Ar
 
 
 def _reader(*, alone: bool) -> ocp.Checkpointer:
-    """What reads arrays: all processes together, or this one without waiting for the others."""
+    """The reader of arrays: for all processes together, or for this one without waiting for the others."""
     if not alone or jax.process_count() == 1:
         return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     options = remote_checkpoint.alone()
@@ -396,7 +397,7 @@ def _reader(*, alone: bool) -> ocp.Checkpointer:
 
 
 def _agreed(steps: list[int]) -> list[int]:
-    """What process 0 sees: a network disk may show another process an older state, and all must do the same."""
+    """The steps that process 0 sees: another process may see an older state of a network disk, and all must agree."""
     if jax.process_count() == 1:
         return steps
     count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
@@ -406,7 +407,7 @@ def _agreed(steps: list[int]) -> list[int]:
 
 
 def _readable(state: Path, name: str, wanted: Any, own: bool) -> bool:
-    """Whether one array can be read by itself: Orbax, reading all, does not always say which one it failed at."""
+    """Whether one array can be read: Orbax does not always name the array at which reading all of them failed."""
     try:
         _read(state, {name: wanted}, own)
     except Exception:
@@ -415,7 +416,7 @@ def _readable(state: Path, name: str, wanted: Any, own: bool) -> bool:
 
 
 def _check_shapes(directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises ValueError naming arrays that the checkpoint and the model do not have alike; nothing is ever cast."""
+    """Raise ValueError naming arrays that differ between checkpoint and model in shape or dtype; none is cast."""
     has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
     wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in wanted.items()}
     unlike = [
@@ -431,19 +432,37 @@ def _check_shapes(directory: Place, saved: Mapping[str, Any], wanted: Mapping[st
 
 
 def _located(path: str | Place) -> Place:
-    """The place of a path or URL; of a path, from the root on."""
+    """The `Place` of a path or URL; a path is made absolute."""
     place = place_of(str(path))
     return place.absolute() if isinstance(place, Path) else place
 
 
 def _checkpoint_directory(path: Place) -> Place:
-    """A checkpoint's own directory, from itself, the directory of all checkpoints, or the run's (its best, if kept)."""
+    """The directory of one checkpoint, given itself, the directory of all, or the run's (the best one, if kept)."""
     if path.name.isdecimal() and path.is_dir():
         return path
     for parent in (path / BEST, path / DIRECTORY, path):
         if steps := _steps(parent):
             return parent / str(steps[-1])
-    raise ValueError(f"{path}: no checkpoint there; give a run's directory, or one of {path / DIRECTORY}/<step>")
+    raise ValueError(f"{path}: no checkpoint there; {_where_else(path)}")
+
+
+def _where_else(path: Place) -> str:
+    """What to say of a place without a checkpoint: what is amiss, and the run that may be meant."""
+    usual = f"give a run's directory, or one of {path / DIRECTORY}/<step>"
+    if not isinstance(path, Path):
+        return usual
+    if path.is_dir():
+        below = sorted(folder.parent for depth in ("*", "*/*") for folder in path.glob(f"{depth}/{DIRECTORY}"))
+        return f"its runs are in folders of their own, as {below[0]}" if below else usual
+    if _steps(path.parent / DIRECTORY):
+        return f"there is no such folder; did you mean {path.parent}?"  # one seed has no folder of its own
+    beside = [folder.parent for place in (path.parent, path.parent / "runs") for folder in place.glob(f"*/{DIRECTORY}")]
+    near = difflib.get_close_matches(path.name, [run.name for run in beside], 1)
+    found = next((run for run in beside if near and run.name == near[0]), None)
+    return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
+        f"did you mean {found}?" if found else usual
+    )
 
 
 def saved_steps(run_dir: str | Place) -> list[int]:
@@ -464,7 +483,7 @@ def _sha256(content: Any) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error, without the pages that tensorstore adds."""
+    """The first line of an error, without the specification that tensorstore adds."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].partition(" [tensorstore_spec")[0][:500]
 

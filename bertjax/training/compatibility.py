@@ -1,7 +1,7 @@
-"""Which checkpoint may continue under which config: the rules stand with the fields (bertjax/config/resume.py).
+"""Whether a config may resume a checkpoint; the rules are metadata of the config's fields (bertjax/config/resume.py).
 
-The two dicts compared are metadata as `checkpoint.run_metadata` makes it: the config, and the fingerprints of the
-tokenizer and of the data. What the data are is decided by the fingerprints, never by where they lie.
+The two dicts that are compared are metadata as `checkpoint.run_metadata` makes it: the config, and the fingerprints of
+the tokenizer and of the data. The fingerprints identify the data, not its path.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ RULES = rules_of(FinetuneConfig)
 
 
 def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """Whether a run described by `current` may go on from a checkpoint described by `saved`; returns lines to print.
+    """Check that the run described by `current` may resume the checkpoint of `saved`; returns lines to print.
 
-    A key the checkpoint does not have is taken at its default. Raises ValueError with every key that differs and must
-    not, and what to do.
+    A key that the checkpoint lacks has its default. Raises ValueError naming every key that must not differ and does,
+    and what to do.
     """
     changed = _changed(saved, current)
     notices = _only_microbatches(changed)
@@ -38,13 +38,13 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
 
 
 def _changed(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Key -> (in the checkpoint, now), fingerprints first."""
+    """The values (in the checkpoint, now) of each key that differs, fingerprints first."""
     prints = {key: (saved[key], current[key]) for key in FINGERPRINTS if saved[key] != current[key]}
     return prints | differences(from_dict(current["config"]), from_dict(saved["config"]))
 
 
 def _only_microbatches(changed: dict[str, tuple[Any, Any]]) -> list[str]:
-    """Take `stages` out of what changed if nothing but their microbatches did; what to say of it then."""
+    """Remove `stages` from the changed keys if only its microbatches changed; returns the notices of that."""
     was, now = changed.get("stages", ([], []))
     without = [[{**stage, "grad_accum_steps": None} for stage in stages] for stages in (was, now)]
     if not was or without[0] != without[1]:

@@ -1,7 +1,8 @@
-"""A digest of every array that is the same on any mesh: how a checkpoint proves that it came back unchanged.
+"""Digests of arrays that are the same on any mesh: they prove that a restored checkpoint is unchanged.
 
-Each word of an array is mixed with its place in the whole array and summed modulo 2**32. Integer sums do not depend on
-their order, so every device sums what it holds and only the sums travel. It catches accidents, not forgery.
+Each word of an array is mixed with its index in the whole array, and the results are summed modulo 2**32. Integer sums
+do not depend on order, so every device sums its own shards and only the sums are sent. The digest detects accidents,
+not forgery.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by bytes per element
 
 @dataclass(frozen=True)
 class ArrayDigest:
-    """What an array held: 128 bits as 32 hex digits, and how many of its elements are NaN or infinite."""
+    """The digest of an array: 128 bits as 32 hex digits, and the number of its NaN and infinite elements."""
 
     hex: str
     nonfinite: int
@@ -33,9 +34,9 @@ class ArrayDigest:
 def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
     """Digest every array, in one jitted function and one transfer of 20 bytes an array.
 
-    Arrays may be of any shape and sharding, all over the same devices; elements have 1, 2 or 4 bytes. Waits for the
-    arrays, so what is digested is what they hold now, whoever donates them later. A change of a single element always
-    changes the digest; any other change goes unseen once in 2**128. Raises ValueError for an element of another size.
+    Arrays may have any shape and sharding, over the same devices; elements have 1, 2 or 4 bytes. Waits for the
+    arrays, so they may be donated afterwards. A change of a single element always changes the digest; any other change
+    is missed with probability 2**-128. Raises ValueError for an element of another size.
     """
     if not arrays:
         return {}
@@ -50,9 +51,9 @@ def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
 
 
 def compile_ahead(arrays: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-    """Compile the digest of such arrays in the background; `digest_arrays` of them waits for it.
+    """Compile the digest of arrays like these in the background; `digest_arrays` waits for it.
 
-    Compiled on demand, it would be compiled while a run that was told to stop is saving its state.
+    Without this, a run that a signal stops would compile the digest before it could save its state.
     """
     values = list(arrays.values())
     if _kind_of(values) not in _COMPILED:
@@ -65,7 +66,7 @@ def compile_ahead(arrays: Mapping[str, jax.ShapeDtypeStruct]) -> None:
 def _fill(future: Future, jitted: Any, values: list[jax.ShapeDtypeStruct]) -> None:
     try:
         future.set_result(jitted.lower(values).compile())
-    except BaseException as error:  # whoever waits for it is told
+    except BaseException as error:  # raised in `digest_arrays`
         future.set_exception(error)
 
 
@@ -74,12 +75,12 @@ _COMPILED: dict[_Kind, Future] = {}
 
 
 def _kind_of(values: Sequence[Any]) -> _Kind:
-    """What a compiled digest is for: shapes, dtypes and shardings in order."""
+    """The key of a compiled digest: shapes, dtypes and shardings in order."""
     return tuple((value.shape, value.dtype, value.sharding) for value in values)
 
 
 def _replicated(arrays: Mapping[str, Any]) -> NamedSharding | None:
-    """Where the sums go: to every device of the mesh, so that each process can read them."""
+    """The sharding of the sums: replicated over the mesh, so that each process can read them."""
     for array in arrays.values():
         if isinstance(array.sharding, NamedSharding):
             return NamedSharding(array.sharding.mesh, PartitionSpec())
@@ -91,12 +92,12 @@ def _digest_on(sharding: NamedSharding | None):
     return jax.jit(lambda arrays: jnp.stack([_digest(x) for x in arrays]), out_shardings=sharding)
 
 
-@jax.jit  # within another: arrays of one shape are traced once, which halves what a first digest takes
+@jax.jit  # nested, so that arrays of one shape are traced once, which halves the time of the first digest
 def _digest(x: jax.Array) -> jax.Array:
     """uint32 [5]: four sums of the array's mixed words, and the count of its non-finite elements."""
     place = _mix(_places(x.shape))
-    # Mixing is a bijection, so another word is another value here. Without it two flipped signs could cancel, since
-    # every multiplier below is odd and 2**31 times an even number is 0.
+    # Mixing is a bijection, so different words have different values here. Without it two flipped signs could cancel,
+    # since every multiplier below is odd and 2**31 times an even number is 0.
     word = _mix(_words(x) ^ place)
     finite = jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.ones(x.shape, bool)
     lanes = [word * (_rotate(place, 8 * k) | 1) for k in range(_LANES)]

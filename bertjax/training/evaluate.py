@@ -26,27 +26,32 @@ _SENTENCES_AT_A_TIME = 1 << 17
 
 
 class Evaluation(Protocol):
-    """Measures parameters on what is held out; every process takes part and gets the same figures."""
+    """Measures parameters on held-out data; every process takes part and gets the same figures."""
 
     @property
     def baselines(self) -> dict[str, float]:
-        """What the figures are read against, under its names in the log."""
+        """The baselines of the figures, by their names in the log."""
+        ...
+
+    @property
+    def batches(self) -> int:
+        """How many batches an evaluation reads, so how often it asks whether to go on."""
         ...
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """Figures by their names in the log. `go_on` is asked before every batch; after a no there are none."""
+        """Figures by their names in the log. `go_on` is called before every batch; once it is False there are none."""
         ...
 
 
 def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
-    """What knowing nothing but frequencies gives: each objective's baselines, by their names in the log."""
+    """Each objective's baselines, which know only frequencies, by their names in the log."""
     return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
 
 class HeldOut:
     """The first `rows` rows of the split's own run, the same at every evaluation and at every batch size.
 
-    They are read `batch_size` at a time, or fewer where there are not so many. The last batch is filled up with rows of
+    They are read `batch_size` at a time, or fewer if there are fewer rows. The last batch is filled with rows of
     padding, which have no weight in any figure.
     """
 
@@ -57,6 +62,10 @@ class HeldOut:
         self.count = -(-rows // self.batch_size)
         self._within = local_rows(mesh, self.batch_size)
 
+    def of_rows(self, rows: int) -> HeldOut:
+        """The first of so many rows of the same split."""
+        return HeldOut(self._batches, self._mesh, rows, self.batch_size, self._prefix)
+
     def evaluate(
         self,
         step: EvalStep,
@@ -66,8 +75,8 @@ class HeldOut:
     ) -> dict[str, float]:
         """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part.
 
-        `go_on` is asked before every batch, when at most the one before is still with the devices; after a no there
-        are no figures.
+        `go_on` is called before every batch, while at most the batch before it is on the devices; once it is False
+        there are no figures.
         """
         total: Any = None
         for batch in self:
@@ -84,7 +93,7 @@ class HeldOut:
             yield to_global(self._mesh, self._read(number, self._within))
 
     def _read(self, number: int, within: np.ndarray) -> dict[str, np.ndarray]:
-        """Some rows of a batch of the set; those beyond its end are padding."""
+        """Some rows of a batch of the set; rows beyond the end of the set are padding."""
         batch = self._batches.batch(number, self.batch_size, within)
         if (number + 1) * self.batch_size > self.rows:
             beyond = number * self.batch_size + within >= self.rows

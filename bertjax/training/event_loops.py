@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def loops_that_wait() -> Iterator[None]:
-    """While entered, an event loop that is made waits for all of its tasks before it closes.
+    """While entered, a new event loop waits for all of its tasks before it closes.
 
-    Orbax reads all arrays of a checkpoint at once and closes the loop at the first error. The other reads go on in
-    tensorstore's threads, and each prints a traceback ("Event loop is closed") when it has nowhere to report to.
+    Orbax reads all arrays of a checkpoint concurrently and closes the loop at the first error. The other reads continue
+    in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
     """
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(_Policy())

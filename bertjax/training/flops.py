@@ -16,7 +16,7 @@ from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import SboHead
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
-# `device_kind` counts. On TPU v2, v3 and TPU7x a jax device is half a chip.
+# `device_kind` is used. On TPU v2, v3 and TPU7x a jax device is half a chip.
 _PEAKS_TFLOPS = (
     (r"TPU ?v?7", 1153.5),
     (r"TPU v6", 918.0),
@@ -34,7 +34,7 @@ _PEAKS_TFLOPS = (
     (r"\bL40S\b", 362.0),
     (r"\bL4\b", 121.0),
     (r"\bA10\b", 125.0),
-    # The gaming cards' peaks are those with accumulation in float32.
+    # The peaks of consumer cards are those with accumulation in float32.
     (r"\bRTX 4090\b(?! D)", 165.2),
     (r"\bRTX 3090\b(?! Ti)", 71.0),
     (r"\bT4\b", 65.0),
@@ -62,15 +62,15 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
 
         6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
-        + 6·E·D                       from the tables' width to the layers', where embedding_size is set
+        + 6·E·D                       projection of the embeddings to D, where embedding_size is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only
         + 6·(D² + D)                  the head that tells replaced tokens, on every token, where a family has it
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
         + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
 
-    A generator counts as a model of its own, and the drawing of its tokens not at all. Layers that share parameters
-    count one by one. V is the true vocabulary size. Rows that pad the table, look-ups,
-    normalisation, the optimizer, scores outside a window and anything that rematerialisation computes twice do not
+    A generator counts as a model of its own; drawing its tokens does not count. Layers that share parameters count
+    separately. V is the true vocabulary size. Padding rows of the table, look-ups,
+    normalisation, the optimizer, scores outside a window and recomputation by rematerialisation do not
     count. This is the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20
     predictions: 0.546 GFLOP a token).
     """
@@ -94,7 +94,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
 def mfu(flops_per_second: float, peak: float) -> float:
     """Model FLOPs utilisation: `flops_per_second` as a share of the peak of all devices (`peak`, FLOP/s).
 
-    `flops_per_second` is `train_flops_per_token` times the real tokens per second: work on padding does not count.
+    `flops_per_second` is `train_flops_per_token` times tokens per second without padding.
     """
     return flops_per_second / peak
 
@@ -110,7 +110,7 @@ def peak_flops(device_kind: str) -> float | None:
 def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "float32") -> float:
     """FLOP/s of the fastest product of two `size` × `size` matrices on the default device.
 
-    Takes `seconds` plus one compilation. Other load on the machine lowers the figure, and never raises it.
+    Takes `seconds` plus one compilation. Other load on the machine can only lower the figure.
     """
     product = jax.jit(jnp.matmul)
     x = jnp.full((size, size), 0.5, dtype)
@@ -132,7 +132,7 @@ def matmul_peak(device: jax.Device, seconds: float = 2.0) -> Peak:
 
 
 def device_peak(device: jax.Device) -> Peak:
-    """The peak for a device's MFU: from the table, or measured where the table does not have the device."""
+    """The peak for a device's MFU: from the table, or measured if the table lacks the device."""
     known = peak_flops(device.device_kind)
     if known is not None:
         return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")

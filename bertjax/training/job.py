@@ -1,9 +1,10 @@
-"""A run put together from its config: everything that can be wrong with one is found here, before the first step."""
+"""Assembles a run from its config; an invalid config is refused here, before the first step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -33,13 +34,13 @@ from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
 
-# Evaluation draws its pairs and masks under a seed of its own, so that no training seed changes what is measured.
+# Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a stage trains on and is measured on, and the step that does it."""
+    """The train step of a stage, its rows, and its evaluation."""
 
     stage: Stage
     train_step: TrainStep
@@ -54,11 +55,26 @@ class HeldOutText:
 
     step: EvalStep
     objectives: tuple[objectives.Objective, ...]
-    sets: tuple[HeldOut, ...]  # all text, then each source where there are several, of those with documents enough
-    baselines: dict[str, float]  # what frequencies alone would reach, by their names in the log
+    sets: tuple[HeldOut, ...]  # all text, then each of several sources that has enough documents
+    unigram: tuple[float, float]  # entropy of the text's tokens, share of the most frequent one
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Figures of predictions from frequencies alone, by their names in the log."""
+        return baselines_of(self.objectives, objectives.HeldOutFacts(*self.unigram, self.sets[0].whole_batches))
+
+    def of_rows(self, rows: int) -> HeldOutText:
+        """The same over so many rows."""
+        counts = _rows_of_sets(rows, len(self.sets))
+        return replace(self, sets=tuple(one.of_rows(count) for one, count in zip(self.sets, counts, strict=True)))
+
+    @property
+    def batches(self) -> int:
+        """Of all sets."""
+        return sum(held_out.count for held_out in self.sets)
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """As `Evaluation` has it."""
+        """See `Evaluation`."""
         figures: dict[str, float] = {}
         for held_out in self.sets:
             if not (found := held_out.evaluate(self.step, params, self.objectives, go_on)):
@@ -79,20 +95,20 @@ class Job:
     tokenizer: Tokenizer
     metadata: dict
     peak: Peak
-    doing: str = "pretraining"  # for people
+    doing: str = "pretraining"  # for the progress line
     shown: tuple[Shown, ...] = ()
     patience: Patience | None = None
 
 
 def preflight(config: Config) -> Config:
-    """Refuse at once what would otherwise be refused after hours of preparing text.
+    """Refuse an invalid config before text is prepared, which may take hours.
 
     Raises ValueError like `require_loggers`, `stages_of`, `steps_to_profile`, `make_mesh`, `check_divisible` and
     `choose_attention`.
     """
     require_loggers(config.log)
     stages = stages_of(config)
-    steps_to_profile(config.profile, config.training.steps)
+    steps_to_profile(config.profile, stages[-1].stop)
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()
@@ -100,7 +116,7 @@ def preflight(config: Config) -> Config:
     _check_pairs(config)
     if check_head(config.model).of_task:
         raise ValueError(
-            f"model.head={config.model.head!r}: it is a head of a task; use {PretrainingNetwork.name!r} to pretrain"
+            f"model.head={config.model.head!r}: it is the head of a task; use {PretrainingNetwork.name!r} to pretrain"
         )
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
@@ -109,7 +125,7 @@ def preflight(config: Config) -> Config:
 
 
 def assemble(config: Config, content: TrainingData, *, only_at: int | None = None) -> Job:
-    """Put a run together; with `only_at`, no stage but that of a step.
+    """Assemble a run; with `only_at`, only the stage of that step.
 
     Raises ValueError naming the key, its value and what to do.
     """
@@ -129,12 +145,11 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
-        baselines = baselines_of(chosen, objectives.HeldOutFacts(*unigram, sets[0].whole_batches))
         return Rows(
             stage,
             stage_step(config, stage, blueprint, optimizer),
             content.train(data, stage.seed),
-            HeldOutText(eval_step, chosen, tuple(sets), baselines),
+            HeldOutText(eval_step, chosen, tuple(sets), unigram),
             train_flops_per_token(config.model, data.sequence_length, expected_predictions(data)),
         )
 
@@ -157,22 +172,35 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
-    """The held-out batches of everything, the first of the sets, then those of each source by itself."""
-    share = -(-training.eval_rows // len(sets))
+    """The held-out batches of all text, which is the first of the sets, then of each source."""
+    at_a_time = training.global_batch_size // training.grad_accum_steps
+    counts = _rows_of_sets(training.eval_rows, len(sets))
     return [
-        HeldOut(
-            batches,
-            mesh,
-            share if number else training.eval_rows,
-            training.global_batch_size // training.grad_accum_steps,
-            name,
-        )
-        for number, (name, batches) in enumerate(sets.items())
+        HeldOut(batches, mesh, rows, at_a_time, name)
+        for rows, (name, batches) in zip(counts, sets.items(), strict=True)
     ]
 
 
+def _rows_of_sets(rows: int, sets: int) -> list[int]:
+    return [rows] + [-(-rows // sets)] * (sets - 1)
+
+
+def rescheduled(job: Job, config: Config) -> Job:
+    """The job under a config that differs in how long the run is and how often it pauses; nothing is compiled again."""
+    stages = []
+    for rows, stage in zip(job.stages, stages_of(config), strict=True):
+        evaluation = rows.evaluation
+        if stage.training.eval_rows != rows.stage.training.eval_rows:
+            assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
+            evaluation = evaluation.of_rows(stage.training.eval_rows)
+        step = replace(rows.train_step, schedule=stage.schedule())
+        stages.append(replace(rows, stage=stage, train_step=step, evaluation=evaluation))
+    metadata = job.metadata | {"config": to_dict(config)}
+    return replace(job, config=config, stages=tuple(stages), metadata=metadata)
+
+
 def describe(job: Job) -> str:
-    """What the run is, in lines for the log: devices, sizes, corpus."""
+    """The devices, sizes and corpus of a run, as lines for the log."""
     config, mesh = job.config, job.mesh
     parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
     padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
@@ -191,7 +219,7 @@ def describe(job: Job) -> str:
 
 
 def describe_process(job: Job) -> str:
-    """What this process, one of several, has of the run, in a line for the log."""
+    """The devices and rows of this process, one of several, as a line for the log."""
     mesh, training = job.mesh, job.stages[0].stage.training
     rows = local_rows(mesh, training.global_batch_size)
     stretches = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
@@ -203,7 +231,7 @@ def describe_process(job: Job) -> str:
 
 
 def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:
-    """Which source is which in the log, where there are several."""
+    """The names of several sources in the log."""
     if len(sources) < 2:
         return []
     told = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
@@ -227,12 +255,12 @@ def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[At
 
 
 def _describe_attention(choices: list[AttentionChoice]) -> str:
-    """Who computes the attention and why, once if the stages agree."""
+    """The attention back end and the reason for it, once if the stages agree."""
     return "attention: " + ", then ".join(dict.fromkeys(map(str, choices)))
 
 
 def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
-    """What became of `deterministic`, if it was asked for."""
+    """How `deterministic` is fulfilled, if it is set."""
     if not config.deterministic:
         return []
     platform = mesh.devices.flat[0].platform
@@ -253,7 +281,7 @@ def _describe_rows(rows: Rows, shards: int) -> str:
 
 
 def _check_heads(config: Config) -> None:
-    """Refuse an objective whose head the family's networks do not have, and names that there are not."""
+    """Refuse unknown objectives, and those whose head the family's networks lack."""
     heads, family = heads_of(config.model), family_of(config.model.family)
     for objective in objectives.choose(config.training.objectives):
         if lacking := [head for head in objective.heads if head not in heads]:

@@ -1,4 +1,4 @@
-"""From the step's figures on the device to lines in the log, without making the device wait; where the time goes."""
+"""Metrics of steps, fetched from the device without making it wait, and the wall time of the loop by part."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from bertjax.training.flops import mfu
 from bertjax.training.objectives import Objective, measures_of
 
-TOKENS_SEEN = "train/tokens_seen"  # real tokens since step 0, over all processes that the run has had
-# Steps the host may run ahead of the device. A CPU is the host itself: there each step that waits would only hold
-# temporaries of its own, one or two more times what a step needs.
+TOKENS_SEEN = "train/tokens_seen"  # tokens without padding since step 0, over all restarts of the run
+# Steps that the host may dispatch ahead of the device. On CPU, a queued step gains nothing and holds temporaries of its
+# own.
 _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 
-# What is shown of figures while they come in: a word for it, its name without the group, its form.
+# A figure on the progress line: its label, its name without the group, its format.
 Shown = tuple[str, str, str]
 _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
@@ -30,34 +30,34 @@ _LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/
 
 
 class StepMetrics:
-    """Collects what steps return and hands out means over the steps since the last look.
+    """Collects the metrics of steps and averages them over the steps since the last call of `window`.
 
-    `add` waits for the step before the one before: an accelerator always has work queued, the host is never far ahead.
-    On a CPU it waits for the step itself.
+    `add` waits for the step before the previous one, so that an accelerator always has work queued and the host is at
+    most two steps ahead. On a CPU it waits for the step itself.
     """
 
     def __init__(self, peak_flops: float, tokens_before: float = 0.0) -> None:
-        """`peak_flops` of all devices, in FLOP/s; `tokens_before` were seen by processes of the run that ended."""
+        """`peak_flops` of all devices, in FLOP/s; `tokens_before` were trained on before this process started."""
         self._flops_per_token, self._peak = 0.0, peak_flops
         self._ahead = _STEPS_AHEAD_ON_CPU if jax.default_backend() == "cpu" else _STEPS_AHEAD
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
-        self.tokens = tokens_before  # real tokens in all steps of the run that finished
+        self.tokens = tokens_before  # tokens without padding in all finished steps of the run
         self._compiled = False
         self._timed_tokens = self._timed_seconds = self._timed_flops = 0.0
 
     def begin(self, flops_per_token: float) -> None:
-        """The steps that follow are of another stage, and the first of them is compiled."""
+        """Say that the steps that follow are of another stage, whose step must be compiled."""
         self._flops_per_token, self._compiled = flops_per_token, False
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
-        """Take the figures of a step that was just dispatched."""
+        """Take the metrics of a step that was just dispatched."""
         self._in_flight.append(metrics)
         while len(self._in_flight) > self._ahead:
             self._finished.append(jax.block_until_ready(self._in_flight.popleft()))
 
     def drain(self) -> None:
-        """Wait for every step dispatched: before an evaluation, a checkpoint or the end."""
+        """Wait for all dispatched steps: before an evaluation, a checkpoint or the end."""
         self._finished.extend(jax.block_until_ready(list(self._in_flight)))
         self._in_flight.clear()
 
@@ -90,7 +90,7 @@ class StepMetrics:
 
     @property
     def rate(self) -> float:
-        """Real tokens per second over all windows that had a rate; 0 if none had."""
+        """Tokens per second, without padding, over all windows with a rate; 0 if there is none."""
         return self._timed_tokens / self._timed_seconds if self._timed_seconds else 0.0
 
     @property
@@ -100,18 +100,18 @@ class StepMetrics:
 
 
 def shown_of(objectives: Iterable[Objective]) -> tuple[Shown, ...]:
-    """What of objectives' figures is shown while a run goes on."""
+    """The figures of objectives on the progress line."""
     return tuple((m.brief, name, f"{{:{m.form}}}") for name, m in measures_of(objectives) if m.brief)
 
 
 def _mean_of_finite(values: list[np.ndarray]) -> float:
-    """Mean without skipped updates, which are counted elsewhere; nan if there is nothing else."""
+    """Mean of the finite values; skipped updates, which are not, are counted elsewhere. NaN if there is none."""
     finite = [value for value in values if np.isfinite(value)]
     return float(np.mean(finite)) if finite else float("nan")
 
 
 def brief(figures: Mapping[str, float], shown: Sequence[Shown]) -> str:
-    """The figures a person watches, short: those of `shown` that there are, and the rate."""
+    """The figures of the progress line: those of `shown` that exist, and the rate."""
     found = {name.split("/", 1)[1]: value for name, value in figures.items()} | dict(figures)
     return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in (*shown, _RATE) if name in found)
 
@@ -120,9 +120,9 @@ PARTS = ("step", "input_wait", "eval", "checkpoint")
 
 
 class TimeSplit:
-    """Adds up the wall time of the loop by part; parts do not nest. What no part took is `other`.
+    """Sums the wall time of the loop by part; parts do not nest. The remaining time is `other`.
 
-    `window` is for the log: the shares since the last look. `total` is for the end: the seconds since the start.
+    `window` is for the log: the shares since its last call. `total` is for the end: the seconds since the start.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -154,6 +154,6 @@ class TimeSplit:
         return self._total | {"other": wall - sum(self._total.values()), "wall": wall}
 
     def goodput(self) -> dict[str, float]:
-        """`goodput/step`: the share of this process's life, start-up and compilation included, that went into steps."""
+        """`goodput/step`: the share of this process's wall time, start-up and compilation included, spent in steps."""
         total = self.total()
         return {"goodput/step": total["step"] / max(total["wall"], 1e-9)}

@@ -1,4 +1,4 @@
-"""Update rules and learning-rate schedules, by name: the direction of an update, and how far it goes."""
+"""Update rules and learning-rate schedules, by name."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """LAMB's step size (arXiv 1904.00962): each weight matrix's update gets the norm of the matrix; 1 if either is 0.
+    """LAMB's trust ratio (arXiv 1904.00962): the update of a weight matrix gets its norm; factor 1 if either norm is 0.
 
-    Layers that are stacked in one array count one by one. Biases and LayerNorm scales, which do not decay, are left as
-    they are. Rows that pad the vocabulary are 0 and so is their update: they add nothing to either norm.
+    Layers that are stacked in one array are scaled separately. Biases and LayerNorm scales, which do not decay, are not
+    scaled. Rows that pad the vocabulary are 0, and so is their update: they add nothing to either norm.
     """
 
     def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
@@ -57,7 +57,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
 
 
 def decays(params: optax.Params) -> Any:
-    """Which parameters weight decay touches: all but biases and LayerNorm scales (optimization.py)."""
+    """Mask of the parameters with weight decay: all but biases and LayerNorm scales (optimization.py)."""
     return jax.tree_util.tree_map_with_path(lambda path, _: _decays([part.key for part in path]), params)
 
 
@@ -66,16 +66,16 @@ def _decays(names: list[str]) -> bool:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The rule of a name:
+    """The update rule of `config.name`:
 
     bert_adamw        Adam without bias correction, decoupled decay (google-research/bert; the paper's)
     adamw             Adam with bias correction, decoupled decay
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
 
-    Decay leaves out biases and LayerNorm parameters unless `decay_all` says otherwise (fairseq's RoBERTa).
-    The step multiplies by the schedule at the state's own step, and clips: it needs the gradient norm anyway. Raises
-    ValueError for another name, with the list.
+    Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa).
+    The train step multiplies the update by the learning rate, and clips gradients, since it computes their norm anyway.
+    Raises ValueError for an unknown name, with the list.
     """
     plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
     corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)
@@ -115,7 +115,7 @@ def _warmup_stable_decay(config: OptimizerConfig, step: jax.Array, total: int) -
     return jnp.clip((total - step) / max(config.decay_steps, 1), 0.0, 1.0)
 
 
-# The share of the peak at a step that is past the warm-up.
+# The factor of the peak learning rate at a step after the warm-up.
 _SHAPES = {
     "linear": _linear,
     "linear_after_warmup": _linear_after_warmup,
@@ -128,15 +128,15 @@ _SHAPES = {
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     """Learning rate, a float32 scalar, by step: from 0 up to `learning_rate` at warmup_steps, to 0 at total_steps.
 
-    linear               as in google-research/bert's optimization.py: the decay runs underneath the warm-up, so that
-                         the rate falls to learning_rate * (1 - warmup / total) where the warm-up ends
+    linear               as in google-research/bert's optimization.py: the decay starts at step 0, so that the rate
+                         falls to learning_rate * (1 - warmup / total) where the warm-up ends
     linear_after_warmup  from the peak at the end of the warm-up to 0 at total_steps (fairseq, Hugging Face)
     polynomial           linear to the power `decay_power` (NVIDIA's LAMB recipe: 0.5)
     cosine               half a cosine from the end of the warm-up to the end
-    warmup_stable_decay  the peak, until the last `decay_steps` steps take it linearly to 0
+    warmup_stable_decay  the peak until the last `decay_steps` steps, then linearly to 0
 
-    To warm up again in the middle of a run, give a stage a learning rate of its own. Raises ValueError for another
-    name, with the list.
+    To warm up again within a run, give a stage its own learning rate. Raises ValueError for an unknown name, with the
+    list.
     """
     if config.schedule not in _SHAPES:
         raise ValueError(f"optimizer.schedule={config.schedule!r} is unknown; choose from {', '.join(_SHAPES)}")

@@ -1,4 +1,4 @@
-"""Running out of memory, told in terms of the settings that change it."""
+"""Out-of-memory errors that name the settings to change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.parallel.mesh import batch_shards
 from bertjax.training.stages import Stage
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
-# How much XLA's allocators and compilers say they were asked for.
+# Sizes of failed allocations in the messages of XLA's allocators and compilers.
 _ASKED = (
     r"(?:allocating|allocate) (?P<bytes>\d+) bytes",
     r"Failed to allocate request for \S+ \((?P<bytes>\d+)B\)",
@@ -41,10 +41,10 @@ def settings_named(
     *,
     of_a_recipe: bool = True,
 ) -> Iterator[None]:
-    """Raise OutOfMemory for what XLA raises inside, at compile time or later, when memory is exhausted.
+    """Raise OutOfMemory for XLA's error, at compile time or later, when memory is exhausted.
 
-    `doing` says what was being done; `stage` is the one whose rows were at work, if any were; `saved` gives the steps
-    that have a checkpoint, where some may. Without a recipe there are no keys to change.
+    `doing` names the activity; `stage` is the stage whose rows were computed, if any; `saved` returns the steps that
+    have a checkpoint, where there may be some. Without a recipe there are no keys to change.
     """
     try:
         yield
@@ -63,7 +63,7 @@ def settings_named(
 
 
 def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
-    """Settings that make it need less, the cheapest first, each with the value to try."""
+    """Settings that reduce memory, the cheapest first, each with the value to try."""
     found = [] if stage is None else [*_smaller_microbatches(mesh, stage), *_rematerialised(config)]
     shards, fsdp = batch_shards(mesh), mesh.shape["fsdp"]
     wider = [
@@ -79,13 +79,13 @@ def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
 
 
 def _without_recipe(mesh: Mesh) -> list[str]:
-    return [*_more_of_a_gpu(mesh), "the machine: devices with more memory, or more of them, among which rows are split"]
+    return [*_more_of_a_gpu(mesh), "the machine: devices with more memory, or more devices, which share the rows"]
 
 
 def _more_of_a_gpu(mesh: Mesh) -> list[str]:
     if mesh.devices.flat[0].platform != "gpu" or _FRACTION in os.environ:
         return []
-    return [f"{_FRACTION}=0.92 in the environment: jax takes three quarters of a GPU's memory unless told so"]
+    return [f"{_FRACTION}=0.92 in the environment: by default jax takes three quarters of a GPU's memory"]
 
 
 def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
@@ -103,8 +103,8 @@ def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
 
 def _rematerialised(config: Config) -> list[str]:
     said = {
-        "dots": "--execution.remat dots: the backward pass computes again all but the matmuls",
-        "full": "--execution.remat full: the backward pass computes again every layer, a third more work",
+        "dots": "--execution.remat dots: the backward pass recomputes all but the matmuls",
+        "full": "--execution.remat full: the backward pass recomputes every layer, a third more work",
     }
     return list(said.values())[{"none": 0, "dots": 1, "full": 2}[config.execution.remat] :]
 
@@ -118,18 +118,18 @@ def _asked(message: str) -> str:
                 if "bytes" in parts
                 else (f"{parts['text']} were asked for")
             )
-    return "how much was asked for is not told"
+    return "the size of the allocation is unknown"
 
 
 def _capacity(device: jax.Device) -> str:
-    """What a device has in all, and of the machine's memory what this process may have, where they are the same."""
+    """The memory of a device; of a CPU, that of the machine and the limit of this process."""
     stats = device.memory_stats() or {}
     name = f"{device.device_kind} {device.id}"
     if "bytes_limit" in stats:
         used = stats.get("bytes_in_use", 0)
         return f"{name} has {stats['bytes_limit'] / 1e9:,.2f} GB for jax, {used / 1e9:,.2f} GB of it in use"
     if device.platform != "cpu":
-        return f"{name} does not tell what it has"
+        return f"{name} does not report its memory"
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     limited = "" if allowed == resource.RLIM_INFINITY else f", and this process may map {allowed / 1e9:,.2f} GB"
@@ -139,7 +139,7 @@ def _capacity(device: jax.Device) -> str:
 def _what_is_left(saved: Callable[[], Sequence[int]]) -> str:
     try:
         steps = saved()
-    except OSError as error:  # the save that was under way
+    except OSError as error:  # the save in progress failed
         return str(error)
     if not steps:
         return "There is no checkpoint yet; the same command with the change starts from the beginning."

@@ -1,4 +1,4 @@
-"""A trace of some steps for xprof: what each device computed when, and what the host did meanwhile."""
+"""Traces of steps for xprof: the timeline of each device and of the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SESSIONS = "plugins/profile"  # where xprof looks below that
 
 
 def steps_to_profile(profile: str, total: int) -> range:
-    """The steps that `FIRST:LAST` names, from FIRST up to but without LAST, counted from 0; none for an empty text.
+    """The steps of `FIRST:LAST`, from FIRST up to LAST, which is excluded, counted from 0; none for an empty text.
 
     Raises ValueError unless 0 <= FIRST < LAST <= `total`, the steps of the run.
     """
@@ -37,10 +37,10 @@ def steps_to_profile(profile: str, total: int) -> range:
 
 
 class Profile:
-    """Traces the steps it is told to when the loop comes to them, and is nothing between the others.
+    """Traces the given steps when the loop reaches them.
 
-    A context manager: a trace that is under way when the loop ends, by a signal or an error, is written then. Every
-    process writes what its own devices did, into one folder.
+    A context manager: if the loop ends during a trace, by a signal or an error, the trace is written then. Every
+    process writes the trace of its own devices into one folder.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Profile:
         note: Callable[[str], None],
         taking_time: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """`start` is the step at which this process begins; `note` prints a line; traces are written `taking_time`."""
+        """`start` is the first step of this process; `note` prints a line; traces are written inside `taking_time`."""
         self._directory, self._note, self._taking_time = directory, note, taking_time
         self._steps = range(max(steps.start, start), max(steps.stop, start))
         self._first = self._last = 0  # steps of the trace under way
         self._trace: tempfile.TemporaryDirectory | None = None
         if steps and not self._steps:
-            note(f"profile: the run goes on from step {start:,}, behind the steps to trace; nothing is traced")
+            note(f"profile: the run resumes at step {start:,}, after the steps to trace; nothing is traced")
 
     @contextlib.contextmanager
     def step(self, number: int, settle: Callable[[], None]) -> Iterator[None]:
-        """Stands around a step, its wait for input included. `settle` waits for what was dispatched.
+        """The context of a step, including its wait for input. `settle` waits for all dispatched steps.
 
-        It is called before the first traced step and behind the last, so that the trace has these steps and no others.
+        It is called before the first traced step and after the last, so that the trace has these steps and no others.
         """
         if number not in self._steps:
             yield
@@ -82,10 +82,10 @@ class Profile:
 
     def _start(self, number: int) -> None:
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # an event for every call of Python's would slow the steps that are measured
+        options.python_tracer_level = 0  # an event for every Python call would slow the traced steps down
         options.session_id = "trace"
         self._first = number
-        # On a local disk first: the run's directory need not be one.
+        # Traces are written to the local disk first, since the run's directory may be a URL.
         folder = tempfile.TemporaryDirectory(prefix="bertjax-profile-")
         jax.profiler.start_trace(folder.name, profiler_options=options)
         self._trace = folder
@@ -97,7 +97,7 @@ class Profile:
         target = self._directory / _SESSIONS / f"steps_{self._first}_to_{self._last}"
         target.mkdir(parents=True, exist_ok=True)
         with trace as folder:
-            # Named by its host, which may have several processes.
+            # The file is named after its host, which may have several processes.
             for file in sorted(Path(folder, _SESSIONS, "trace").iterdir()):
                 replace_bytes(target / f"process_{jax.process_index()}.{file.name}", file.read_bytes())
         self._note(

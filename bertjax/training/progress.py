@@ -1,19 +1,22 @@
-"""How far a long job is: a bar with an ETA on a terminal, now and then a plain line with an ETA anywhere else."""
+"""How far a long job is: a bar with an ETA on a terminal or in a notebook, and anywhere else lines with an ETA."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
+
+from bertjax.storage.progress import SIGNS
 
 
 class Progress:
     """Follows `total` units of work; a context manager.
 
-    On a terminal it is one line that moves. Elsewhere (a log file, a pipe) a line is printed at every multiple of
-    `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have passed; and
-    one at the end.
+    On a terminal and in a notebook it is a progress bar. Elsewhere (a log file, a pipe) a line is printed at every
+    multiple of `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have
+    passed; and one at the end.
     The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
     """
 
@@ -26,11 +29,15 @@ class Progress:
         initial: int = 0,
         every: int | None = None,
         every_seconds: float = 10.0,
+        pauses_left: Callable[[int], int] | None = None,
+        pause_units: float = 0.0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start at `initial` of `total` units, None if nobody knows how many; there is no ETA then.
 
+        `pauses_left` says how many pauses (see `pause`) are still to come when so many units are done; until one has
+        been measured, it is taken to last as long as `pause_units` units.
         Nothing is written before the first update, except a terminal's bar.
         """
         self._total, self._done, self._description, self._unit = total, initial, description, unit
@@ -40,7 +47,11 @@ class Progress:
         self._message, self._said, self._owed = "", initial, False
         self._last_line = clock()
         self._first: tuple[int, float] | None = None
-        self._bar = self._make_bar() if self._stream.isatty() else None
+        self._pauses_left, self._pause_units = pauses_left, pause_units
+        self._pauses: list[float] = []  # seconds of each
+        self._paused = 0.0  # seconds of those since the first update
+        self._inside = contextlib.ExitStack()
+        self._bar = self._make_bar() if self._stream.isatty() or is_notebook(self._stream) else None
 
     def update(self, n: int = 1, message: str | None = None) -> None:
         """Count `n` more units done; `message` replaces the figures shown behind them."""
@@ -51,11 +62,30 @@ class Progress:
             if message is not None:
                 self._bar.set_postfix_str(message, refresh=False)
             self._bar.update(n)
+            SIGNS.spoke()
         elif self._due(before, message):
             self._print_line()
 
+    def end_at(self, total: int, pauses_left: Callable[[int], int] | None = None) -> None:
+        """There are so many units in all from now on, and as many pauses as `pauses_left` says."""
+        self._total, self._pauses_left = total, pauses_left
+        if self._bar is not None:
+            self._bar.total = total
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """While inside, time counts for the end of the job but for no unit's rate."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            seconds = self._clock() - began
+            self._pauses.append(seconds)
+            self._paused += seconds if self._first else 0.0
+
     def note(self, line: str) -> None:
         """Print a line of its own, above the bar if there is one."""
+        SIGNS.spoke()
         if self._bar is not None:
             self._bar.write(line, file=self._stream)
         else:
@@ -69,9 +99,11 @@ class Progress:
             self._print_line()
 
     def __enter__(self) -> Progress:
+        self._inside.enter_context(SIGNS.by(self.note))
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._inside.close()
         self.close()
 
     def line(self) -> str:
@@ -83,14 +115,21 @@ class Progress:
         if rate and (self._total is None or self._done < self._total):
             parts.append(f"{rate:,.3g} {self._unit}/s" if rate < 1000 else f"{rate:,.0f} {self._unit}/s")
         if rate and self._total is not None and self._done < self._total:
-            parts.append(f"ETA {duration((self._total - self._done) / rate)}")
+            parts.append(f"ETA {duration((self._total - self._done) / rate + self._pauses_to_come(rate))}")
         return "  ".join([*parts, self._message] if self._message else parts)
 
     def _rate(self) -> float | None:
         if self._first is None or self._done == self._first[0]:
             return None
         done, since = self._first
-        return (self._done - done) / max(self._clock() - since, 1e-9)
+        return (self._done - done) / max(self._clock() - since - self._paused, 1e-9)
+
+    def _pauses_to_come(self, rate: float) -> float:
+        """Seconds of the pauses that are still to come."""
+        if self._pauses_left is None:
+            return 0.0
+        each = sum(self._pauses) / len(self._pauses) if self._pauses else self._pause_units / rate
+        return self._pauses_left(self._done) * each
 
     def _due(self, before: int, message: str | None) -> bool:
         if self._every is None:
@@ -101,10 +140,11 @@ class Progress:
 
     def _print_line(self) -> None:
         print(self.line(), file=self._stream, flush=True)
+        SIGNS.spoke()
         self._last_line, self._said, self._owed = self._clock(), self._done, False
 
     def _make_bar(self):
-        from tqdm import tqdm
+        from tqdm.auto import tqdm
 
         return tqdm(
             total=self._total,
@@ -116,6 +156,11 @@ class Progress:
             dynamic_ncols=True,
             smoothing=0.05,
         )
+
+
+def is_notebook(stream: TextIO) -> bool:
+    """Whether what is written to a stream appears below the cell of a notebook."""
+    return type(stream).__module__.startswith("ipykernel.")
 
 
 def plural(unit: str) -> str:

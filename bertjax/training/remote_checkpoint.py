@@ -1,12 +1,12 @@
-"""Checkpoints in object storage, where nothing can be renamed and no two machines share a disk.
+"""Checkpoints in object storage, which has no rename, and where machines share no disk.
 
-Every process lets Orbax write what its own devices hold into a folder of its own machine and uploads that; together the
-objects are the checkpoint that Orbax would have written on a shared disk, a file to each piece of an array. When all
-have been uploaded process 0 puts the metadata, which make it a checkpoint: there is none without them, so that none is
-ever half there. What a killed job left without them is removed by the next save.
+In every process Orbax writes the shards of its own devices to a local folder, which is then uploaded; together the
+objects are the checkpoint that Orbax would have written on a shared disk, with one file per shard of an array. Once all
+have been uploaded, process 0 writes the metadata. A folder without metadata is not a checkpoint, so a checkpoint is
+never partial; the next save removes such folders of killed jobs.
 
-Reading goes the other way: every process downloads the arrays that it was asked for, and Orbax reads them from its disk
-onto any mesh. This is for every kind of URL that fsspec opens; Orbax 0.12 by itself knows gs:// alone.
+To restore, every process downloads the arrays that it needs, and Orbax reads them from the local disk onto any mesh.
+This works for every kind of URL that fsspec opens; Orbax 0.12 itself supports only gs://.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from bertjax.storage.remote import Place, RemotePath
 from bertjax.storage.remote_run import StagingDir
 
 STATE, METADATA = "state", "metadata"  # the items of a checkpoint
-_DOCUMENT = f"{METADATA}/metadata"  # where Orbax puts it, too
-_COMMITTED = "commit_success.txt"  # what Orbax looks for in object storage
+_DOCUMENT = f"{METADATA}/metadata"  # the path that Orbax uses, too
+_COMMITTED = "commit_success.txt"  # the marker that Orbax reads in object storage
 _UPLOAD_SECONDS = 3600  # for the slowest of the processes
-# What Orbax warns of at every save, and is as it should be here.
+# Warnings of Orbax at every save that are expected here.
 _EXPECTED = ("Global object size logging disabled", "Skipping merge of OCDBT checkpoints")
 
 
 class RemoteCheckpoints:
-    """What `ocp.CheckpointManager` is for a disk; every process calls every method."""
+    """The counterpart of `ocp.CheckpointManager` for object storage; every process calls every method."""
 
     def __init__(self, directory: RemotePath, staging: StagingDir, *, keep_last: int, keep_every: int) -> None:
         self._directory, self._claim = directory, staging.claim
@@ -46,7 +46,7 @@ class RemoteCheckpoints:
         logging.getLogger("absl").addFilter(_is_worth_saying)
         self._orbax = ocp.AsyncCheckpointer(
             _handler(),
-            # In the background, one process would await what another says of its own directory and then withdraws.
+            # In the background, one process would wait for a directory that another has already removed.
             async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             multiprocessing_options=alone(),
         )
@@ -69,7 +69,7 @@ class RemoteCheckpoints:
         self._upload.start()
 
     def wait_until_finished(self) -> None:
-        """Wait for the last save. Raises what went wrong with it."""
+        """Wait for the last save. Raises its error, if it failed."""
         if self._upload is not None:
             self._upload.join()
             self._upload = None
@@ -89,7 +89,7 @@ class RemoteCheckpoints:
             self._orbax.close()
 
     def _run(self, step: int, document: Mapping[str, Any]) -> None:
-        """What happens while training goes on."""
+        """The thread of a save."""
         try:
             self._publish(step, document)
         except BaseException as error:
@@ -100,14 +100,14 @@ class RemoteCheckpoints:
         target, folder = self._directory / str(step), self._folder / STATE
         files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         (target / STATE).upload_all(folder, [name for name in files if name != _COMMITTED])
-        # A process that ends with its upload undone is missed by the others' heartbeat, long before this.
+        # If a process ends during its upload, the heartbeat of the others notices it long before this timeout.
         self._barrier(key=f"checkpoint {step} uploaded {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
         if jax.process_index() == 0:
             self._require_claim()
             (target / STATE / _COMMITTED).write_bytes(f"all of {target / STATE} is written".encode())
             (target / _DOCUMENT).write_bytes(json.dumps(document).encode())
             self._remove_old()
-        # All see the same checkpoints when they look next.
+        # Afterwards all processes see the same checkpoints.
         self._barrier(key=f"checkpoint {step} written {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -123,27 +123,27 @@ class RemoteCheckpoints:
 
 
 def steps(directory: RemotePath) -> list[int]:
-    """The steps that have a checkpoint, ascending: metadata stand beside the arrays, written after them."""
+    """The steps that have a checkpoint, ascending: those with metadata, which is written after the arrays."""
     return sorted(number for number in _numbers(directory) if (directory / str(number) / _DOCUMENT).is_file())
 
 
 def remove(checkpoint: RemotePath) -> None:
-    """Remove a checkpoint, so that at no moment a part of it looks like the whole."""
+    """Remove a checkpoint, its metadata first, so that a partial one is never taken for a checkpoint."""
     (checkpoint / _DOCUMENT).unlink(missing_ok=True)
     checkpoint.rmtree()
 
 
 def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
-    """Give a checkpoint another name, by a copy."""
+    """Rename a checkpoint, by a copy."""
     checkpoint.copy_to(target)
     remove(checkpoint)
 
 
 @contextlib.contextmanager
 def near(state: Place, arrays: Collection[str], staging: Path | None = None) -> Iterator[Path]:
-    """A folder of this machine with what Orbax needs to read some arrays: itself, or a download below `staging`.
+    """A local folder with the files that Orbax needs to read some arrays: `state`, or a download below `staging`.
 
-    Raises OSError if the disk has too little room for it.
+    Raises OSError if the disk is too small for the download.
     """
     if isinstance(state, Path):
         yield state
@@ -162,7 +162,7 @@ def near(state: Place, arrays: Collection[str], staging: Path | None = None) -> 
 
 
 def alone() -> ocp.options.MultiprocessingOptions:
-    """For Orbax on a process's own disk: there every process is the first, and waits for no other."""
+    """Options of Orbax for a process's own disk, on which it waits for no other process."""
     mine = jax.process_index()
     return ocp.options.MultiprocessingOptions(
         primary_host=None, active_processes={mine}, barrier_sync_key_prefix=f"process_{mine}"
@@ -170,7 +170,7 @@ def alone() -> ocp.options.MultiprocessingOptions:
 
 
 def _is_of(name: str, arrays: set[str]) -> bool:
-    """Whether a file is of one of the arrays, or says something of all of them."""
+    """Whether a file belongs to one of the arrays, or to all of them."""
     folder, slash, _ = name.partition("/")
     return not slash or folder in arrays or folder == "array_metadatas"
 
@@ -184,5 +184,5 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 
 def _handler() -> ocp.PyTreeCheckpointHandler:
-    """What writes a file to each piece of an array, under its place; the files of OCDBT could not be put together."""
+    """The handler that writes one file per shard of an array, named by its index; OCDBT's files cannot be combined."""
     return ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=alone())

@@ -5,12 +5,14 @@ vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weigh
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
+budget.json   the steps that were decided, of a run within a budget of time
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import tempfile
 import time
@@ -31,7 +33,8 @@ from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.checkpoint import read_metadata, restore_params
+from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
+from bertjax.training.compatibility import check_compatible
 from bertjax.training.stages import stages_of
 
 CONFIG_FILE = "config.json"
@@ -160,6 +163,35 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
     return notice
+
+
+def require_own_run(config: Config) -> None:
+    """Raise ValueError if the directory holds another run, as far as that shows without the data, or cannot be made.
+
+    The same of data.root. A damaged checkpoint is passed over: restoring it says what is wrong.
+    """
+    directory = place_of(config.directory)
+    _require_writable("--run-dir", directory)
+    _require_writable("--data.root", place_of(config.data.root))
+    try:
+        saved = read_metadata(directory) if saved_steps(directory) else None
+    except DamagedCheckpoint:
+        return
+    if saved is None:
+        return
+    now = replace(config, model=replace(config.model, vocab_size=saved["config"]["model"]["vocab_size"]))
+    check_compatible(saved, saved | {"config": to_dict(now)})
+
+
+def _require_writable(option: str, directory: Place) -> None:
+    """Raise ValueError if a folder can neither be written nor made; of object storage that shows at the first write."""
+    if not isinstance(directory, Path):
+        return
+    there = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"{option} {directory}: {there} is a file, not a folder; name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{option} {directory}: {there} may not be written; name another place, or change its rights")
 
 
 def load_run(path: str | Place) -> TrainedModel:

@@ -12,6 +12,7 @@ from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, Tra
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.families.registry import family_of
 from bertjax.storage.progress import Progress
+from bertjax.training.course import Course
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import Schedule, make_schedule
 from bertjax.training.state import Blueprint
@@ -28,8 +29,9 @@ class Stage:
     data: DataConfig
     training: TrainingConfig
     optimizer: OptimizerConfig
-    schedule_start: int
+    schedule_start: int  # in the plan of the run's course, as is schedule_stop
     schedule_stop: int
+    course: Course
 
     @property
     def seed(self) -> int:
@@ -41,7 +43,8 @@ class Stage:
         rate = make_schedule(self.optimizer, self.schedule_stop - self.schedule_start)
 
         def schedule(step: jax.Array) -> jax.Array:
-            return rate(step - self.schedule_start)
+            position = self.course.position(step) if self.course.replans else step
+            return rate(position - self.schedule_start)
 
         return schedule
 
@@ -50,9 +53,13 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
     """The run's stages in order: the config itself, then one for each of `config.stages`.
 
     A stage keeps what it does not name from the one before it. A schedule runs from the stage that names it to the next
-    that names one, or to the end. Raises ValueError, like `validate`, if a stage cannot work.
+    that names one, or to the end. Where the run's end was moved, the stages still to come move with it. Raises
+    ValueError, like `validate` and `Course.of`, if a stage cannot work.
     """
-    edges = _edges(config)
+    edges, course = _edges(config), Course.of(config.training)
+    reached = [course.step_of(edge) for edge in edges]
+    if any(start >= stop for start, stop in itertools.pairwise(reached)):
+        raise ValueError(f"training.replans={config.training.replans}: they leave a stage without steps; train longer")
     configs = [config]
     for number, change in enumerate(config.stages):
         configs.append(_changed(configs[-1], change, f"stages.{number}"))
@@ -62,7 +69,8 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
         first = max(edge for edge in schedule_edges if edge <= start)
         last = min(edge for edge in schedule_edges if edge >= stop)
         validate(replace(one, training=replace(one.training, steps=last - first)))
-        stages.append(Stage(number, start, stop, one.data, one.training, one.optimizer, first, last))
+        begins, ends = reached[number], reached[number + 1]
+        stages.append(Stage(number, begins, ends, one.data, one.training, one.optimizer, first, last, course))
     return tuple(stages)
 
 

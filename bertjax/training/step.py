@@ -8,7 +8,9 @@ tied embedding's gradient twice, and once per microbatch.)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -30,10 +32,39 @@ from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
 Frozen = Mapping[str, Params]  # parameters of the run's frozen networks, the last argument where there are any
-TrainStep = Callable[..., tuple[TrainState, Metrics]]  # (state, batch), or (state, batch, frozen)
+Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
 EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
 Packed = Callable[[Batch], bool]
 PredictStep = Callable[..., tuple[jax.Array, Metrics]]
+
+
+@dataclass(frozen=True)
+class TrainStep:
+    """`(state, batch) -> (state, metrics)`, or `(state, batch, frozen)`; the state is donated.
+
+    The learning rate is an argument of the program, worked out on the device by a program of its own: so that one
+    compiled program serves runs of every length, and a run whose end is moved.
+    """
+
+    program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
+    schedule: Schedule
+    mesh: Mesh | AbstractMesh
+
+    def __call__(self, state: TrainState, batch: Batch, *frozen: Frozen) -> tuple[TrainState, Metrics]:
+        """Take a step, under `jax.set_mesh(mesh)`. Metrics are float32 scalars, still on the device."""
+        return self.program(state, self._rate(state.step), batch, *frozen)
+
+    def trace(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Traced:
+        """The program of arguments of these shapes, traced."""
+        return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, *frozen)
+
+    def lower(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Lowered:
+        """The program of arguments of these shapes, lowered for the mesh's own platform."""
+        return self.trace(state, batch, *frozen).lower()
+
+    @functools.cached_property
+    def _rate(self) -> Callable[[jax.Array], jax.Array]:
+        return jax.jit(self.schedule, out_shardings=NamedSharding(self.mesh, P()))
 
 
 def objective_sums(forward: Forward, batch: Batch, keys: Keys, objectives: tuple[Objective, ...]) -> Metrics:
@@ -100,22 +131,23 @@ def make_train_step(
     platform: str | None = None,
     deterministic: bool = False,
 ) -> TrainStep:
-    """The jitted `(state, batch) -> (state, metrics)`; the state is donated.
+    """The step of a run, jitted.
 
     dropout_seed None trains without dropout; `packed` says whether a batch's rows are; `platform` is what it is
     compiled for, by default the mesh's own;
     clip_norm 0 does not clip. `deterministic` asks for the same bits in every process, where that costs something.
-    Metrics are float32 scalars over the global batch, still on the device. Call it under `jax.set_mesh(mesh)`.
+    Metrics are over the global batch.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, packed, platform)
 
-    def train_step(state: TrainState, batch: Batch, *frozen: Frozen) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, learning_rate: jax.Array, batch: Batch, *frozen: Frozen
+    ) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
         rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
         keys = None if dropout_seed is None else row_keys(dropout_seed, state.step, rows)
         grads, sums = gradient(state.params, batch, keys, weights, *frozen)
-        learning_rate = schedule(state.step)
         new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, platform == "cpu")
         metrics = averages(sums, weights, objectives) | {
             "grad_norm": grad_norm,
@@ -126,13 +158,15 @@ def make_train_step(
         }
         return new_state, metrics
 
-    return jax.jit(
+    everywhere, rows = NamedSharding(blueprint.mesh, P()), batch_sharding(blueprint.mesh)
+    program = jax.jit(
         train_step,
-        in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh), *_frozen_shardings(blueprint)),
+        in_shardings=(blueprint.shardings, everywhere, rows, *_frozen_shardings(blueprint)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
         compiler_options=_options(blueprint, platform, deterministic),
     )
+    return TrainStep(program, schedule, blueprint.mesh)
 
 
 def make_eval_step(

@@ -16,12 +16,13 @@ from typing import Any
 import jax
 
 from bertjax.config import Config, MeshConfig
-from bertjax.input.feed import Feed, open_feed
+from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
+from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
@@ -40,6 +41,11 @@ from bertjax.training.run_directory import describe_run, own_directory, require_
 from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
+from bertjax.training.timekeeper import Timekeeper
+
+_COMPILING = "compiling the step, about 20 s the first time"
+_EVALUATION = 1 / 3  # of the time of a step, for as many rows: the forward half of it
+_STEPS_SILENT = 300.0  # seconds between signs of life while it steps without a line of the log
 
 Say = Callable[[str], None]
 Initial = Callable[[], Params]
@@ -61,54 +67,76 @@ class Outcome:
     exit_code: int
 
 
+def untrained(config: Config) -> Outcome:
+    """What a run that was not trained comes to: what is done with an outcome can be rehearsed on it."""
+    return Outcome(config, 0, {}, {}, 0.0, 0.0, 0.0, 0.0, Peak(0.0, ""), 0)
+
+
 def train(
     job: Job,
     say: Say,
     initial: Initial | None = None,
     processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
+    keeper: Timekeeper | None = None,
 ) -> Outcome:
     """Train from where the run stands to its last step, and evaluate; or until a signal asks to stop.
 
     `initial` makes the weights to start with if there is no checkpoint to go on from, and is called only then.
     `processes`: all those of the run, entered; without them this one trains alone. The first of them tells the
-    `callbacks`. Raises ValueError if a checkpoint cannot be used, RuntimeError when too many updates in a row were not
-    finite, Stopped by a signal that came when nothing had been trained.
+    `callbacks`. `keeper` decides how many steps a run within a budget of time has. Raises ValueError if a checkpoint
+    cannot be used or the budget is too short, RuntimeError when too many updates in a row were not finite, Stopped by a
+    signal that came when nothing had been trained.
     """
     if processes is None:
         with alone() as processes:
-            return train(job, say, initial, processes, callbacks)
-    training = job.config.training
+            return train(job, say, initial, processes, callbacks, keeper)
     directory = place_of(job.config.directory)
-    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging, jax.set_mesh(job.mesh):
+    with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
+        if keeper is not None:
+            job = keeper.plan(job, directory, checkpoint.saved_steps(directory))
+        training = job.config.training
         saved = checkpoint.Checkpoints(
             directory / checkpoint.DIRECTORY,
             keep_last=training.keep_last,
             keep_every=training.keep_every,
             staging=staging,
         )
-        with saved, contextlib.ExitStack() as log:
-            with settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps):
+        with jax.set_mesh(job.mesh), saved, contextlib.ExitStack() as log:
+            memory_told = settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps)
+            with memory_told, SIGNS.doing("making the first state, or restoring it"):
                 state = starting_state(job, saved, say, initial)
+            start = int(state.step)
+            if keeper is not None:
+                job = keeper.at(job, start)
             # Only now, for a run that is refused must not touch what the directory says of the one that is there.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
-            start = int(state.step)
             telemetry = Telemetry([])
             if processes.first:
-                telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
+                with SIGNS.doing("opening the logs"):
+                    telemetry = open_telemetry(directory, start, loggers=openers(job.config), staging=staging)
             stream = sys.stderr if processes.first else log.enter_context(open(os.devnull, "w"))
-            progress = Progress(training.steps, job.doing, initial=start, every=training.log_every, stream=stream)
-            traced = steps_to_profile(job.config.profile, training.steps)
+            end = job.stages[-1].stage.stop
+            progress = Progress(
+                end,
+                job.doing,
+                initial=start,
+                every=training.log_every,
+                pauses_left=functools.partial(_evaluations_left, job.stages),
+                pause_units=job.stages[0].evaluation.batches * _EVALUATION / training.grad_accum_steps,
+                stream=stream,
+            )
+            traced = steps_to_profile(job.config.profile, end)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
                 past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
                 told = Callbacks(callbacks if processes.first else ())
-                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, training.steps)))
-                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told)
+                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
+                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told, keeper)
                 return loop.run(state, evaluated=past["evaluated"])
 
 
@@ -174,10 +202,11 @@ class Loop:
         processes: Processes,
         tokens_before: float,
         callbacks: Callbacks,
+        keeper: Timekeeper | None = None,
     ) -> None:
         self.callbacks = callbacks
         self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
-        self.progress, self.profile, self.processes = progress, profile, processes
+        self.progress, self.profile, self.processes, self.keeper = progress, profile, processes, keeper
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.temporaries = Temporaries()
@@ -186,7 +215,10 @@ class Loop:
     def run(self, state: TrainState, *, evaluated: bool) -> Outcome:
         """Stage after stage, until the end or a signal; `evaluated` says whether the first state has been."""
         evaluation = {} if evaluated else self.make_up(state)
-        for rows in self.job.stages:
+        if self.keeper is not None:
+            self.keeper.begin(self.job, int(state.step))
+        for number in range(len(self.job.stages)):
+            rows = self.job.stages[number]
             if int(state.step) < rows.stage.stop and not self.processes.stopped and not self.is_final:
                 with self.memory_told(f"training on {_rows_of(rows)}", rows):
                     state, evaluation = self.run_stage(rows, state)
@@ -217,20 +249,22 @@ class Loop:
         """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
         stage, training = rows.stage, rows.stage.training
         self.metrics.begin(rows.flops_per_token)
-        with open_feed(
-            rows.batches,
-            start_step=int(state.step) - stage.start,
-            stop_step=stage.stop - stage.start,
-            global_batch_size=training.global_batch_size,
-            rows=local_rows(self.job.mesh, training.global_batch_size),
-            threads=stage.data.threads,
-        ) as feed:
-            length = stage.data.sequence_length
-            self.progress.note(
-                f"from step {int(state.step):,}: rows of {length} tokens; batches come through {feed.engine}"
+        with SIGNS.doing("opening the feed of batches"):
+            feed = open_feed(
+                rows.batches,
+                start_step=int(state.step) - stage.start,
+                # Of a run within a budget the end is moved while it goes on.
+                stop_step=ENDLESS if self.keeper is not None else stage.stop - stage.start,
+                global_batch_size=training.global_batch_size,
+                rows=local_rows(self.job.mesh, training.global_batch_size),
+                threads=stage.data.threads,
             )
+        with feed:
+            rows_told = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
+            self.progress.note(f"from step {int(state.step):,}: {rows_told}; {_COMPILING}")
             self.rest(int(state.step))
-            return self.step_through(rows, state, feed)
+            with SIGNS.doing(self.progress.line, later_every=_STEPS_SILENT):
+                return self.step_through(rows, state, feed)
 
     def step_through(self, rows: Rows, state: TrainState, feed: Feed) -> tuple[TrainState, dict[str, float]]:
         """Take the batches in order. Between evaluations and saves nothing waits for the step just dispatched."""
@@ -245,7 +279,7 @@ class Loop:
             with self.profile.step(step, self.metrics.drain):
                 with self.times.measure("input_wait"), self.processes.taking_time("input"):
                     local = next(feed)
-                with self.times.measure("step"):
+                with self.times.measure("step"), _compiling(step == first):
                     batch = to_global(self.job.mesh, local)
                     self.temporaries.reuse()
                     state, metrics = rows.train_step(state, batch)
@@ -267,7 +301,22 @@ class Loop:
                 evaluation = self.evaluate(rows, step, state)
             if due(training.checkpoint_every):
                 self.save(step, state)
+            if self.keeper is not None and step < stage.stop and self.reconsidered(step):
+                rows = self.job.stages[stage.number]
+                stage = rows.stage
         return state, evaluation
+
+    def reconsidered(self, step: int) -> bool:
+        """Whether the run ends elsewhere from this step on: the job is another then, with the same compiled steps."""
+        assert self.keeper is not None
+        job = self.keeper.reconsider(self.job, step)
+        if job is None:
+            return False
+        self.job = job
+        self.progress.end_at(job.stages[-1].stage.stop, functools.partial(_evaluations_left, job.stages))
+        if news := self.keeper.news(job, step):
+            self.progress.note(news)
+        return True
 
     @property
     def is_final(self) -> bool:
@@ -317,8 +366,18 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
         """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
-            go_on = functools.partial(self.processes.go_on, doing="evaluation")
-            figures = rows.evaluation(state.params, go_on)
+            read, batches = 0, rows.evaluation.batches
+
+            def go_on() -> bool:
+                nonlocal read
+                read += 1
+                return self.processes.go_on(doing="evaluation")
+
+            with (
+                self.progress.pause(),
+                SIGNS.doing(lambda: f"step {step:,}  evaluating, batch {read:,} of {batches:,}"),
+            ):
+                figures = rows.evaluation(state.params, go_on)
         if self.processes.stopped:
             return {}
         if self.best is not None:
@@ -332,7 +391,8 @@ class Loop:
 
     def save(self, step: int, state: TrainState) -> None:
         """Start to write a checkpoint; the files are written while training goes on."""
-        with self.times.measure("checkpoint"), self.processes.taking_time():
+        saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
+        with self.times.measure("checkpoint"), self.processes.taking_time(), saving:
             self.telemetry.publish()
             if self.best is not None:
                 self.best.settle()
@@ -369,6 +429,20 @@ class Loop:
 
 def _due(period: int, step: int, stage: Stage) -> bool:
     return step % period == 0 or step == stage.stop
+
+
+def _compiling(first: bool) -> contextlib.AbstractContextManager[None]:
+    return SIGNS.doing(_COMPILING) if first else contextlib.nullcontext()
+
+
+def _evaluations_left(stages: tuple[Rows, ...], done: int) -> int:
+    """How many evaluations are still to come after so many steps."""
+    left = 0
+    for stage in (rows.stage for rows in stages):
+        period, first = stage.training.eval_every, max(done, stage.start)
+        if first < stage.stop:
+            left += stage.stop // period - first // period + (stage.stop % period > 0)
+    return left
 
 
 def _rows_of(rows: Rows) -> str:

@@ -139,12 +139,12 @@ def _about(arguments: argparse.Namespace, side: str, seed: int) -> list[Any]:
 
 def one(arguments: argparse.Namespace) -> dict[str, Any]:
     """One seed of one side."""
-    from bertjax.cli.task_runs import read_start
     from bertjax.config import TaskConfig
     from bertjax.finetune.job import resolved
     from bertjax.finetune.load import load_task
     from bertjax.finetune.recipes import config_for
     from bertjax.finetune.tasks import task_for
+    from bertjax.pipeline.finetuning import read_start
     from bertjax.runtime.processes import alone
 
     recipe = WORK[arguments.work]

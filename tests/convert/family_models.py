@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from exported_models import trained_model, wordpiece
-from their_families import small
+from their_families import SIZES, small
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
@@ -38,16 +38,16 @@ def piece_model(texts: Sequence[str] = TEXTS, size: int = 220) -> bytes:
     return written.getvalue()
 
 
-def tokenizer_of(family: str) -> Tokenizer:
-    """The kind of tokenizer that the family's published models have."""
+def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
+    """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
     known = family_of(family).huggingface
     if known.pieces is not None:
-        return SentencePiece(known.pieces.numbered(piece_model(), "made here"), known.rules)
+        return SentencePiece(known.pieces.numbered(piece_model(texts), "made here"), known.rules)
     if not known.rules.prefix_space:
-        made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXTS * 5, CASED), 400, CASED)
+        made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, CASED), 400, CASED)
         return ByteLevelBPE(*made.files.values(), known.rules)
     if FAMILIES[family].presets["base"].embedding_size:
-        return train_tokenizer("unigram", count_for("unigram", TEXTS * 5, known.rules), 300, known.rules)
+        return train_tokenizer("unigram", count_for("unigram", [*texts] * 5, known.rules), 300, known.rules)
     return wordpiece()
 
 
@@ -65,6 +65,13 @@ def their_tokenizer(family: str, **options: Any) -> Any:
         merges = ours.files[MERGES_FILE].decode().splitlines()[1:]
         return kind(vocab=vocabulary, merges=[tuple(line.split(" ")) for line in merges], **options)
     return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **options)
+
+
+def traits(family: str) -> dict[str, Any]:
+    """What a family's networks have in common beside their size, as fields of `ModelConfig`."""
+    sizes = {*SIZES, "head", "num_labels"}
+    config = small(family)
+    return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in sizes}
 
 
 def family_model(directory: Path, family: str, **options) -> TrainedModel:

@@ -67,16 +67,26 @@ COUNTS = {
     ("electra-generator", "base", "ForMaskedLM"): 33_740_602,
     ("electra-generator", "large", "ForMaskedLM"): 51_295_290,
     ("albert", "base", "ForPreTraining"): 11_813_810,
+    ("albert", "base-v2", "ForPreTraining"): 11_813_810,
     ("albert", "large", "ForPreTraining"): 17_847_474,
     ("albert", "xlarge", "ForPreTraining"): 59_021_490,
     ("albert", "xxlarge", "ForPreTraining"): 223_158_450,
     ("albert", "base", "ForMaskedLM"): 11_221_680,
+    ("albert", "large", "ForMaskedLM"): 16_795_824,
+    ("albert", "xlarge", "ForMaskedLM"): 54_821_040,
     ("albert", "xxlarge-v2", "ForMaskedLM"): 206_368_944,
+    ("albert", "base", "Model"): 11_683_584,
     ("albert", "base-v2", "Model"): 11_683_584,
     ("albert", "large-v2", "Model"): 17_683_968,
     ("albert", "xlarge-v2", "Model"): 58_724_864,
     ("albert", "xxlarge-v2", "Model"): 222_595_584,
 }
+# Whole networks of pretraining, with random weights; --long has them.
+WHOLE = [
+    (family, preset, suffix)
+    for family, preset, suffix in COUNTS
+    if preset.startswith("base") and FAMILIES[family].huggingface.pretraining.name.endswith(suffix)
+]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -97,15 +107,28 @@ def test_states_of_every_layer_and_all_logits_equal_transformers(name: str) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", ["roberta", "albert"])
-def test_a_network_of_the_full_size_equals_transformers(family: str) -> None:
-    config = FAMILIES[family].presets["base"]
-    network, batch = their_model(config, std=0.02), rows(config)
-    ours = our_forward(config, our_params(network, config), batch)
-    theirs = their_forward(network, config, batch)
-    real = batch["attention_mask"] == 1
-    assert relative(ours["states"][:, real], theirs["states"].detach().numpy()[:, real]) < 1e-5
-    assert relative(ours["MLM logits"][real], theirs["MLM logits"].detach().numpy()[real]) < 1e-5
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_network_of_the_full_size_equals_transformers(name: tuple[str, str, str]) -> None:
+    family, preset, _ = name
+    config = FAMILIES[family].presets[preset]
+    network = their_model(config, std=0.02)
+    unpadded = abstract_network(replace(config, vocab_pad_multiple=1))[1]
+    assert sum(p.numel() for p in network.parameters()) == COUNTS[name]
+    before = FAMILIES[family].huggingface.rows_before_positions(SPECIAL["pad"]) * config.hidden_size
+    theirs = {module: shapes for module, shapes in unpadded.items() if module not in left_out(config)}
+    assert sum(leaf.size for leaf in jax.tree.leaves(theirs)) + before == COUNTS[name]
+    draw = np.random.default_rng(3)
+    ids = draw.integers(3, config.vocab_size, (1, 32))
+    types = draw.integers(0, config.type_vocab_size, ids.shape)
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)}
+    params = our_params(network, config)
+    theirs = {key: output.detach().numpy() for key, output in their_forward(network, config, batch).items()}
+    del network
+    ours = our_forward(config, params, batch)
+    assert ours.keys() == theirs.keys() and len(theirs["states"]) == config.num_hidden_layers + 1
+    off = {key: relative(ours[key], output) for key, output in theirs.items()}
+    print(f"{family} {preset}: {COUNTS[name]:,} parameters; " + ", ".join(f"{key} {x:.1e}" for key, x in off.items()))
+    assert max(off.values()) < 1e-5, off
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -230,3 +231,18 @@ def test_an_encoder_alone_and_a_masked_model_come_in(model: TrainedModel, tmp_pa
         jax.tree.map(np.testing.assert_array_equal, found.params["encoder"], jax.device_get(model.params["encoder"]))
         assert found.fills_masks == (not drawn)
         assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == [type(theirs).__name__]
+
+
+def test_the_card_names_the_family_and_what_it_says_to_run_runs(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    family = FAMILIES[model.config.model.family]
+    folder = export_huggingface(model, tmp_path / "out")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"tags:\n- {family.huggingface.model_type}\n- bertjax\n" in card
+    assert (
+        f"A model of {family.title or family.name}'s architecture with " in card
+        and architecture(model.config.model) in card
+    )
+    assert ("the encoder and the pooler" in card) == ("pooler" in model.params)
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("path/to/this/folder", str(folder))
+    exec(compile(code, "card", "exec"), {})

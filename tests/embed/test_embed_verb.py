@@ -174,7 +174,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     written(tmp_path, "texts.txt"), written(tmp_path, "texts.jsonl")
     (tmp_path / "out.npy").write_bytes(b"from before")
     before = sorted(path.name for path in tmp_path.iterdir())
-    assert embed(run, texts, *arguments) == 1
+    assert embed(run, texts, *arguments, "--overwrite") == 1
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "out.npy").read_bytes() == b"from before"

@@ -123,6 +123,15 @@ def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedMod
     assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
 
 
+def test_a_batch_has_no_more_texts_than_batch_size(tiny: tuple[TrainedModel, Path]) -> None:
+    encoder = TextEncoder(tiny[0], Encoding(batch_tokens=1024, batch_size=3), jax.devices()[:1])
+    batches: list[int] = []
+    vectors = [embedding.vectors for embedding in encoder.encode(TEXTS, batches.append)]
+    assert max(batches) == 2 and sum(batches) == len(TEXTS), "a power of two, as for tokens"
+    for found, expected in zip(vectors, ours(tiny[0], TEXTS), strict=True):
+        assert_close(found, expected)
+
+
 def test_windows_are_in_order_and_few_shapes_are_compiled(
     tiny: tuple[TrainedModel, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +213,7 @@ def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
         ({"max_length": 65}, "max_length=65: the model was trained on rows of 64 tokens; choose 8 to 64"),
         ({"max_length": 2}, "max_length=2"),
         ({"batch_tokens": 32}, "batch_tokens=32: a row alone may have 64 tokens"),
+        ({"batch_size": 0}, "batch_size=0: give 1 or more"),
         ({"long": "drop"}, "long='drop'"),
         ({"dtype": "float16"}, "dtype='float16'"),
     ],

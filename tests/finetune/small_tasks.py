@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,18 +18,18 @@ from bertjax.finetune.recipes import config_for
 from bertjax.finetune.run import Start
 from bertjax.finetune.tasks import task_for
 from bertjax.model.network import init_params
-from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 COLOURS, BEASTS = ["red", "green", "blue"], ["cat", "dog", "owl", "fox"]
 WORDS = [*COLOURS, *BEASTS, "the", "a", "saw", "near", "is", "what", "colour", "?", "."]
 
 
-def small_start(folder: Path, **fields: int) -> Start:
+def small_start(folder: Path, tokenizer: Tokenizer | None = None, **fields: Any) -> Start:
     """A network over those words, as pretraining begins with; `fields` of its config that are to be others."""
-    tokenizer = WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
+    tokenizer = tokenizer or WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
     always = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
-    model = trained_model(folder, tokenizer, **always, **fields).config.model
+    model = trained_model(folder, tokenizer, **(always | fields)).config.model
     params = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(0)))
     return Start("a new network", model, tokenizer, params)
 
@@ -50,6 +51,30 @@ def write_classes(folder: Path, train: int = 96, dev: int = 32) -> Path:
     for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
         lines = [f"{text}\t{text.split()[1]}" for text in sentences(count, number)]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    return folder
+
+
+def write_pairs(folder: Path, train: int = 96, dev: int = 32) -> Path:
+    """Which colour it is in the second text: train.tsv and dev.tsv with columns text, text_b and label."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
+        texts = sentences(2 * count, number)
+        pairs = zip(texts[:count], texts[count:], strict=True)
+        lines = [f"{first}\t{second}\t{second.split()[1]}" for first, second in pairs]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\ttext_b\tlabel", *lines]) + "\n")
+    return folder
+
+
+def write_choices(folder: Path, train: int = 96, dev: int = 32) -> Path:
+    """Which end has the red beast: train.jsonl and dev.jsonl with text, text_b and label."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
+        draw, lines = np.random.default_rng(number), []
+        for text in sentences(count, number):
+            colours = [str(colour) for colour in draw.permutation(COLOURS)]
+            ends = [f"a {colour} {draw.choice(BEASTS)} ." for colour in colours]
+            lines.append(json.dumps({"text": text, "text_b": ends, "label": colours.index(COLOURS[0])}))
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 

@@ -220,6 +220,18 @@ def test_what_is_wrong_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_layers_that_the_model_lacks_are_refused_before_data_is_read(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for task, layers, message in (
+        ("ner", ["-1", "-14"], "model.features=(-1, -14): the model has no layer -14; choose from 1 to"),
+        ("classification", ["-1"], "model.head='sequence': they are of the head 'tokens' only"),
+    ):
+        nowhere = ["--data", str(tmp_path / "none"), "--run-dir", str(tmp_path / "run")]
+        assert main(["finetune", task, "--init-from", str(encoder), *nowhere, "--model.features", *layers]) == 1
+        assert message in capsys.readouterr().err
+
+
 def test_what_is_missing_is_named(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for task, source, data, message in (
         ("rte", encoder, [], "rte: no data; name the folder of its files (--data), or its training file (--train)"),

@@ -20,6 +20,7 @@ from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
 from bertjax.input.lengths import LengthCounts
+from bertjax.model.families.registry import family_of
 
 some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
 
@@ -107,8 +108,9 @@ def test_every_epoch_has_every_example_once_whatever_the_devices() -> None:
 COUNT = 24
 
 
-def encoded(kind: str, start: Start) -> TaskRows:
+def encoded(kind: str, start: Start, length: int = 32) -> TaskRows:
     """Rows of a kind of task, with labels and weights that differ."""
+    template = family_of(start.model.family).template
     texts = sentences(COUNT, 1)
     weights = [1.0, 0.5, 2.0]
     if kind == "tokens":
@@ -116,18 +118,18 @@ def encoded(kind: str, start: Start) -> TaskRows:
             TaggedSentence("here", str(n), words, tuple(COLOURS[len(word) % 3] for word in words))
             for n, words in enumerate(tuple(text.split()) for text in texts)
         ]
-        return tag_windows(tagged, COLOURS, start.tokenizer, 32, TagCounts(), label_weights=weights).rows
+        return tag_windows(tagged, COLOURS, start.tokenizer, length, TagCounts(), label_weights=weights).rows
     if kind == "span":
         asked = [
             Question("here", str(n), "what colour ?", text, ((text.split()[1], text.index(text.split()[1])),), False)
             for n, text in enumerate(texts)
         ]
-        return question_windows(asked, start.tokenizer, WindowSizes(32, 8, 8), QuestionCounts()).rows
+        return question_windows(asked, start.tokenizer, WindowSizes(length, 8, 8, template), QuestionCounts()).rows
     labels = [text.split()[1] if kind == "sequence" else float(n % 2) for n, text in enumerate(texts)]
     others = sentences(COUNT, 2)
     examples = [TextExample("here", str(n), (texts[n], others[n]), labels[n]) for n in range(COUNT)]
     given = {"label_weights": weights} if kind == "sequence" else {}
-    return KINDS[kind].encode(examples, COLOURS, start.tokenizer, 32, LengthCounts(), **given)
+    return KINDS[kind].encode(examples, COLOURS, start.tokenizer, length, LengthCounts(), template=template, **given)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if kind.packed])

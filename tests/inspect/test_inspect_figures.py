@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
+from bertjax.input.layout import Template
 from bertjax.inspect.corpus_figures import Lengths, count_store, lengths_of, words_of
 from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, joined, measure_rows, readable_rows
 from bertjax.inspect.stretches import stretches
@@ -161,7 +162,7 @@ def test_rows_are_measured_as_a_plain_loop_measures_them(store):
         assert rows.padding == pytest.approx(1 - len(real) / len(cells))
         assert rows.mask_rate == pytest.approx(batch["mlm_weights"].sum() / len(real))
         labels = batch["pair_labels"][batch["pair_weights"] > 0].tolist()
-        assert rows.is_next == pytest.approx(labels.count(0) / len(labels))
+        assert rows.label_0 == pytest.approx(labels.count(0) / len(labels))
         assert rows.pairs_per_row == pytest.approx(len(labels) / rows.per_epoch)
     assert figures.packed.padding < figures.single.padding
     assert figures.single.pairs_per_row == 1 < figures.packed.pairs_per_row
@@ -198,3 +199,39 @@ def test_a_model_that_reads_to_the_right_has_nothing_hidden(store):
     kind = RowKind("", replace(DATA, predict="next"), 0)
     pieces = [p for pair in readable_rows(store.split("train"), TOKENIZER, kind, 3) for p in (*pair.a, *pair.b)]
     assert pieces and not any(piece.original for piece in pieces)
+
+
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_pairs_of_sentence_order_are_those_of_the_run(store, packing):
+    data, objectives = replace(DATA, packing=packing), ("mlm", "sop")
+    split = store.split("train")
+    batch = PairBatches(split, TOKENIZER, data, 3, objectives=objectives).rows(np.arange(6))
+    kind = RowKind("", data, 3, objectives)
+    pairs = readable_rows(split, TOKENIZER, kind, 6)
+    labels = batch["pair_labels"][batch["pair_weights"] > 0]
+    assert [pair.label for pair in pairs] == [("in order", "out of order")[n] for n in labels]
+    shown = [p.shown for pair in pairs for p in (*pair.a, *pair.b)]
+    cells = [TOKENIZER.tokens[n] for row in batch["input_ids"] for n in row]
+    assert shown == [token for token in cells if token not in ("[CLS]", "[SEP]", "[PAD]")]
+    whole = PairBatches(split, TOKENIZER, replace(DATA, packing="none"), 3, objectives=objectives)
+    found = measure_rows(split, TOKENIZER, kind).single
+    assert found.label_0 == pytest.approx((whole.rows(np.arange(found.per_epoch))["pair_labels"] == 0).mean())
+
+
+@pytest.mark.parametrize("rows", ["pairs", "doc_sentences", "full_sentences"])
+def test_rows_of_another_template_without_an_objective_about_pairs(store, rows):
+    template = Template(separators=2, token_types=False)
+    data = replace(DATA, rows=rows, mask_special=True, mask_probability=0.5, max_predictions=24)
+    kind = RowKind("", data, 3, ("mlm",), template)
+    batch = kind.batches(store.split("train"), TOKENIZER).rows(np.arange(6))
+    pairs = readable_rows(store.split("train"), TOKENIZER, kind, 6)
+    found = measure_rows(store.split("train"), TOKENIZER, kind).single
+    assert found.label_0 is None and found.masked
+    used = batch["mlm_weights"] > 0
+    original = batch["input_ids"].copy()
+    original[np.nonzero(used)[0], batch["mlm_positions"][used]] = batch["mlm_labels"][used]
+    for pair, row, ids in zip(pairs, batch["sequence_ids"], original, strict=True):
+        a, b = ([TOKENIZER.tokens.index(p.original or p.shown) for p in part] for part in (pair.a, pair.b))
+        sep = [TOKENIZER.sep_id]
+        assert ids[row > 0].tolist() == [TOKENIZER.cls_id, *a, *(sep * 2 + b if rows == "pairs" else []), *sep]
+        assert bool(b) == (rows == "pairs") == (pair.label == "a pair")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model
+from family_models import family_model
 
 from bertjax.config import ExecutionConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -20,6 +21,8 @@ from bertjax.interpret.attention_maps import (
     next_sentence,
     untrained_heads,
 )
+from bertjax.interpret.attention_view import view_attention
+from bertjax.interpret.sample_text import sample_text
 from bertjax.interpret.token_rows import read_row
 from bertjax.model.network import abstract_network, bind
 from bertjax.training.run_directory import TrainedModel
@@ -55,6 +58,21 @@ def test_attention_is_what_transformers_puts_out(model, tmp_path):
         np.testing.assert_allclose(inside.hidden, hidden, rtol=0, atol=2e-5)
         assert np.abs(theirs - 1 / n).max() > 0.1, "heads that tell tokens apart"
         np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
+
+
+def test_a_pair_is_laid_out_as_the_tokenizer_of_the_family_does(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model = family_model(tmp_path / "run", "roberta")
+    folder = export_huggingface(model, tmp_path / "exported")
+    network = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(*PAIRS[0], return_tensors="pt")
+    row = view_attention(model, "", PAIRS[0], sample_text(model, None, lambda *_: None), 2, lambda *_: None).row
+    assert row.ids.tolist() == inputs["input_ids"][0].tolist()
+    assert row.segments.tolist() == sorted(row.segments) and set(row.segments) == {0, 1} and not row.token_types.any()
+    with torch.no_grad():
+        theirs = np.stack([layer[0].numpy() for layer in network(**inputs, output_attentions=True).attentions])
+    (inside,) = look_inside(model, [row])
+    np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=1e-6)
 
 
 def through(layer, x, weights):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import html
-import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model
+from page_browser import NAMES, Browser, installed
 from small_models import random_sentences, small_model, text_of, wordpiece
 
 from bertjax.finetune.predict import TaskModel
@@ -21,12 +19,10 @@ from bertjax.interpret.attention_patterns import PATTERNS
 from bertjax.interpret.attention_view import AttentionView, view_attention
 from bertjax.storage.progress import no_progress
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SHORT = ("I went to the store.", "At the store, <b> bought fresh strawberries.")
 LONG = ("the museum opened in " * 7, "every year a family gave it drawings . " * 4 + "sweet")
 
-LISTENS = "<script>window.failed = []; addEventListener('error', e => failed.push(e.message));</script>"
-ASKS = """<script>{
+ASKS = """(() => {
 const all = (what, from = document) => [...from.querySelectorAll(what)];
 const token = (side, i) => document.querySelector(`#heads [data-side="${side}"][data-token="${i}"]`);
 const point = (side, i) => token(side, i).querySelector('.hit').dispatchEvent(new PointerEvent('pointerenter'));
@@ -35,7 +31,6 @@ const drawn = () => all('#heads .lines path').map(p => p.getAttribute('d')).join
 const chosen = () => document.getElementById('chosen').textContent;
 const look = () => ({lines: drawn(), left: values(0), right: values(1), chosen: chosen(),
   colours: new Set(all('#heads .lines path').map(p => p.getAttribute('style'))).size});
-addEventListener('load', () => {
   const said = {};
   said.before = look();
   point(0, 2); said.from = look();
@@ -51,10 +46,8 @@ addEventListener('load', () => {
   said.rows = boxes.map(box => [box.top, box.bottom, box.left, box.height]);
   said.texts = all('#heads [data-side="1"] text:not(.value)').map(t => t.textContent);
   said.wide = document.documentElement.scrollWidth <= innerWidth;
-  said.failed = failed;
-  document.body.append(Object.assign(document.createElement('pre'), {id: 'said', textContent: JSON.stringify(said)}));
-});
-}</script>"""
+  return said;
+})()"""
 
 
 @pytest.fixture(scope="module")
@@ -74,28 +67,18 @@ def views(model) -> dict[str, AttentionView]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"needs a browser to open the page with: none of {', '.join(BROWSERS)} is installed")
-    return found
-
-
-@pytest.fixture(scope="module")
-def said(views, browser, tmp_path_factory) -> dict[str, dict]:
+def said(views, tmp_path_factory) -> dict[str, dict]:
     """What the script above found on each page, with the page's own script having run in the browser."""
+    program = installed()
+    if program is None:
+        pytest.skip(f"needs a browser to open the page with: none of {', '.join(NAMES)} is installed")
     folder = tmp_path_factory.mktemp("pages")
-    found = {}
+    browser, found = Browser(program, folder), {}
     for name, view in views.items():
-        page = render_attention(view).replace("<main>", f"{LISTENS}<main>").replace("</body>", f"{ASKS}</body>")
-        (folder / f"{name}.html").write_text(page, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"]
-        options += ["--window-size=1240,1600", "--virtual-time-budget=2000", "--dump-dom"]
-        command = [browser, *options, (folder / f"{name}.html").as_uri()]
-        opened = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        result = re.search(r'<pre id="said">(.*?)</pre>', opened.stdout, re.S)
-        assert result, f"the page did not run to its end\n{opened.stderr[-2000:]}"
-        found[name] = json.loads(html.unescape(result[1]))
+        (folder / f"{name}.html").write_text(render_attention(view), encoding="utf-8")
+        browser.open(folder / f"{name}.html", 1240, height=1600)
+        found[name] = browser.ask(ASKS) | {"failed": list(browser.complaints)}
+    browser.close()
     return found
 
 

@@ -52,7 +52,7 @@ def test_slices_lie_along_the_axis_they_are_given_to(config: MeshConfig, axis: i
     [
         (MeshConfig(dcn_data=3), r"mesh.dcn_data=3 .* does not make the 2 slice"),
         (MeshConfig(dcn_fsdp=3), r"mesh.dcn_fsdp is a divisor of the number of slices, which is 2"),
-        (MeshConfig(data=1, fsdp=8), r"mesh.data=1 cannot be laid over 2 of the 2 slices"),
+        (MeshConfig(data=1, fsdp=8), r"mesh.data=1 cannot be split over 2 of the 2 slices"),
     ],
 )
 def test_slices_that_do_not_fit_are_refused(config: MeshConfig, message: str) -> None:

@@ -28,10 +28,17 @@ def config():
 NO_COMPILER = importlib.util.find_spec("libtpu") is None
 
 
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
 def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     recipe = folder / "tiny.py"
     recipe.write_text(RECIPE)
-    command = [sys.executable, "-m", "bertjax", "plan", str(recipe), *arguments]
+    return plan_of(str(recipe), *arguments)
+
+
+def plan_of(recipe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bertjax", "plan", recipe, *arguments]
     # As a user has it: nothing of what the tests set for CPU devices.
     environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
@@ -60,6 +67,39 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     written = page.read_text()
     assert "<script" not in written
     assert "Plan: tiny on v5e:2x2" in written
+
+
+SMALL = (
+    *("--model.num-hidden-layers", "1", "--model.hidden-size", "256", "--model.num-attention-heads", "2"),
+    *("--model.intermediate-size", "256", "--data.vocab-size", "1000", "--data.sequence-length", "128"),
+    *("--training.global-batch-size", "64", "--training.grad-accum-steps", "2", "--topology", "v5e:2x2"),
+)
+
+
+@pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
+@pytest.mark.parametrize("recipe", ["roberta", "albert"])
+def test_the_recipe_of_a_family_compiles_for_a_tpu(recipe: str) -> None:
+    ended = plan_of(str(CONFIGS / f"{recipe}.py"), *SMALL)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"^  stage 1 .* 15\.75 +fits$", ended.stdout, re.M)
+    assert f"{recipe}_base fits v5e:2x2" in ended.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *(f"roberta.py:{variant}" for variant in ("base", "large", "xlm-base", "camembert")),
+        *(f"albert.py:{variant}" for variant in ("base", "xxlarge-v2")),
+        "bert_base.py",
+    ],
+)
+def test_a_recipe_of_the_full_size_fits_a_tpu(recipe: str) -> None:
+    ended = plan_of(str(CONFIGS / recipe), "--topology", "v5e:8x8")
+    assert ended.returncode == 0, ended.stderr
+    print(*re.findall(r"^(?:  stage \d .*|.* fits v5e:8x8 and .*)$", ended.stdout, re.M), sep="\n")
+    assert re.search(r" fits v5e:8x8 and takes at least ", ended.stdout)
 
 
 @pytest.mark.parametrize(

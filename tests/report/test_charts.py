@@ -8,8 +8,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from bertjax.report import charts
-from bertjax.report.charts import Level, Line, line_chart, stacked_chart, write
+from bertjax.report import axes, charts
+from bertjax.report.axes import value_axis, write
+from bertjax.report.bars import Bars, lying_bars
+from bertjax.report.charts import Level, Line, line_chart, stacked_chart
+
+LEFT, RIGHT, TOP, FOOT = axes.LEFT, axes.WIDTH - axes.RIGHT, axes.TOP, axes.HEIGHT - axes.BOTTOM  # of the plot
 
 
 def parse(figure):
@@ -29,7 +33,7 @@ def read_out(figure):
 def test_a_line_goes_through_its_values():
     figure = line_chart("loss", [Line("training", [0, 50, 100], [4.0, 2.0, 3.0], "blue")])
     (x0, y0), (x1, y1), (x2, y2) = path_points(figure, "blue")
-    assert (x1 - x0, x2 - x1) == pytest.approx((248, 248))
+    assert (x1 - x0, x2 - x1) == pytest.approx(((RIGHT - LEFT) / 2,) * 2)
     assert y1 - y0 == pytest.approx(2 * (y2 - y0), abs=0.11)  # down is larger: 2.0 lies lowest
     assert read_out(figure)["series"][0]["points"] == [[0, 4.0], [50, 2.0], [100, 3.0]]
 
@@ -37,7 +41,7 @@ def test_a_line_goes_through_its_values():
 def test_levels_are_inside_the_plot_and_in_the_legend():
     figure = line_chart("loss", [Line("training", [1, 2], [5.0, 4.0], "blue")], [Level("unigram", 7.0)])
     level = parse(figure).find(".//line[@class='level']")
-    assert 10 < float(level.get("y1")) < 222
+    assert TOP < float(level.get("y1")) < FOOT
     assert "unigram 7" in figure
 
 
@@ -80,8 +84,8 @@ def test_odd_ranges_are_drawn_inside_the_plot_in_their_order(values, log):
         return
     dots = [(float(dot.get("cx")), float(dot.get("cy"))) for dot in parse(figure).findall(".//circle")]
     assert len(dots) == len(drawn)
-    assert all(52 <= x <= 548 and 10 <= y <= 222 for x, y in dots)
-    heights = [222 - y for _, y in dots]
+    assert all(LEFT <= x <= RIGHT and TOP <= y <= FOOT for x, y in dots)
+    heights = [FOOT - y for _, y in dots]
     assert [a < b for a, b in itertools.pairwise(heights)] == [a < b for a, b in itertools.pairwise(drawn)]
 
 
@@ -89,7 +93,7 @@ def test_stacked_shares_reach_the_top():
     steps = list(range(10, 2010, 10))
     layers = [Line("step", steps, [0.75] * 200, "blue"), Line("other", steps, [0.25] * 200, "grey")]
     figure = stacked_chart("time", steps, layers)
-    assert {y for _, y in path_points(figure, "area grey")} == {10.0, 63.0}  # 100 % and 75 % of a plot from 10 to 222
+    assert {y for _, y in path_points(figure, "area grey")} == {TOP, TOP + (FOOT - TOP) / 4}  # 100 % and 75 %
     assert "step 75.0%" in figure and "other 25.0%" in figure
 
 
@@ -97,14 +101,61 @@ def test_stacked_shares_reach_the_top():
     ("low", "high", "ticks"), [(0, 6000, [0, 2000, 4000, 6000]), (4.9, 7.1, [5, 5.5, 6, 6.5, 7]), (-1, 1, None)]
 )
 def test_ticks_are_round_and_inside(low, high, ticks):
-    found = charts._ticks(low, high, 5)
+    found = axes.ticks(low, high, 5)
     assert ticks is None or found == ticks
     assert 3 <= len(found) <= 8 and all(low <= tick <= high for tick in found)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "form", "labels", "scale"),
+    [
+        (4.9, 7.1, "number", ("4.5", "5.0", "5.5", "6.0", "6.5", "7.0", "7.5"), ""),
+        (0.0, 9.3e-5, "number", ("0", "0.2", "0.4", "0.6", "0.8", "1.0"), "10⁻⁴"),
+        (0.0, 0.21, "percent", ("0%", "5%", "10%", "15%", "20%", "25%"), ""),
+        (0.9991, 0.9994, "percent", ("99.91%", "99.92%", "99.93%", "99.94%"), ""),
+        (34_000, 36_100, "count", ("34.0 k", "34.5 k", "35.0 k", "35.5 k", "36.0 k", "36.5 k"), ""),
+        (-1.0, 1.0, "number", ("−1.0", "−0.5", "0", "0.5", "1.0"), ""),
+        (3.0, 3.0, "number", ("2.6", "2.8", "3.0", "3.2", "3.4"), ""),
+    ],
+)
+def test_an_axis_covers_its_values_and_its_labels_tell_them_apart(low, high, form, labels, scale):
+    axis = value_axis(low, high, form)
+    assert (axis.labels, axis.scale) == (labels, scale)
+    assert axis.ticks[0] == axis.low <= low <= high <= axis.high == axis.ticks[-1]
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [(1.1, 1.3, [1, 2]), (0.8, 30, [0.5, 1, 2, 5, 10, 20, 50])])
+def test_a_logarithmic_axis_has_a_label_at_both_ends(low, high, ticks):
+    axis = value_axis(low, high, "number", log=True)
+    assert axis.ticks == pytest.approx(ticks)
+    assert (axis.share(axis.ticks[0]), axis.share(axis.ticks[-1])) == pytest.approx((0, 1))
+
+
+@pytest.mark.parametrize("last", [1, 30, 1000, 4137, 999_999])
+def test_the_last_step_has_a_label_and_no_other_is_near(last):
+    axis = axes.step_axis(0, last)
+    assert axis.ticks[0] == 0 and axis.ticks[-1] == last
+    assert all(b - a > 0.13 * last for a, b in itertools.pairwise(axis.ticks))
+
+
+def test_axes_have_titles():
+    figure = line_chart("rate", [Line("rate", [0, 10], [0.0, 5e-4], "blue")], unit="learning <rate>")
+    titles = [text.text for text in parse(figure).findall(".//text[@class='axis']")]
+    assert titles == ["training step", "learning <rate> (× 10⁻⁴)"]
+
+
+def test_a_long_name_is_cut_and_told_in_full():
+    name = "text:/data/corpora/<novels>/volume-and-more.txt"
+    figure = lying_bars("share", [name, "b"], [Bars("share", [0.5, 0.25], "blue")])
+    shown = [text.text for text in parse(figure).findall("./svg/text")]
+    assert shown[0].endswith("…") and name.startswith(shown[0][:-1]) and shown[1] == "50.00%"
+    (said, _) = [hit.get("aria-label") for hit in parse(figure).findall(".//rect[@class='hit']")]
+    assert said == f"{name}: 50.00%"
+
+
 def test_log_ticks():
-    assert [round(10**tick, 6) for tick in charts._log_ticks(-0.1, 1.05)] == [1, 2, 5, 10]
-    assert [round(10**tick, 6) for tick in charts._log_ticks(-3.5, 2.1)] == [0.001, 0.01, 0.1, 1, 10, 100]
+    assert [round(10**tick, 6) for tick in axes.log_ticks(-0.1, 1.05)] == [1, 2, 5, 10]
+    assert [round(10**tick, 6) for tick in axes.log_ticks(-3.5, 2.1)] == [0.001, 0.01, 0.1, 1, 10, 100]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_who_never_comes_is_named_to_all_that_came() -> None:
     outcomes = join_all(address, 5, [0, 1, 4], seconds=5)
     for error in outcomes:
         assert isinstance(error, TimeoutError)
-        assert f"of 5 processes 2, 3 did not come to {address} within 5 s" in str(error)
+        assert f"of 5 processes, 2, 3 did not connect to {address} within 5 s" in str(error)
         assert "0 (host-0), 1 (host-1), 4 (host-4)" in str(error)
 
 
@@ -104,7 +104,7 @@ def test_a_coordinator_that_nobody_is_at_is_named() -> None:
     assert time.monotonic() - begun < 5
 
 
-@pytest.mark.parametrize(("numbers", "words"), [([0, 1, 1], "process 1 has come twice"), ([0, 7], "process 7 of 3")])
+@pytest.mark.parametrize(("numbers", "words"), [([0, 1, 1], "process 1 connected twice"), ([0, 7], "process 7 of 3")])
 def test_numbers_that_cannot_be(numbers: list[int], words: str) -> None:
     outcomes = join_all(free_address(), 3, numbers)
     assert any(isinstance(error, ValueError) and words in str(error) for error in outcomes), outcomes
@@ -269,7 +269,7 @@ def test_a_silent_process_is_lost() -> None:
     with crew(3, heartbeat=0.7) as three:  # at rest it is three times as patient
         three.peers[1]._tell = lambda *_, **__: None
         for words, code in three.told([0, 2]):
-            assert "lost process 1 (host-1): nothing was heard of it" in words and code == LOST
+            assert "lost process 1 (host-1): it sent nothing for" in words and code == LOST
 
 
 @pytest.mark.parametrize("code", [FAILED, 2])
@@ -293,9 +293,9 @@ def test_a_process_that_cannot_listen_any_more_ends_all() -> None:
     with crew(3) as three:
         three.peers[2]._lines[0].send({"is": "nothing known"})
         own, *others = three.told([0, 1, 2])
-        assert "what listens to the other processes failed: AttributeError" in own[0] and own[1] == FAILED
+        assert "the thread that listens to the other processes failed: AttributeError" in own[0] and own[1] == FAILED
         for words, code in others:
-            assert "process 0 (host-0) ended with an error: what listens to the other" in words and code == FAILED
+            assert "process 0 (host-0) ended with an error: the thread that listens" in words and code == FAILED
 
 
 def work(agreement: Agreement, number: int, begun: list[int], rng: random.Random, stuck_at: int = -1) -> int:

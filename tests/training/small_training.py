@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.training.objectives import choose
+from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import Packed, make_eval_step, make_train_step, several_sequences
@@ -32,10 +32,9 @@ class Training:
         accumulate: int = 1,
         dropout_seed: int | None = None,
         clip_norm: float = 1.0,
-        objectives: tuple[str, ...] = ("mlm", "nsp"),
+        objectives: tuple[Objective, ...] = OBJECTIVES,
         packed: Packed = several_sequences,
     ) -> None:
-        chosen = choose(objectives)
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
@@ -43,7 +42,7 @@ class Training:
             self.state = init_state(self.blueprint, model, optimizer, 0)
             self.train_step = make_train_step(
                 self.blueprint,
-                chosen,
+                objectives,
                 optimizer,
                 make_schedule(settings, steps),
                 clip_norm=clip_norm,
@@ -51,7 +50,7 @@ class Training:
                 dropout_seed=dropout_seed,
                 packed=packed,
             )
-            self.eval_step = make_eval_step(self.blueprint, chosen, packed=packed)
+            self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

@@ -1,16 +1,26 @@
-"""Each member of the family trains from scratch, resumes to the same bits, packs, and exports as its own class."""
+"""Each member of the family trains from scratch, on every mesh, resumes to the same bits, packs, and is exported."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from generated_corpus import write_corpus
+from small_training import Training
+from test_step import IN_CHUNKS, LONG, MESHES, MODEL, OPTIMIZER, batches
+from their_families import SIZES, small
 from tiny_runs import command, digests, finish, write_recipe
 
+from bertjax.config import MeshConfig
 from bertjax.convert.compare import compare_with_transformers
+from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.training.objectives import choose
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import curves, read_metrics
 
@@ -83,3 +93,72 @@ def test_a_member_trains_resumes_and_is_exported(family: str, corpus: Path, tmp_
         difference = compare_with_transformers(one, run / folder)
         if difference is not None:
             assert difference.largest < 1e-5
+
+
+Batch = dict[str, np.ndarray]
+
+
+def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
+    """A small network of a family on a mesh, with all of its objectives."""
+    model = small(family, **{key: getattr(MODEL, key) for key in SIZES} | {"num_hidden_layers": 4})
+    objectives = family_of(family).objectives
+    if family_of(family).generator:
+        model, objectives = replace(model, generator_width=0.5), ("mlm", *objectives)
+    return Training(mesh, model, OPTIMIZER, objectives=choose(objectives), **how)
+
+
+def batches_of(family: str) -> Iterator[Batch]:
+    """Random batches with the token types that the family has, and the arrays of every objective."""
+    for batch in batches():
+        types = FAMILIES[family].presets["base"].type_vocab_size
+        positions = batch["mlm_positions"]
+        yield batch | {
+            "token_type_ids": batch["token_type_ids"].clip(max=types - 1),
+            "sbo_left": positions - 1,
+            "sbo_right": positions + 1,
+            "sbo_weights": batch["mlm_weights"],
+            "rtd_draws": batch["mlm_labels"].astype(np.uint32) * 7919 + positions.astype(np.uint32),
+            "rtd_weights": (batch["sequence_ids"] > 0).astype(np.float32),
+        }
+
+
+def in_twos(batch: Batch) -> Batch:
+    """The same sequences, two in each row of twice the length."""
+    lengths = batch["sequence_ids"].sum(1)
+    made: Batch = {}
+    for key, rows in batch.items():
+        first, second = rows[0::2], rows[1::2]
+        if key in ("mlm_positions", "cls_positions", "sbo_left", "sbo_right"):
+            second = second + lengths[0::2, None]
+        made[key] = np.concatenate([first, second], axis=1)
+    width = made["input_ids"].shape[1]
+    for key in ("input_ids", "token_type_ids", "sequence_ids", "rtd_weights"):
+        table = np.zeros((len(lengths) // 2, width), batch[key].dtype)
+        for row, (one, other) in enumerate(lengths.reshape(-1, 2)):
+            table[row, :one] = batch[key][2 * row, :one]
+            table[row, one : one + other] = batch[key][2 * row + 1, :other] + (key == "sequence_ids")
+        made[key] = table
+    return made
+
+
+SHORT = [("roberta", "data=2,fsdp=2,tensor=2"), ("albert", "data=2,fsdp=2,tensor=2")]
+CELLS = [(family, mesh) for family in FAMILIES for mesh in MESHES]
+
+
+@pytest.mark.parametrize(
+    ("family", "mesh"), [pytest.param(*cell, marks=[LONG] * (cell not in SHORT)) for cell in CELLS]
+)
+def test_packed_rows_on_a_mesh_train_as_single_ones_on_one_device(family: str, mesh: str) -> None:
+    single = training_of(family, MeshConfig(1, 1, 1)).losses(batches_of(family))
+    execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)
+    training = training_of(family, MESHES[mesh], execution=execution, accumulate=2)
+    np.testing.assert_allclose(training.losses(map(in_twos, batches_of(family))), single, rtol=1e-5)
+
+
+@LONG
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_of_a_member_does_not_depend_on_the_mesh(family: str, mesh: str) -> None:
+    single = training_of(family, MeshConfig(1, 1, 1), dropout_seed=3).losses(batches_of(family))
+    training = training_of(family, MESHES[mesh], accumulate=2, dropout_seed=3)
+    np.testing.assert_allclose(training.losses(batches_of(family)), single, rtol=1e-5)

@@ -12,6 +12,8 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
+from bertjax.__main__ import main, parser_of
+from bertjax.cli.recipe import configured_unseen
 from bertjax.config import Config, load_recipe
 from bertjax.storage.progress import no_progress
 from bertjax.training import loggers
@@ -207,6 +209,17 @@ def test_a_logger_that_cannot_log_is_refused_before_anything_is_done(name, messa
     monkeypatch.setitem(loggers.LOGGERS, "missing", Logger("no_such_package", lambda *_: None, extra="missing"))
     with pytest.raises(ValueError, match=message):
         preflight(replace(Config(), log=("tensorboard", name)))
+
+
+def test_the_verbs_take_loggers_and_refuse_before_any_work(tmp_path, capsys):
+    recipe, arguments = write_recipe(tmp_path), ["--log", "wandb", "--log", "mlflow", "--log", "wandb"]
+    parsed, keys = parser_of("pretrain").parse_known_args([str(recipe), *arguments])
+    parsed.verb, parsed.overrides = "pretrain", keys
+    assert configured_unseen(parsed)[0].log == ("tensorboard", "wandb", "mlflow")
+    for words in (["pretrain", str(recipe)], ["finetune", "sst2", "--init-from", str(tmp_path / "nowhere")]):
+        assert main([*words, "--run-dir", str(tmp_path / "run"), "--log", "wanbd"]) == 1
+        assert "no logger 'wanbd' (--log wanbd); did you mean wandb?" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [recipe.name]
 
 
 def test_wandb_without_a_key_is_refused_before_anything_is_done(monkeypatch, tmp_path):

@@ -73,7 +73,7 @@ def test_a_run_resumed_behind_the_steps_traces_nothing_and_says_so(tmp_path: Pat
     loop.run(9)
     assert not list(tmp_path.iterdir())
     assert loop.waits == []
-    assert loop.said == ["profile: the run goes on from step 6, behind the steps to trace; nothing is traced"]
+    assert loop.said == ["profile: the run resumes at step 6, after the steps to trace; nothing is traced"]
 
 
 def test_a_loop_that_breaks_off_leaves_what_was_traced(tmp_path: Path) -> None:

@@ -94,3 +94,33 @@ def test_a_terminal_has_a_bar_with_an_eta_and_notes_above_it():
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+def test_evaluations_still_to_come_are_in_the_eta():
+    """Ten steps of a second, then an evaluation; of one not yet measured the time is taken from the steps."""
+    clock, stream = Clock(), io.StringIO()
+    pauses_left = lambda done: 10 - done // 10  # noqa: E731
+    progress = Progress(100, "pretrain", stream=stream, clock=clock, every=10, pauses_left=pauses_left, pause_units=3.0)
+    clock.now = 60.0
+    for done in range(1, 51):
+        clock.now += 1.0
+        progress.update()
+        if done % 10 == 0:
+            progress.update(0, "")
+            with progress.pause():
+                clock.now += 20.0
+    etas = [line.split("ETA ")[1].strip() for line in stream.getvalue().splitlines()]
+    # 90 steps and 9 pauses of 3 s; then 80 steps and 8 pauses of 20 s, and so on
+    assert etas == ["1 min 57 s", "4 min 00 s", "3 min 30 s", "3 min 00 s", "2 min 30 s"]
+    assert all("1 step/s" in line for line in stream.getvalue().splitlines())
+
+
+def test_a_pause_before_the_first_update_is_in_no_rate():
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(20, "pretrain", stream=stream, clock=clock, every=5)
+    with progress.pause():
+        clock.now += 100.0
+    for _ in range(5):
+        clock.now += 2.0
+        progress.update(message="")
+    assert stream.getvalue() == "pretrain  5 / 20 steps (25%)  0.5 step/s  ETA 30 s\n"

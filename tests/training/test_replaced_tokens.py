@@ -267,7 +267,7 @@ def training(mesh: MeshConfig, accumulate: int = 1, packed: bool = True) -> Trai
         execution=IN_CHUNKS,
         accumulate=accumulate,
         dropout_seed=3,
-        objectives=NAMES,
+        objectives=OBJECTIVES,
         packed=lambda batch: packed,
     )
 

@@ -15,11 +15,12 @@ from safetensors.numpy import save_file
 from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
-from bertjax.convert.huggingface.names import architecture, bare_names, class_of, tensors_of, to_huggingface_tensors
+from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensors_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
 from bertjax.finetune.kinds import kind_of
+from bertjax.model.families.family import Class
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.run_directory import TrainedModel
 
@@ -36,8 +37,10 @@ PROBLEMS = {
 NULL_THRESHOLD = "bertjax_null_threshold"
 
 
-def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
+def export_huggingface(model: TrainedModel, directory: str | Place, head: str = "") -> Place:
     """Write the model into `directory` as what it is of transformers', and return it; the same model, the same bytes.
+
+    With `head`, a name of `names.classes_of`, as the class that has this head alone.
 
     The folder appears whole or not at all: it is made beside its place and then renamed. In object storage its model
     card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError if anything else
@@ -45,9 +48,10 @@ def export_huggingface(model: TrainedModel, directory: str | Place) -> Place:
     """
     target = folder_of(directory)
     tensors_of(model.config.model)
+    made = class_with(model.config.model, head)
     refuse_to_lose(target, (*FILES, *TOKENIZER_FILES), WEIGHTS_FILE)
     with written_whole(target, last=CARD_FILE) as partial:
-        _write_files(model, partial)
+        _write_files(model, partial, made)
     return place_of(str(directory))
 
 
@@ -88,20 +92,20 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     }
 
 
-def _write_files(model: TrainedModel, folder: Path) -> None:
+def _write_files(model: TrainedModel, folder: Path, made: Class) -> None:
     config, tokenizer = model.config, model.tokenizer
     # "pt" is what transformers insists on; it says how names and layouts are to be read.
-    tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id)
-    if class_of(config.model).bare:
+    tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id, made)
+    if made.bare:
         tensors = bare_names(tensors, config.model)
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     parameters = sum(tensor.size for tensor in tensors.values())
     write_texts(
         folder,
         {
-            "config.json": as_json(model_config(model)),
+            "config.json": as_json(model_config(model) | {"architectures": [made.name]}),
             **tokenizer_texts(tokenizer, model.max_length, config.model.family),
-            CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE)),
+            CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE), made),
         },
     )
     # safetensors makes its file readable by the owner alone.

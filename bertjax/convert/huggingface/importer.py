@@ -14,6 +14,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
+from bertjax.convert.huggingface.hub import WEIGHTS_FILES
 from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
@@ -38,7 +39,7 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     """
     folder = Path(directory)
     if not folder.is_dir():
-        raise ValueError(f"hf:{folder}: no such folder; download the model first, as with `hf download NAME`")
+        raise ValueError(f"hf:{folder}: no such folder")
     where = folder / "config.json"
     values = read_json(where)
     kind, labels = _task(values, where)
@@ -140,7 +141,7 @@ def _require_tied(tensors: Mapping[str, np.ndarray], known: HuggingFace) -> None
 
 
 def _read_weights(folder: Path) -> dict[str, np.ndarray]:
-    readers = {"model.safetensors": read_safetensors, "pytorch_model.bin": read_torch_tensors}
+    readers = dict(zip(WEIGHTS_FILES, (read_safetensors, read_torch_tensors), strict=True))
     for name, read in readers.items():
         if (folder / name).is_file():
             return read(folder / name)

@@ -38,6 +38,45 @@ def class_of(config: ModelConfig) -> Class:
     return Class(known.beginning + suffix, (*known.encoder, *pooler, *own), bare=not head.transformers_head)
 
 
+def classes_of(config: ModelConfig) -> dict[str, Class]:
+    """What a pretrained model can be exported as, by the name of what is kept beside the encoder.
+
+    `pretraining` is every head, `encoder` none of them; `mlm` and others are one head, where transformers has a class.
+    """
+    known, whole = family_of(config.family).huggingface, class_of(config)
+    one_head = (made for made in (whole, *known.partial) if len(made.outputs) == 1)
+    pooler = tuple(tensor for tensor in known.pooler if tensor in whole.tensors)
+    return {
+        "pretraining": whole,
+        **{next(iter(made.outputs)).removesuffix("_head"): made for made in one_head},
+        "encoder": Class(known.beginning + VectorNetwork.transformers, (*known.encoder, *pooler), bare=True),
+    }
+
+
+def class_with(config: ModelConfig, head: str) -> Class:
+    """The class that keeps `head`, a name of `classes_of`; without one the class of all that the model has.
+
+    Raises ValueError if there is none.
+    """
+    if not head:
+        return class_of(config)
+    if head_of(config).of_task:
+        raise ValueError(f"--head {head}: a fine-tuned model is exported with the head of its task; leave --head out")
+    known = classes_of(config)
+    if head not in known:
+        raise ValueError(
+            f"--head {head}: transformers has no class of the family {config.family!r} with this head alone; choose "
+            f"{', '.join(known)}"
+        )
+    return known[head]
+
+
+def modules_without(config: ModelConfig, made: Class) -> set[str]:
+    """The modules of a network of this config that a class lacks, by their names in its parameters."""
+    modules, kept = ({tensor.ours.partition("/")[0] for tensor in of.tensors} for of in (class_of(config), made))
+    return modules - kept
+
+
 def head_named(architecture: str) -> type[Network] | None:
     """The head of a task whose models are of this class of transformers; None if there is none."""
     beginnings = [family.huggingface.beginning for family in FAMILIES.values()]
@@ -98,8 +137,12 @@ def _not_expressed(config: ModelConfig) -> list[str]:
     return [f"model.{name}={getattr(config, name)!r}" for name in names]
 
 
-def to_huggingface_tensors(params: Params, config: ModelConfig, pad_id: int = 0) -> dict[str, np.ndarray]:
+def to_huggingface_tensors(
+    params: Params, config: ModelConfig, pad_id: int = 0, made: Class | None = None
+) -> dict[str, np.ndarray]:
     """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
+
+    All of them, or those of the class `made`, one of `classes_of`.
 
     Positions that are not learned are written as the table that would have to be learned to equal them. `pad_id` is the
     padding token's, from which some families count positions; the rows up to it, which no token uses, are zero.
@@ -110,6 +153,8 @@ def to_huggingface_tensors(params: Params, config: ModelConfig, pad_id: int = 0)
     before = family_of(config.family).huggingface.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
     for tensor in tensors_of(config):
+        if made is not None and tensor not in made.tensors:
+            continue
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
         for number, one in enumerate(array if tensor.stacked else [array]):
             tensors[tensor.theirs.format(number)] = _theirs(tensor, one, config.vocab_size, before)

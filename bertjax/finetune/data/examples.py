@@ -25,6 +25,11 @@ class TextExample:
     texts: tuple[str, ...]
     label: str | float | None  # a name; a number for regression; the index of the right end, from 0, for choices
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What a command line gives to be predicted."""
+        return self.texts
+
 
 @dataclass(frozen=True)
 class TaggedSentence:
@@ -35,6 +40,11 @@ class TaggedSentence:
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     lines: tuple[int, ...] = ()  # line of each word in the file; empty where one record holds all words
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What a command line gives to be predicted."""
+        return (" ".join(self.words),)
 
     @property
     def file(self) -> Path:
@@ -57,6 +67,11 @@ class Question:
     answers: tuple[tuple[str, int], ...]
     impossible: bool  # the text does not answer it
     article: str = ""  # the article that the text is part of
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What a command line gives to be predicted."""
+        return self.question, self.context
 
 
 # By split: the names that files of a user's own may have.

@@ -89,6 +89,7 @@ class TaskContent:
     metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
     notes: tuple[str, ...] = ()  # for the user: what became of long examples, and the like
     baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
+    example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
     measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
 
     @property
@@ -121,7 +122,7 @@ class Card:
     """What model cards say of a kind."""
 
     pipeline: str  # the Hub's name of the task
-    does: str  # continues "A BERT of ..., which"
+    does: str  # continues "A model of ..., which"
     use: str  # Python with transformers or a library on it
     onnx_inputs: str = '"a text", "another one"'
     onnx_outputs: str = ""  # what the graph's outputs mean; {labels} stands for the labels

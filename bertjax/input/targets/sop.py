@@ -6,4 +6,4 @@ As in google-research/albert, create_pretraining_data.py, a chunk of one sentenc
 from bertjax.input.targets.nsp import PairLabels
 from bertjax.input.targets.target import Pairing
 
-TARGET = PairLabels(Pairing(random_b=False, exchanges=True))
+TARGET = PairLabels(Pairing(random_b=False, exchanges=True, names=("in order", "out of order")))

@@ -63,7 +63,7 @@ class Records:
         objectives: Sequence[str],
     ) -> None:
         self._files, self._data, self._objectives = tuple(files), data, tuple(objectives)
-        self.name = f"records {', '.join(data.sources)}"
+        self.name, self.notes = f"records {', '.join(data.sources)}", list[str]()
         self.tokenizer, self.fingerprint = tokenizer, fingerprint
 
     @classmethod

@@ -49,6 +49,7 @@ def _sizes() -> dict[str, ModelConfig]:
 
 ALBERT = Family(
     name="albert",
+    title="ALBERT",
     presets=_sizes(),
     heads=("pooler", "mlm_head", "sop_head"),
     huggingface=HuggingFace(

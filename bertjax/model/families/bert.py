@@ -30,9 +30,11 @@ _MLM = (
     *norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
     Tensor("mlm_head/bias", "cls.predictions.bias", padded=True),
 )
+_NSP = dense("nsp_head/dense", "cls.seq_relationship")
 
 BERT = Family(
     name="bert",
+    title="BERT",
     presets={
         "base": ModelConfig(),
         "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
@@ -46,10 +48,13 @@ BERT = Family(
         pooler=_POOLER,
         pretraining=Class(
             "BertForPreTraining",
-            (*_ENCODER, *_POOLER, *_MLM, *dense("nsp_head/dense", "cls.seq_relationship")),
+            (*_ENCODER, *_POOLER, *_MLM, *_NSP),
             outputs={"mlm_head": "prediction_logits", "nsp_head": "seq_relationship_logits"},
         ),
-        partial=(Class("BertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),),
+        partial=(
+            Class("BertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
+            Class("BertForNextSentencePrediction", (*_ENCODER, *_POOLER, *_NSP), outputs={"nsp_head": "logits"}),
+        ),
         tied={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",

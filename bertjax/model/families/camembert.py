@@ -11,6 +11,7 @@ _UNUSED = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 
 CAMEMBERT = Family(
     name="camembert",
+    title="CamemBERT",
     presets=sizes("camembert", 32_005),
     heads=("mlm_head",),
     template=TEMPLATE,

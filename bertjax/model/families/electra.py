@@ -37,6 +37,7 @@ _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 1
 
 ELECTRA = Family(
     name="electra",
+    title="ELECTRA",
     presets={
         "small": replace(_BASE, embedding_size=128, **_SMALL),
         "base": _BASE,
@@ -69,6 +70,7 @@ _OF_GENERATOR = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_siz
 
 ELECTRA_GENERATOR = Family(
     name="electra-generator",
+    title="an ELECTRA's generator",
     presets={
         "small": replace(
             _BASE,

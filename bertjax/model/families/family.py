@@ -23,6 +23,7 @@ class Family:
     huggingface: HuggingFace
     template: Template = BERT_TEMPLATE
     generator: str = ""  # the family of the generators that its models are trained with, if any are
+    title: str = ""  # the name as its paper spells it; "" if that is `name`
 
     @property
     def objectives(self) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ def huggingface(model_type: str, beginning: str, pieces: PieceOrder | None = Non
 
 ROBERTA = Family(
     name="roberta",
+    title="RoBERTa",
     presets=sizes("roberta", 50_265),
     heads=("mlm_head",),
     template=TEMPLATE,

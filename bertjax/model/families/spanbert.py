@@ -11,10 +11,11 @@ from bertjax.model.families.bert import BERT
 from bertjax.model.families.family import Family
 
 _OF_BERT = BERT.huggingface
-(_MASKED_LM,) = _OF_BERT.partial
+_MASKED_LM = _OF_BERT.partial[0]
 
 SPANBERT = Family(
     name="spanbert",
+    title="SpanBERT",
     presets={
         name: replace(preset, family="spanbert", vocab_size=28_996, pooler="none")
         for name, preset in BERT.presets.items()

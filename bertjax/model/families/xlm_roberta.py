@@ -8,6 +8,7 @@ from bertjax.tokenization.piece_order import PieceOrder
 
 XLM_ROBERTA = Family(
     name="xlm-roberta",
+    title="XLM-R",
     presets=sizes("xlm-roberta", 250_002),
     heads=("mlm_head",),
     template=TEMPLATE,

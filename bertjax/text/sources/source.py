@@ -60,6 +60,7 @@ class SourceKind:
     find: Callable[[Source], list[SourceFile]] | None = None  # the files in order; None: those that a glob matches
     has_fields: bool = False  # whether `:FIELD` may follow the glob, which names the field of a record with the text
     check: Callable[[SourceFile], None] | None = None  # raises ValueError before long work for a file of another kind
+    needs: tuple[str, str] | None = None  # the module that reads it, if it is optional, and what pip is given for it
     where_from: str = ""  # where such files can be had, for a glob that matches nothing
     split: Callable[[SourceFile, int], list[SourceFile]] | None = None
     """A file as about so many spans that several processes can read; None: a file is never split."""

@@ -172,4 +172,10 @@ def _records(path: str) -> Iterator[bytes]:
         raise ValueError(f"{path}: damaged TFRecord file: {str(error).splitlines()[0]}") from None
 
 
-KIND = SourceKind("tfds", read, example="wikipedia/20230601.en", find=find)
+KIND = SourceKind(
+    "tfds",
+    read,
+    example="wikipedia/20230601.en",
+    find=find,
+    needs=("tensorflow_datasets", "tensorflow tensorflow-datasets"),
+)

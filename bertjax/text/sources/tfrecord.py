@@ -9,5 +9,6 @@ KIND = SourceKind(
     read=None,
     no_text="its records are prepared already, as rows of ids; there is nothing to make of them: `bertjax pretrain` "
     "trains on them with --data.vocab, the vocab.txt that they were made with",
+    needs=("tensorflow", "tensorflow, or pretrain from text"),
     example="pretraining_data/*.tfrecord",
 )

@@ -57,14 +57,9 @@ class Forward:
         return self._networks[name]
 
     def with_head(self, head: str) -> tuple[str, Any]:
-        """Name and network of the one that is trained and has a head: the model, or one beside it.
-
-        Raises KeyError if there is none.
-        """
-        for name in self._trained:
-            if hasattr(self._networks[name], head):
-                return name, self._networks[name]
-        raise KeyError(head)
+        """Name and network of the one that is trained and has a head: the model, or one beside it."""
+        name = next(name for name in self._trained if hasattr(self._networks[name], head))
+        return name, self._networks[name]
 
     def __call__(self, batch: Batch, network: str = MODEL) -> jax.Array:
         """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D]."""

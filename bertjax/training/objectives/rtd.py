@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.family_heads import sampled_tokens
+from bertjax.model.heads import gather_positions
 from bertjax.training.objectives.objective import Batch, Forward, HeldOutFacts, Keys, Measure, Objective, Sums
 
 
@@ -16,7 +18,10 @@ def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """
     name, network = forward.with_head("mlm_head")
     positions, labels = batch["mlm_positions"], batch["mlm_labels"]
-    samples = network.sampled_tokens(forward(batch, name), positions, batch["rtd_draws"])
+    head, word = network.mlm_head, network.encoder.embeddings.word[...]
+    h_BPE = head.transformed(gather_positions(forward(batch, name), positions))
+    how = {"vocab_size": head.vocab_size, "chunk": network.logits_chunk}
+    samples = sampled_tokens(h_BPE, word, head.bias[...], batch["rtd_draws"], **how)
     rows = jnp.arange(len(positions))[:, None]
     # Unused slots stand beyond the row, where nothing is written.
     places = jnp.where(batch["mlm_weights"] > 0, positions, batch["input_ids"].shape[1])

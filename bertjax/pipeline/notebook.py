@@ -1,0 +1,50 @@
+"""Results in a notebook: a page inside the cell that made it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from bertjax.report.charts import Line, line_chart
+from bertjax.report.page import Table, render_page, table_html
+from bertjax.storage.remote import Place
+from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
+
+_HEIGHT = 960  # pixels; what is longer scrolls
+
+
+def in_cell(page: str) -> str:
+    """A self-contained HTML page as the output of a cell.
+
+    It is framed, so that neither its style nor its script meets the notebook's, and its script may do nothing outside.
+    """
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(page)}" width="100%" height="{_HEIGHT}" '
+        'style="border: 0" loading="lazy"></iframe>'
+    )
+
+
+def tables_and_curves(title: str, tables: Sequence[Table], run: Place) -> str:
+    """A page of tables, and below them the curves of a run: training losses, held-out figures, the learning rate."""
+    found = curves(read_metrics(run / METRICS_FILE))
+    parts = [
+        *map(table_html, tables),
+        f"<h2>Curves of {html.escape(str(run))}</h2>",
+        f'<div class="charts">{"".join(_charts(found))}</div>',
+    ]
+    return render_page(title, parts, reads_charts=True)
+
+
+def _charts(found: Curves) -> list[str]:
+    """A chart for each figure that is measured on held-out data, with its training curve if it has one."""
+    names = [name.partition("/")[2] for name in found if name.startswith("eval/") and name.count("/") == 1]
+    charts = []
+    for name in names:
+        lines = [
+            Line("training", *found.get(f"train/{name}", ([], [])), "blue", smooth=True),
+            Line("held-out", *found[f"eval/{name}"], "orange", dots=True),
+        ]
+        charts.append(line_chart(name.replace("_", " "), [line for line in lines if line.steps]))
+    if "train/learning_rate" in found:
+        charts.append(line_chart("learning rate", [Line("learning rate", *found["train/learning_rate"], "green")]))
+    return charts

@@ -1,0 +1,149 @@
+"""A rehearsal of a run: what its parts cost on this machine, with the run's own compiled programs and another state.
+
+Nothing of it is kept but the times and the compiled programs, which the run uses afterwards: it costs a few steps, one
+save and one export, all of a model of its size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+
+from bertjax.config import Config
+from bertjax.input.feed import open_feed
+from bertjax.model.network import Params
+from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.runtime.host_memory import Temporaries
+from bertjax.runtime.processes import Processes
+from bertjax.storage.files import replace_text
+from bertjax.storage.remote import Place
+from bertjax.training import checkpoint
+from bertjax.training.budget import Costs
+from bertjax.training.job import HeldOutText, Job, Rows
+from bertjax.training.metrics import StepMetrics
+from bertjax.training.run_directory import describe_run
+from bertjax.training.state import TrainState, init_state
+from bertjax.training.telemetry import METRICS_FILE
+
+DIRECTORY = "rehearsal"  # within the run's directory, while it lasts
+Ending = Callable[[Config], None]  # what a command does with a run that has been trained: its report and its export
+
+_BATCHES = 4  # of an evaluation, and at least an eighth of them
+_LEAST_STEPS = 3
+_QUICK = 5.0  # seconds; what takes no longer is done twice, for the first time is not like the others
+# Where it cannot be rehearsed, in object storage.
+_BYTES_PER_SECOND, _OVERHEAD = 50e6, 5.0
+_MOMENTS = 3  # float32 arrays of a state for each of the weights
+
+
+def rehearse(job: Job, directory: Place, seconds: float, processes: Processes, end: Ending) -> Costs:
+    """Measure a run's costs, stepping for about so many seconds; every process takes part and gets its own figures.
+
+    `end` is rehearsed on a run of one checkpoint in a folder of its own, which is removed, by the first process.
+    """
+    paces, evaluations = [], []
+    with jax.set_mesh(job.mesh):
+        state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
+        for rows in job.stages:
+            state, pace = _pace(job, rows, state, seconds / len(job.stages), processes)
+            paces.append(pace)
+            evaluations.append(_evaluation(rows, state.params))
+    if not isinstance(directory, Path):
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(job.blueprint.state))
+        save = _OVERHEAD + size / _BYTES_PER_SECOND
+        ending = 2 * _OVERHEAD + 2 * size / _MOMENTS / _BYTES_PER_SECOND
+        return Costs(tuple(paces), tuple(evaluations), save, ending)
+    folder = directory / DIRECTORY
+    if processes.first:
+        shutil.rmtree(folder, ignore_errors=True)  # of a rehearsal that was killed
+        folder.mkdir()
+    processes.gather("the rehearsal begins")
+    with jax.set_mesh(job.mesh):
+        save = _save(job, folder, state)
+    del state  # what comes reads a model of its own
+    ending = _ending(job, folder, end) if processes.first else 0.0
+    processes.gather("the rehearsal ends")
+    if processes.first:
+        shutil.rmtree(folder)
+    return Costs(tuple(paces), tuple(evaluations), save, ending)
+
+
+def _pace(job: Job, rows: Rows, state: TrainState, seconds: float, processes: Processes) -> tuple[TrainState, float]:
+    """The state after some steps, and how long one takes, once the first has been compiled."""
+    training, mesh = rows.stage.training, job.mesh
+    metrics, temporaries = StepMetrics(job.peak.flops), Temporaries()
+    with open_feed(
+        rows.batches,
+        start_step=0,
+        global_batch_size=training.global_batch_size,
+        rows=local_rows(mesh, training.global_batch_size),
+        threads=rows.stage.data.threads,
+    ) as feed:
+
+        def steps(count: int) -> float:
+            nonlocal state
+            start = time.perf_counter()
+            for batch in itertools.islice(feed, count):
+                temporaries.reuse()
+                state, figures = rows.train_step(state, to_global(mesh, batch))
+                metrics.add(figures)
+            metrics.drain()
+            return (time.perf_counter() - start) / count
+
+        steps(1)
+        # All processes take as many as the first has time for.
+        first = float(processes.gather("seconds of a step", str(steps(1)))[0])
+        count = int(seconds / first)
+        pace = steps(max(count, _LEAST_STEPS)) if count > 1 else first
+    return state, pace
+
+
+def _evaluation(rows: Rows, params: Params) -> float:
+    """How long an evaluation takes, from a few of its batches, once it has been compiled."""
+    evaluation = rows.evaluation
+    assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
+    total = 0.0
+    for held_out in evaluation.sets:
+        jax.block_until_ready([evaluation.step(params, batch) for batch in itertools.islice(held_out, 1)])
+        start, count = time.perf_counter(), min(max(held_out.count // 8, _BATCHES), held_out.count)
+        for batch in itertools.islice(held_out, count):
+            jax.block_until_ready(evaluation.step(params, batch))
+        total += (time.perf_counter() - start) / count * held_out.count
+    return total
+
+
+def _save(job: Job, folder: Place, state: TrainState) -> float:
+    """How long a checkpoint takes until it is on the disk."""
+    steps = itertools.count(1)
+    with checkpoint.Checkpoints(folder / checkpoint.DIRECTORY, keep_last=1) as saved:
+
+        def save() -> None:
+            saved.save(next(steps), state, job.metadata)
+            saved.wait()
+
+        return _second_time(save)
+
+
+def _ending(job: Job, folder: Place, end: Ending) -> float:
+    """How long the report and the export take."""
+    config = replace(job.config, run_dir=str(folder))
+    describe_run(config, job.tokenizer)
+    replace_text(folder / METRICS_FILE, "")
+    return _second_time(lambda: end(config))
+
+
+def _second_time(work: Callable[[], None]) -> float:
+    """Seconds that work takes when it has been done before, or the first time if that is long."""
+    start = time.perf_counter()
+    work()
+    if (seconds := time.perf_counter() - start) > _QUICK:
+        return seconds
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

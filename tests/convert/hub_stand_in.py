@@ -1,0 +1,193 @@
+"""A server on this machine that speaks the part of the Hugging Face Hub's protocol that huggingface_hub uses here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+TOKEN, USER, TEAM = "hf_of-ada", "ada", "team"
+LARGE = 4096  # bytes from which a file is uploaded by git-lfs
+
+
+class Repository:
+    """Its files by commit; `main` is the last."""
+
+    def __init__(self, private: bool = False) -> None:
+        self.private = private
+        self.commits: dict[str, dict[str, bytes]] = {}
+
+    def commit(self, files: dict[str, bytes]) -> str:
+        """Files added to those of the last commit; the name of the new one."""
+        whole = (list(self.commits.values()) or [{}])[-1] | files
+        name = hashlib.sha1(json.dumps([len(self.commits), *sorted(whole)]).encode()).hexdigest()
+        self.commits[name] = whole
+        return name
+
+    def resolve(self, revision: str) -> str | None:
+        """The commit of `main` or of a (shortened) commit."""
+        if revision == "main":
+            return list(self.commits)[-1]
+        return next((name for name in self.commits if name.startswith(revision)), None)
+
+
+class Hub(ThreadingHTTPServer):
+    """The server; `asked` has the method and path of every request."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.repositories: dict[str, Repository] = {}
+        self.uploaded: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Of HF_ENDPOINT."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def add(self, name: str, folder: Path, only: tuple[str, ...] = (), **more: bytes) -> str:
+        """A commit of the files of a folder, or `only` some of them, and `more`; its name."""
+        files = {path.name: path.read_bytes() for path in folder.iterdir() if not only or path.name in only}
+        return self.repositories.setdefault(name, Repository()).commit(files | more)
+
+    def downloaded(self) -> set[str]:
+        """The names of the files whose content was sent."""
+        return {line.rpartition("/")[2] for line in self.asked if line.startswith("GET") and "/resolve/" in line}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Hub
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def do_HEAD(self) -> None:
+        self._get(body=False)
+
+    def do_GET(self) -> None:
+        self._get(body=True)
+
+    def do_PUT(self) -> None:
+        oid, content = self.path.rpartition("/")[2], self._content()
+        good = hashlib.sha256(content).hexdigest() == oid
+        self.server.uploaded[oid] = content
+        self._send(200 if good else 400)
+
+    def do_POST(self) -> None:
+        path, content = self._asked(), self._content()
+        if not self._authorized():
+            self._refuse(401, "", "Invalid username or password.")
+        elif path == "/api/validate-yaml":
+            self._json({"errors": [], "warnings": []})
+        elif path == "/api/repos/create":
+            self._create(json.loads(content))
+        elif found := re.fullmatch(r"/api/models/(.+)/preupload/main", path):
+            files = json.loads(content)["files"]
+            modes = [
+                {"path": f["path"], "uploadMode": "lfs" if f["size"] >= LARGE else "regular", "shouldIgnore": False}
+                for f in files
+            ]
+            self._json({"files": modes})
+        elif found := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
+            self._json({"transfer": "basic", "objects": [self._place(one) for one in json.loads(content)["objects"]]})
+        elif path == "/lfs/verify":
+            told = json.loads(content)
+            self._send(200 if len(self.server.uploaded[told["oid"]]) == told["size"] else 400)
+        elif found := re.fullmatch(r"/api/models/(.+)/commit/main", path):
+            self._commit(found[1], [json.loads(line) for line in content.splitlines()])
+        else:
+            self._refuse(404, "", f"no such endpoint: {path}")
+
+    def _get(self, body: bool) -> None:
+        path = self._asked()
+        if path == "/api/whoami-v2":
+            if not self._authorized():
+                return self._refuse(401, "", "Invalid credentials in Authorization header")
+            return self._json({"type": "user", "name": USER, "orgs": [{"name": TEAM, "type": "org"}], "auth": {}})
+        if found := re.fullmatch(r"/api/models/(.+?)(?:/revision/(.+))?", path):
+            name, revision, file = found[1], unquote(found[2] or "main"), None
+        elif found := re.fullmatch(r"/(.+)/resolve/([^/]+)/(.+)", path):
+            name, revision, file = found[1], unquote(found[2]), found[3]
+        else:
+            return self._refuse(404, "", f"no such endpoint: {path}")
+        repository = self.server.repositories.get(name)
+        if repository is None or (repository.private and not self._authorized()):
+            return self._refuse(404, "RepoNotFound", "Repository not found")  # as the Hub says of both
+        if (commit := repository.resolve(revision)) is None:
+            return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        files = repository.commits[commit]
+        if file is None:
+            siblings = [{"rfilename": one} for one in sorted(files)]
+            return self._json({"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
+        if file not in files:
+            return self._refuse(404, "EntryNotFound", "Entry not found")
+        etag = hashlib.sha256(files[file]).hexdigest()
+        return self._send(200, files[file], {"X-Repo-Commit": commit, "ETag": f'"{etag}"'}, body)
+
+    def _create(self, asked: dict) -> None:
+        name = f"{asked.get('organization') or USER}/{asked['name']}"
+        if name in self.server.repositories:
+            return self._json({"error": "You already created this model repo", "url": f"{self.server.url}/{name}"}, 409)
+        self.server.repositories[name] = Repository("private" in (asked.get("visibility"), asked.get("private")))
+        self.server.repositories[name].commit({".gitattributes": b""})
+        return self._json({"url": f"{self.server.url}/{name}"})
+
+    def _place(self, about: dict) -> dict:
+        url = self.server.url
+        actions = {"upload": {"href": f"{url}/lfs/{about['oid']}"}, "verify": {"href": f"{url}/lfs/verify"}}
+        return about | {"actions": actions}
+
+    def _commit(self, name: str, lines: list[dict]) -> None:
+        files = {}
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.server.uploaded[value["oid"]]
+        commit = self.server.repositories[name].commit(files)
+        self._json({"success": True, "commitUrl": f"{self.server.url}/{name}/commit/{commit}", "commitOid": commit})
+
+    def _asked(self) -> str:
+        path = urlsplit(self.path).path
+        self.server.asked.append(f"{self.command} {path}")
+        return path
+
+    def _content(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _authorized(self) -> bool:
+        return self.headers.get("Authorization") == f"Bearer {TOKEN}"
+
+    def _json(self, value: object, status: int = 200) -> None:
+        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
+        self._send(status, json.dumps({"error": message}).encode(), headers)
+
+    def _send(
+        self, status: int, content: bytes = b"", headers: dict[str, str] | None = None, body: bool = True
+    ) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body and self.command != "HEAD":
+            self.wfile.write(content)

@@ -1,0 +1,148 @@
+"""An export for one class of transformers, which then loads it without a word; and what it says of any other class."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import numpy as np
+import pytest
+from exported_models import fine_tuned_model
+from family_models import family_model
+from safetensors.numpy import load_file
+
+from bertjax.__main__ import main
+from bertjax.convert.formats import format_of
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.huggingface.names import classes_of
+from bertjax.model.families.registry import FAMILIES, family_of
+
+LOADERS = {
+    "pretraining": "AutoModelForPreTraining",
+    "mlm": "AutoModelForMaskedLM",
+    "nsp": "AutoModelForNextSentencePrediction",
+    "encoder": "AutoModel",
+}
+HEADS = [(name, head) for name in FAMILIES for head in classes_of(FAMILIES[name].presets["base"])]
+
+# One family for each way of naming the tensors; the others differ in the names of their classes.
+_OF_NAMES = {family_of(name).huggingface.prefix: name for name in reversed(FAMILIES)}.values()
+
+
+@pytest.fixture(scope="module")
+def transformers() -> ModuleType:
+    pytest.importorskip("torch")
+    return pytest.importorskip("transformers")
+
+
+@contextmanager
+def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What transformers logs from a warning on."""
+    said: list[str] = []
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    caplog.clear()
+    try:
+        yield said
+    finally:
+        logger.removeHandler(caplog.handler)
+        said += [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def reported(said: list[str]) -> dict[str, set[str]]:
+    """Keys by their status in a report of transformers; indices of layers are merged there."""
+    found: dict[str, set[str]] = {}
+    for key, status in re.findall(r"^(\S+) +\| (\w+) ", "\n".join(said), re.M):
+        if key != "Key":
+            found.setdefault(status, set()).add(key)
+    return found
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_the_class_of_an_export_loads_it_without_a_word(transformers, tmp_path, caplog, family, head):
+    model = family_model(tmp_path / "run", family)
+    made = classes_of(model.config.model)[head]
+    folder = export_huggingface(model, tmp_path / "out", head)
+    # Of a family without a head for pairs, all heads of pretraining are the one for masks.
+    loader = LOADERS["mlm" if made.name.endswith("ForMaskedLM") else head]
+    with warnings_of(caplog) as said:
+        network, info = getattr(transformers, loader).from_pretrained(folder, output_loading_info=True)
+    assert type(network).__name__ == made.name == network.config.architectures[0]
+    assert not info["unexpected_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
+    if head == "encoder" and "pooler" not in family_of(family).heads:
+        # These families have no trained pooler, and transformers' class has one unless it is told not to.
+        assert reported(said) == {"MISSING": {"pooler.dense.weight", "pooler.dense.bias"}}
+        with warnings_of(caplog) as said:
+            transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False)
+    else:
+        assert not info["missing_keys"]
+    assert said == []
+
+
+@pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in _OF_NAMES])
+def test_what_is_left_computes_the_same_and_comes_back(transformers, tmp_path, family, head):
+    model = family_model(tmp_path / "run", family)
+    form = format_of("huggingface").with_head(head)
+    folder = form.export(model, tmp_path / "out", form.vectors(model, None, False))
+    found = form.compare(model, Path(folder), form.vectors(model, None, False))
+    wanted = {"hidden states"} | {
+        f"{one.removesuffix('_head').upper()} logits" for one in classes_of(model.config.model)[head].outputs
+    }
+    assert set(found.of) == wanted and found.largest < 5e-6
+    whole, part = (
+        load_file(Path(one) / "model.safetensors") for one in (export_huggingface(model, tmp_path / "all"), folder)
+    )
+    prefix = family_of(family).huggingface.prefix if head == "encoder" else ""
+    assert part and all(np.array_equal(array, whole[prefix + name]) for name, array in part.items())
+    back = read_huggingface(folder)
+    kept = back.params.keys() - {*family_of(family).heads}
+    assert back.config == model.config.model
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        *({name: of[name] for name in kept} for of in (back.params, jax.device_get(model.params))),
+    )
+
+
+def test_nothing_in_a_folder_silences_the_report_of_another_class(transformers, tmp_path, caplog):
+    """The patterns of what may be left over are attributes of transformers' classes, and BERT's have none."""
+    model = family_model(tmp_path / "run", "bert")
+    folder = export_huggingface(model, tmp_path / "out")
+    for head, loader in LOADERS.items():
+        with warnings_of(caplog) as said:
+            network = getattr(transformers, loader).from_pretrained(folder)
+        assert not type(network)._keys_to_ignore_on_load_unexpected
+        modules = {"pretraining": set(), "mlm": {"bert.pooler", "cls.seq_relationship"}, "nsp": {"cls.predictions"}}
+        left = {".".join(key.split(".")[:2]) for key in reported(said).get("UNEXPECTED", ())}
+        assert left == modules.get(head, {"cls.predictions", "cls.seq_relationship"})
+    # Neither a key of `config.json` nor the metadata of the weights is read for it.
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("{", '{"_keys_to_ignore_on_load_unexpected": ["cls"],', 1))
+    with warnings_of(caplog) as said:
+        transformers.AutoModel.from_pretrained(folder)
+    assert len(reported(said)["UNEXPECTED"]) == 7
+
+
+def test_the_command_line_takes_a_head_and_refuses_others(tmp_path, monkeypatch, capsys):
+    model = family_model(tmp_path / "run", "albert")
+    monkeypatch.setattr("bertjax.training.run_directory.load_run", lambda name: model)
+    assert main(["export", "run", "--head", "mlm", "--output", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "next: transformers.AlbertForMaskedLM.from_pretrained(" in shown
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "AlbertForMaskedLM.from_pretrained(folder)" in card and "this class's head alone" in card
+    for options, message in (
+        (["--head", "nsp"], "--head nsp: transformers has no class of the family 'albert' with this head alone"),
+        (["--head", "mlm", "--to", "tf1"], "--head mlm: --to tf1 writes all heads or none"),
+    ):
+        assert main(["export", "run", *options, "--output", str(tmp_path / "other")]) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "other").exists()
+    task = fine_tuned_model(tmp_path / "task", "sequence", ("bad", "good"))
+    with pytest.raises(ValueError, match="a fine-tuned model is exported with the head of its task"):
+        export_huggingface(task, tmp_path / "other", "mlm")

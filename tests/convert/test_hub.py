@@ -1,0 +1,183 @@
+"""Models of the Hugging Face Hub, from a server on this machine that speaks what huggingface_hub speaks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exported_models import trained_model
+from hub_stand_in import TEAM, TOKEN, Hub
+from several_processes import free_port, surroundings, zygote
+
+import bertjax
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.sources import require_source, write_run
+from bertjax.training.run_directory import load_run
+
+pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hub]'")
+
+LOADED = """
+import json, sys, warnings
+import bertjax
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    model = bertjax.load(sys.argv[1])
+print(json.dumps({"vector": model.encode("the museum").tolist(), "said": [str(one.message) for one in said]}))
+"""
+REFUSED = """
+import sys
+from bertjax.convert.huggingface.hub import fetch, require_pushable
+for name in sys.argv[2:]:
+    try:
+        print({"fetch": fetch, "push": require_pushable}[sys.argv[1]](name))
+    except ValueError as error:
+        print(error)
+"""
+SCRIPTS = {"load": LOADED, "refused": REFUSED}
+Do = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and its export beside it."""
+    folder = tmp_path_factory.mktemp("hub")
+    run = trained_model(folder / "run")
+    write_run(run)
+    export_huggingface(run, folder / "exported")
+    return folder
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub()
+    yield hub
+    hub.shutdown()
+    hub.server_close()
+
+
+@pytest.fixture
+def do(hub: Hub, tmp_path: Path) -> Do:
+    """Runs a command line of bertjax, or one of SCRIPTS, in a process of its own; (exit code, what it said)."""
+    for name, script in SCRIPTS.items():
+        (tmp_path / f"{name}.py").write_text(script)
+
+    def run(*words: object, endpoint: str = hub.url, **environment: str) -> tuple[int, str]:
+        given = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        given |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", **environment}
+        what = [str(tmp_path / f"{words[0]}.py")] if words[0] in SCRIPTS else ["-m", "bertjax", str(words[0])]
+        command = [sys.executable, *what]
+        log = tmp_path / "log"
+        number = zygote().start([*command, *map(str, words[1:])], log, surroundings(devices=1) | given, tmp_path)
+        code = zygote().wait(number, 300)
+        return -1 if code is None else code, log.read_text()
+
+    return run
+
+
+def assert_same_model(said: str, folder: Path) -> list[str]:
+    """The model that LOADED told of is that of a folder; the warnings it told of."""
+    told = json.loads(said.splitlines()[-1])
+    np.testing.assert_allclose(told["vector"], bertjax.load(f"hf:{folder}").encode("the museum"), rtol=1e-5, atol=1e-6)
+    return told["said"]
+
+
+def test_a_model_of_the_hub_is_loaded_as_its_folder_is(folder, hub, do):
+    commit = hub.add("ada/novels", folder / "exported", **{"pytorch_model.bin": b"never", "modeling.py": b"never"})
+    hub.add("ada/novels", folder / "exported", **{"config.json": b"a later commit, which is no JSON"})
+    code, said = do("load", f"hf:ada/novels@{commit}")
+    assert code == 0, said
+    assert assert_same_model(said, folder / "exported") == []
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= hub.downloaded()
+    assert not {"pytorch_model.bin", "modeling.py", "README.md"} & hub.downloaded()
+    code, cached = do("load", f"hf:ada/novels@{commit}", endpoint=f"http://127.0.0.1:{free_port()}")
+    (told,) = assert_same_model(cached, folder / "exported")
+    assert code == 0 and "the Hub cannot be reached; the files downloaded before are used" in told
+
+
+def test_a_model_of_the_hub_becomes_a_run_and_its_weights_start_one(folder, hub, do, tmp_path):
+    commit = hub.add("novels", folder / "exported")
+    code, said = do("import", "hf:novels@main")
+    assert code == 0, said
+    assert f"hf:novels@{commit}" in said and "compared with transformers" in said
+    assert load_run(tmp_path / "runs" / "novels").config.init_from == f"hf:novels@{commit}"
+    (tmp_path / "topics.csv").write_text("text,label\n" + "".join(f"the museum {n},{'ab'[n % 2]}\n" for n in range(20)))
+    words = ["--init-from", "hf:novels", "--train", "topics.csv", "--epochs", "1", "--max-length", "16"]
+    code, said = do("finetune", "classification", *words, "--run-dir", "runs/topics")
+    assert code == 0 and "best run     runs/topics" in said, said
+
+
+def test_pickled_weights_are_taken_only_where_there_are_no_others(folder, hub, do):
+    torch = pytest.importorskip("torch", reason="needs torch, which writes such files")
+    from safetensors.torch import load_file
+
+    pickled = folder / "pytorch_model.bin"
+    torch.save(load_file(folder / "exported" / "model.safetensors"), pickled)
+    files = tuple(path.name for path in (folder / "exported").iterdir() if path.name != "model.safetensors")
+    hub.add("ada/pickled", folder / "exported", files, **{"pytorch_model.bin": pickled.read_bytes()})
+    code, said = do("load", "hf:ada/pickled")
+    assert code == 0 and "pytorch_model.bin" in hub.downloaded(), said
+
+
+REFUSALS = {
+    "ada/nothing": r"no folder /.*ada/nothing, and the Hub has no repository ada/nothing that you may read; correct",
+    "ada/secret": r"and the Hub has no repository ada/secret that you may read; .* private one run `hf auth login`",
+    "ada/novels@v9": r"and ada/novels of the Hub has no revision v9",
+    "ada/bare": r"and ada/bare of the Hub has no config.json; is it a model of transformers\?",
+    "a/b/c": r"no folder /.*a/b/c, and a repository of the Hub is called NAME, ORG/NAME or ORG/NAME@REVISION",
+}
+
+
+def test_what_is_neither_here_nor_there_is_refused_in_one_sentence(folder, hub, do):
+    hub.add("ada/novels", folder / "exported")
+    hub.add("ada/bare", folder / "exported", ("README.md",))
+    hub.add("ada/secret", folder / "exported")
+    hub.repositories["ada/secret"].private = True
+    code, said = do("refused", "fetch", *REFUSALS)
+    assert code == 0
+    for line, (name, message) in zip(said.splitlines(), REFUSALS.items(), strict=True):
+        assert line.startswith(f"hf:{name}: there is ") and re.search(message, line), line
+
+
+def test_without_a_network_the_folder_and_the_repository_are_named(do):
+    commands = [("refused", "fetch", "ada/novels"), ("import", "hf:ada/novels")]
+    for words, offline, reason in zip(commands, "01", ("ConnectError", "HF_HUB_OFFLINE is set"), strict=True):
+        code, said = do(*words, endpoint=f"http://127.0.0.1:{free_port()}", HF_HUB_OFFLINE=offline)
+        assert code == int(offline) and said.count("\n") == 1 and reason in said, said
+        assert "there is no folder" in said and "cannot be asked for ada/novels" in said
+        assert "hf download ada/novels --local-dir novels" in said
+
+
+def test_without_the_package_it_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"no folder .*nothing; to look for nothing on .*pip install 'bertjax\[hub\]'"):
+        require_source("hf:nothing")
+
+
+def test_an_export_is_pushed_and_read_back(folder, hub, do):
+    arguments = ["export", folder / "run", "--output", folder / "pushed", "--push", f"{TEAM}/novels", "--private"]
+    code, said = do(*arguments, HF_TOKEN=TOKEN)
+    assert code == 0 and f"pushed to {hub.url}/{TEAM}/novels/commit/" in said, said
+    repository = hub.repositories[f"{TEAM}/novels"]
+    files = repository.commits[repository.resolve("main")]
+    assert repository.private and hub.uploaded, "weights go by git-lfs"
+    assert {path.name: path.read_bytes() for path in (folder / "pushed").iterdir()}.items() <= files.items()
+    code, said = do("load", f"hf:{TEAM}/novels", HF_TOKEN=TOKEN)
+    assert code == 0 and assert_same_model(said, folder / "exported") == []
+
+
+def test_a_push_that_cannot_be_is_refused_before_the_export(folder, hub, do, tmp_path):
+    code, said = do("export", folder / "run", "--output", tmp_path / "out", "--push", "team/novels")
+    assert code == 1 and not (tmp_path / "out").exists(), said
+    assert "--push team/novels: not logged in to the Hugging Face Hub; run `hf auth login`, or set HF_TOKEN" in said
+    code, said = do("refused", "push", "others/novels", "a/b/c", HF_TOKEN=TOKEN)
+    others, wrong = said.splitlines()
+    assert others == "--push others/novels: ada may write to ada, team, and others is none of them"
+    assert wrong == "--push a/b/c: a repository of the Hub is called NAME or ORG/NAME"
+    code, said = do("refused", "push", "team/novels", HF_TOKEN="hf_wrong")
+    assert said.startswith("--push team/novels: the Hub did not accept the login (") and said.count("\n") == 1
+    assert not hub.repositories

@@ -1,0 +1,139 @@
+"""Each family learns each task, alone in a row or packed, and is exported as its own class with equal logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from family_models import tokenizer_of, traits
+from one_step import one_step, require_equal_gradients
+from small_tasks import (
+    COLOURS,
+    content_of,
+    sentences,
+    small_config,
+    small_start,
+    write_choices,
+    write_pairs,
+    write_questions,
+    write_tags,
+)
+from test_task_packing import encoded
+
+from bertjax.config import FinetuneConfig
+from bertjax.convert.compare import compare_with_transformers
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.finetune.batches import lay_out, pack_examples, padded
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.predict import TaskModel
+from bertjax.finetune.run import Start, finetune
+from bertjax.model.families.registry import FAMILIES
+from bertjax.runtime.processes import alone
+from bertjax.training.run_directory import load_run
+
+TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least of it
+    "classification": (write_pairs, "eval/accuracy", 0.9),
+    "choice": (write_choices, "eval/accuracy", 0.9),
+    "pos": (write_tags, "eval/accuracy", 0.95),
+    "squad": (write_questions, "eval/exact_match", 0.9),
+}
+SHORT = [("roberta", "classification")]
+REST = [(family, task) for family in FAMILIES for task in TASKS if (family, task) not in SHORT]
+
+
+def start_of(family: str, folder: Path) -> Start:
+    """A small network of a family, over a vocabulary of its kind."""
+    words = [*sentences(40, 0), "what colour is the cat ?"]
+    return small_start(folder, tokenizer_of(family, words), **(traits(family) | {"initializer_range": 0.1}))
+
+
+def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
+    """Twelve epochs of a small task in rows of 64 tokens."""
+    texts = {"text": ("text", "text_b")} if task == "classification" else {}
+    config = small_config(task, start, TASKS[task][0](folder / "data"), folder / "run", epochs=12, **texts)
+    training = replace(config.training, eval_every=1000)
+    return replace(config, data=replace(config.data, sequence_length=64), training=training)
+
+
+@pytest.mark.parametrize(("family", "task"), [*SHORT, *[pytest.param(*cell, marks=pytest.mark.long) for cell in REST]])
+def test_a_family_learns_a_task_and_exports_it(family: str, task: str, tmp_path: Path) -> None:
+    start = start_of(family, tmp_path / "start")
+    config = config_of(task, start, tmp_path)
+    with alone() as processes:
+        result = finetune(config, start, content_of(config, start), processes, lambda _: None)
+    _, figure, least = TASKS[task]
+    assert result.figures[figure] >= least, result
+    model = load_run(result.directory)
+    folder = export_huggingface(model, tmp_path / "out")
+    found = compare_with_transformers(model, folder)
+    assert found is None or found.largest < 1e-5
+    if found is not None and task in THEIRS:
+        given, theirs = THEIRS[task](config.task.data, folder)
+        ours = [np.ravel(list(_probabilities(one))) for one in TaskModel(model).predict(given)]
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def _probabilities(prediction: Any) -> Iterable[float]:
+    """Of every class of a `Prediction`, by name, or of every end of a `Choice`."""
+    found = prediction.probabilities
+    return found.values() if isinstance(found, dict) else found
+
+
+def _their_classes(data: str, folder: Path) -> tuple[list[Any], np.ndarray]:
+    """Pairs of the development set, and the probabilities that transformers' own class gives for their texts."""
+    lines = (Path(data) / "dev.tsv").read_text().splitlines()[1:]
+    pairs = [tuple(line.split("\t")[:2]) for line in lines]
+    return pairs, _their_shares(folder, "SequenceClassification", [a for a, _ in pairs], [b for _, b in pairs], 1)
+
+
+def _their_choices(data: str, folder: Path) -> tuple[list[Any], np.ndarray]:
+    """Starts with their ends of the development set, and the probabilities of the ends by transformers."""
+    records = [json.loads(line) for line in (Path(data) / "dev.jsonl").read_text().splitlines()]
+    ends = [end for record in records for end in record["text_b"]]
+    starts = [record["text"] for record in records for _ in record["text_b"]]
+    given = [(record["text"], record["text_b"]) for record in records]
+    return given, _their_shares(folder, "MultipleChoice", starts, ends, len(COLOURS))
+
+
+def _their_shares(folder: Path, name: str, firsts: list[str], seconds: list[str], choices: int) -> np.ndarray:
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    network = getattr(transformers, f"AutoModelFor{name}").from_pretrained(folder).eval()
+    inputs = tokenizer(firsts, seconds, padding=True, return_tensors="pt")
+    if choices > 1:
+        inputs = {key: rows.reshape(-1, choices, rows.shape[-1]) for key, rows in inputs.items()}
+    with torch.no_grad():
+        return torch.softmax(network(**inputs).logits, -1).numpy()
+
+
+THEIRS = {"classification": _their_classes, "choice": _their_choices}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("roberta", "relevance")]
+    + [
+        pytest.param(family, kind.name, marks=pytest.mark.long)
+        for family in FAMILIES
+        for kind in KINDS.values()
+        if kind.packed and (family, kind.name) != ("roberta", "relevance")
+    ],
+)
+def test_packed_rows_have_the_loss_and_gradient_of_single_ones(family: str, kind: str, tmp_path: Path) -> None:
+    start = start_of(family, tmp_path)
+    rows = encoded(kind, start, 64)
+    labels = len(COLOURS) if kind in ("sequence", "tokens") else 0
+    everything, pad_id = np.arange(len(rows)), start.tokenizer.pad_id
+    single = one_step(kind, 1, padded(rows, everything, int(rows.lengths.max()), pad_id), start, labels)
+    packed = lay_out(rows, everything, pack_examples(rows.lengths, 3), pad_id)
+    assert len(packed["input_ids"]) < len(rows) and packed["sequence_ids"].max() > 1
+    shared = one_step(kind, 1, packed, start, labels)
+    assert shared.figures == pytest.approx(single.figures, rel=2e-6)
+    require_equal_gradients(single.gradient, shared.gradient, 5e-6)

@@ -1,0 +1,38 @@
+"""The notebook of first steps runs from its first cell to its last in a kernel, and shows bars, curves and answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from several_processes import surroundings
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "configs" / "first_steps.ipynb"
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'bertjax[test]'")
+SECONDS = 600  # for a cell
+
+
+def test_it_is_stored_without_outputs():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
+
+
+def test_it_runs_in_a_kernel(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install 'bertjax[test]'")
+    pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'bertjax[test]'")
+    pytest.importorskip("ipywidgets", reason="needs ipywidgets, for bars: pip install 'bertjax[test]'")
+    for name, value in surroundings(devices=1).items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = [output.data for output in outputs if output.output_type in ("execute_result", "display_data")]
+    pages = [data["text/html"] for data in shown if "text/html" in data]
+    assert len(pages) == 2 and all(page.count("&lt;svg") >= 2 for page in pages)
+    bars = [data["text/plain"] for data in shown if "application/vnd.jupyter.widget-view+json" in data]
+    assert [bar.partition(":")[0] for bar in bars] == ["pretraining", "classification"]
+    assert "label='returned'" in shown[-2]["text/plain"] and "label='raised'" in shown[-2]["text/plain"]
+    assert "model.safetensors" in shown[-1]["text/plain"]
+    told = "".join(output.text for output in outputs if output.output_type == "stream")
+    assert "Warning" not in told and "token store: " in told

@@ -1,0 +1,167 @@
+"""Whole runs from Python: the same bits as the verbs, results that show themselves, signals that end no program."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import digests, write_recipe
+
+import bertjax
+from bertjax.__main__ import main
+from bertjax.config import Config, StageConfig, with_values
+from bertjax.training.checkpoint import saved_steps
+from bertjax.training.telemetry import curves, read_metrics
+
+KEYS = {
+    "optimizer.warmup_steps": 2,
+    "training.steps": 6,
+    "training.log_every": 2,
+    "training.eval_every": 6,
+    "training.eval_rows": 16,
+    "training.checkpoint_every": 6,
+}
+
+
+class Signals(bertjax.Callback):
+    """Sends this process a signal at the start, or after a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.steps = at, 0
+
+    def on_start(self, run) -> None:
+        if self.at == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def on_step(self, step) -> None:
+        self.steps += 1
+        if step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("python")
+    write_corpus(folder / "corpus.txt", 60)
+    write_recipe(folder)
+    return folder
+
+
+def configured(folder: Path, run: str) -> Config:
+    where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
+    return bertjax.recipe(folder / "tiny_recipe.py", KEYS | where | {"run_dir": str(folder / run)})
+
+
+@pytest.fixture(scope="module")
+def pretrained(folder: Path):
+    return bertjax.pretrain(configured(folder, "python"))
+
+
+def test_prepare_makes_the_store_that_pretrain_uses(folder, pretrained):
+    made = bertjax.prepare(configured(folder, "python"))
+    assert [path for path in (folder / "data").iterdir() if path.name.startswith("store-")] == [made.path]
+    assert made.sizes.keys() == {"train", "held_out"} and f"token store: {made.path}" in str(made)
+
+
+def test_a_run_from_python_has_the_bits_of_the_verbs(folder, pretrained, capfd):
+    words = [word for key, value in KEYS.items() for word in (f"--{key}", str(value))]
+    sources = ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
+    assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, *sources, "--run-dir", str(folder / "verb")]) == 0
+    assert digests(folder / "verb") == digests(folder / "python")
+    said = capfd.readouterr().out
+    about = str(pretrained).replace(str(folder / "python"), str(folder / "verb"))
+    assert about.strip().splitlines()[0] in said and "what to try next" in about
+
+
+def test_the_result_says_and_shows_what_was_reached(pretrained):
+    assert (pretrained.step, saved_steps(pretrained.directory)) == (6, [6])
+    found = curves(read_metrics(pretrained.directory / "metrics.jsonl"))
+    assert pretrained.figures["eval/mlm_loss"] == pytest.approx(found["eval/mlm_loss"][1][-1], rel=1e-8)
+    assert pretrained.baselines.keys() == {name for name in found if name.startswith("baseline/")} != set()
+    assert (pretrained.exported / "model.safetensors").is_file()
+    assert bertjax.load(pretrained.directory).encode(["the"], batch_size=1).shape == (1, 32)
+    shown = pretrained._repr_html_()
+    assert shown.startswith("<iframe") and 'sandbox="allow-scripts"' in shown
+    inside = re.search(r'srcdoc="([^"]*)"', shown)[1]
+    assert inside.count("&lt;svg") >= 3 and "<" not in inside, "curves, escaped whole"
+
+
+def test_fine_tuning_from_python(folder, pretrained):
+    with (folder / "topics.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label"])
+        rows.writerows([(f"the {'ba' if number % 2 else 'do'} {number}", "ab"[number % 2]) for number in range(40)])
+    told = Signals(at=-1)
+    result = bertjax.finetune(
+        "classification",
+        pretrained.directory,
+        train=folder / "topics.csv",
+        epochs=[1],
+        batch_sizes=[8],
+        max_length=16,
+        seeds=2,
+        run_dir=folder / "topics",
+        keys={"optimizer.beta2": 0.98},
+        callbacks=[told],
+    )
+    assert Path(result.directory).parent == folder / "topics" and "eval/accuracy" in result.figures
+    assert told.steps == 2 * result.best.step
+    assert bertjax.load(result.directory).config.num_labels == 2
+    assert "best run" in str(result) and "Hugging Face" in str(result)
+    assert "&lt;svg" in result._repr_html_() and "&lt;table" in result._repr_html_()
+
+
+def test_the_function_and_the_room_of_one_name(pretrained):
+    """An imported room is an attribute of the package, in the place of the function."""
+    program = (
+        "import bertjax, sys\n"
+        "assert 'numpy' not in sys.modules\n"
+        "import bertjax.finetune.recipes\n"
+        "assert callable(bertjax.finetune) and bertjax.finetune.recipes.TRIED\n"
+        "try: bertjax.finetune('sst2', 'nowhere')\n"
+        "except ValueError as error: print(error)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "nowhere: no such directory" in ended.stdout
+
+
+def test_a_signal_saves_and_raises_and_the_same_call_resumes(folder, pretrained):
+    config = configured(folder, "stopped")
+    with pytest.raises(KeyboardInterrupt, match=r"stopped by a signal before the first step; nothing was saved"):
+        bertjax.pretrain(config, callbacks=[Signals(at=0)])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt, match=r"stopped by a signal after step \d; saved in"):
+        bertjax.pretrain(config, callbacks=[Signals(at=3)])
+    (step,) = saved_steps(folder / "stopped")
+    assert 3 <= step < 6
+    resumed = bertjax.pretrain(config)
+    assert resumed.step == 6 and digests(folder / "stopped") == digests(folder / "python")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"training.step": 3}, r"training\.step is unknown; did you mean training\.steps\?"),
+        ({"trainign.steps": 3}, r"trainign is unknown; did you mean training\?"),
+        ({"training.steps": "3"}, r"training\.steps='3' is str; give int"),
+        ({"training.steps.more": 3}, r"training\.steps\.more is unknown; steps is a single value"),
+    ],
+)
+def test_a_wrong_key_is_named(keys, message):
+    with pytest.raises(ValueError, match=message):
+        with_values(Config(), keys)
+
+
+def test_values_of_every_form_are_taken():
+    stages = [StageConfig(start=5, sequence_length=64)]
+    made = with_values(Config(), {"data.sources": ["docs"], "stages": stages, "training.seed": 7})
+    assert made.data.sources == ("docs",) and made.stages == tuple(stages) and made.training.seed == 7
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        bertjax.nothing  # noqa: B018

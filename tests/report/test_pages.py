@@ -1,0 +1,302 @@
+"""Every page in a real browser: readable at three widths, light and dark; it answers to the pointer; it runs no script
+of a corpus.
+
+What is wrong with a page is found by the page's own layout: `COMPLAINTS` asks the browser where text is cut off, lies
+over other text, is too small or too pale.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from page_browser import NAMES, Browser, installed
+from small_models import random_sentences, small_model, text_of
+
+from bertjax.__main__ import main
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, to_dict
+from bertjax.interpret.attention_page import render_attention
+from bertjax.interpret.attention_view import view_attention
+from bertjax.plan.answer import Answer, render_plan
+from bertjax.plan.estimates import make_plan
+from bertjax.plan.roofline import Bound
+from bertjax.plan.topologies import open_topology
+from bertjax.report.run_report import write_report
+from bertjax.report.run_summary import Completion, Summary, measured
+from bertjax.runtime.compilation import environment
+from bertjax.storage.progress import no_progress
+from bertjax.text.store.writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+from bertjax.training.objectives import choose
+from bertjax.training.telemetry import JsonlWriter
+
+WIDTHS = (400, 900, 1400)
+PAGES = ("report", "inspect", "plan", "attention")
+# What a corpus, a file's name or a config could bring along.
+HOSTILE = "<script>window.ran=1</script><img/src=x/onerror=window.ran=1>"
+PATH = "text:/data/corpora/a_collection_of_long_names/of_novels-and-letters/volume*.txt.xz"
+
+COMPLAINTS = """(() => {
+  const found = [], all = (what, from = document) => [...from.querySelectorAll(what)];
+  const said = element => JSON.stringify(element.textContent.trim().slice(0, 40));
+  const shown = element => element.checkVisibility({visibilityProperty: true, opacityProperty: true});
+  const root = document.documentElement;
+  if (root.scrollWidth > innerWidth) found.push(`the page is ${root.scrollWidth} wide in a window of ${innerWidth}`);
+
+  // Text of drawings: inside its drawing, large enough, and alone in its place.
+  for (const svg of all('figure svg[viewBox], .columns')) {
+    const frame = svg.getBoundingClientRect(), boxes = [];
+    if (svg.parentElement.closest('svg')) continue;
+    for (const text of all('text', svg)) {
+      if (!shown(text) || !text.textContent) continue;
+      const box = text.getBoundingClientRect(), where = `${said(text)} in ${svg.getAttribute('aria-label')}`;
+      if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1
+        || box.bottom > frame.bottom + 1) found.push(`cut off: ${where}`);
+      const size = parseFloat(getComputedStyle(text).fontSize) * svg.getScreenCTM().a;
+      if (size < 9) found.push(`${size.toFixed(1)} pixels: ${where}`);
+      for (const [other, name] of boxes) {
+        const across = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+        const up = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+        if (across > 1 && up > 0.3 * Math.min(box.height, other.height)) found.push(`over ${name}: ${where}`);
+      }
+      boxes.push([box, said(text)]);
+    }
+  }
+
+  // Text of the page: nothing hidden beyond an edge, no word in pieces of a few letters.
+  for (const element of all('main *')) {
+    if (!shown(element) || element.closest('svg, .thumbs')) continue;
+    if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth
+      && getComputedStyle(element).overflowX !== 'visible') found.push(`has to be scrolled: ${said(element)}`);
+    if (element.matches('td, th') && element.textContent.length > 8 && element.clientWidth < 70)
+      found.push(`${element.clientWidth} pixels for ${said(element)}`);
+  }
+
+  // Contrast (WCAG 2.2, 1.4.3), of text with what is behind it.
+  const numbers = colour => {
+    const [r, g, b, a = 1] = (colour.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+    return colour.startsWith('color(srgb') ? [r * 255, g * 255, b * 255, a] : [r, g, b, a];
+  };
+  const over = ([r, g, b, a], [x, y, z]) => [r * a + x * (1 - a), g * a + y * (1 - a), b * a + z * (1 - a), 1];
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = element => element ? over(numbers(getComputedStyle(element).backgroundColor),
+    behind(element.parentElement)) : [255, 255, 255, 1];
+  const opacity = element => element ? getComputedStyle(element).opacity * opacity(element.parentElement) : 1;
+  const words = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+  while (words.nextNode()) {
+    const element = words.currentNode.parentElement;
+    if (!words.currentNode.data.trim() || !shown(element) || element.closest('script')) continue;
+    const style = getComputedStyle(element), ground = behind(element.closest('svg')?.parentElement || element);
+    const [r, g, b, a] = numbers(element.closest('svg') ? style.fill : style.color);
+    const [one, two] = [over([r, g, b, a * opacity(element)], ground), ground].map(light).sort((x, y) => y - x);
+    const ratio = (one + 0.05) / (two + 0.05);
+    if (ratio < 4.5) found.push(`contrast ${ratio.toFixed(2)}: ${said(element)}`);
+  }
+  return [...new Set(found)];
+})()"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each kind, with hostile text in all that comes from outside."""
+    folder = tmp_path_factory.mktemp("pages")
+    made = {name: folder / f"{name}.html" for name in PAGES}
+    _report(folder / "report.html")
+    _inspection(folder, made["inspect"])
+    made["plan"].write_text(_plan(), encoding="utf-8")
+    made["attention"].write_text(_attention(folder / "run"), encoding="utf-8")
+    return made
+
+
+def _report(file: Path) -> None:
+    writer, draw = JsonlWriter(file.parent / "metrics.jsonl", 0), np.random.default_rng(0)
+    for step in range(10, 4138, 20):
+        loss = 6 + 4 / (1 + step / 300) + draw.normal() / 9
+        metrics = {"train/mlm_loss": loss, "train/mlm_accuracy": (10 - loss) / 40, "train/nsp_accuracy": 0.7}
+        metrics |= {"train/learning_rate": 1e-4 * min(step / 400, 1), "train/grad_norm": 1.2 + draw.random() / 9}
+        writer.write(step, metrics | {"perf/tokens_per_second": 35e3, "time/step": 0.9, "time/input_wait": 0.1})
+        if step % 1000 == 990:
+            writer.write(step, {"eval/mlm_loss": loss + 0.1, "eval/mlm_accuracy": 0.2, "eval/nsp_accuracy": 0.6})
+    writer.close()
+    figures = {"eval/mlm_loss": 6.148, "eval/mlm_accuracy": 0.1331, "eval/nsp_accuracy": 0.4}
+    baselines = {"unigram_loss": 6.982, "unigram_accuracy": 0.0521, "majority_accuracy": 0.5031}
+    summary = Summary(
+        name=f"run {HOSTILE}",
+        about=f"{PATH}, text:{HOSTILE}",
+        steps=4137,
+        tokens_seen=24_113_552,
+        wall_seconds=1083.2,
+        tokens_per_second=35_420.4,
+        mfu=0.381,
+        peak="0.119 TFLOP/s (measured)",
+        held_out=measured(
+            choose(("mlm", "nsp")), figures, {f"baseline/{name}": value for name, value in baselines.items()}
+        ),
+        completions=(
+            Completion(f"the {HOSTILE} [MASK] of", HOSTILE, ((HOSTILE, 0.6), ("Donaudampfschiff", 0.21), ("a", 0.01))),
+        ),
+    )
+    write_report(file.parent, summary, to_dict(Config(name=HOSTILE)), environment())
+
+
+def _inspection(folder: Path, page: Path) -> None:
+    words = [a + b + c for a in "bdfgklm" for b in "aeiou" for c in "nrst"]
+    tokenizer = WordPiece([*SPECIAL_TOKENS, HOSTILE, "##ing", "Donaudampfschifffahrt", *words], TextRules(True, True))
+    draw = np.random.default_rng(0)
+    often = np.minimum(draw.zipf(1.3, 4000) + 4, len(tokenizer.tokens) - 1)
+    documents = [
+        [draw.choice(often, draw.integers(4, 30)).tolist() for _ in range(number)] for number in draw.integers(3, 9, 60)
+    ]
+    splits = {"train": [*documents[:50], documents[2], documents[4][:-1]], "held_out": documents[50:]}
+    store = write_store(folder / "a_token_store_with_a_long_name-of-many-parts", splits, tokenizer)
+    against = folder / "a test set with a <img onerror=run()> in its name.txt"
+    against.write_text(" ".join(tokenizer.tokens[token] for token in documents[9][0]) + "\n", encoding="utf-8")
+    assert main(["inspect", str(store), "--length", "32", "64", "--against", str(against), "--html", str(page)]) == 0
+
+
+def _plan() -> str:
+    config = Config(
+        name=HOSTILE,
+        model=ModelConfig(
+            vocab_size=300, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
+        ),
+        data=DataConfig(sequence_length=128, max_predictions=8),
+        optimizer=OptimizerConfig(warmup_steps=2),
+        training=TrainingConfig(steps=100_000, global_batch_size=64),
+    )
+    topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
+    plan = make_plan(config, topology, say=lambda line: None)
+    # Of a CPU no speed is known: the program is real, the bound and the limit are those of a machine like a TPU.
+    stage = replace(plan.stages[0], bound=Bound(0.0935, 0.0513, 0.0124, 0.0), peak=2e14)
+    stage = replace(stage, capacity=1.6 * stage.needed, traffic=1e9)
+    plan = replace(plan, stages=(stage, stage), price=1.5)
+    return render_plan(Answer(plan, None, None, f"vocabulary of 300 entries, as {PATH} has it {HOSTILE}"))
+
+
+def _attention(folder: Path) -> str:
+    model = small_model(folder)
+    model = replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))
+    pair = ("I went to the store.", f"At the store, I bought {HOSTILE}.")
+    sample = text_of(model.tokenizer, random_sentences(20), origin=HOSTILE)
+    return render_attention(view_attention(model, f"runs/{HOSTILE}", pair, sample, 10, no_progress))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests."""
+    program = installed()
+    if program is None:
+        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is installed")
+    started = Browser(program, tmp_path_factory.mktemp("browser"))
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_read_at_every_width_in_light_and_dark(pages, browser, name):
+    found = []
+    for width in WIDTHS:
+        for dark in (False, True):
+            browser.open(pages[name], width, dark=dark)
+            where = f"{width} pixels, {'dark' if dark else 'light'}: "
+            found += [where + one for one in [*browser.ask(COMPLAINTS), *browser.complaints]]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_runs_what_a_corpus_brings_or_asks_for_anything(pages, browser, name, tmp_path):
+    browser.open(pages[name])
+    assert browser.ask("document.body.textContent.includes('<script>window.ran=1')"), "it is shown as text"
+    assert browser.ask("typeof window.ran") == "undefined"
+    assert [address for address in browser.requests if not address.startswith(("file:", "data:"))] == []
+    # Even where text were not escaped, the policy would stop it; and it lets the page's own script run.
+    raw = pages[name].read_text(encoding="utf-8").replace("<main>", f"<main>{HOSTILE}<i style='color:red'>text</i>")
+    (tmp_path / "raw.html").write_text(raw, encoding="utf-8")
+    browser.open(tmp_path / "raw.html")
+    assert browser.ask("document.querySelectorAll('main > script:not([type]), main > img').length") == 2
+    assert browser.ask("typeof window.ran") == "undefined"
+    assert browser.ask("getComputedStyle(document.querySelector('main > i')).color") != "rgb(255, 0, 0)"
+    refused = [said for said in browser.complaints if "Content Security Policy" in said]
+    assert len(refused) >= 3, browser.complaints
+
+
+def place_of(browser: Browser, element: str, across: float = 0.5) -> tuple[float, float]:
+    """Where an element is in the window, once it was scrolled there."""
+    box = browser.ask(
+        f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}});"
+        " const {left, top, width, height} = e.getBoundingClientRect(); return [left, top, width, height]; })()"
+    )
+    return box[0] + across * box[2], box[1] + box[3] / 2
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_curve_says_its_values_under_the_pointer_and_by_keys(pages, browser, width):
+    browser.open(pages["report"], width)
+    box = "document.querySelector('.readout')"
+    for across in (0.02, 0.5, 0.98):
+        browser.point(*place_of(browser, "document.querySelector('figure svg')", across))
+        assert not browser.ask(f"{box}.hidden")
+        left, right = browser.ask(f"(({{left, right}}) => [left, right])({box}.getBoundingClientRect())")
+        assert 0 <= left < right <= width
+    said = browser.ask(f"{box}.innerText")
+    assert said.startswith("step 4,1") and "training" in said and "held-out" in said and "at 3,990" in said
+    browser.ask("document.querySelector('figure svg').focus()")
+    for key, step in (("End", "4,130"), ("ArrowLeft", "4,110"), ("Home", "10"), ("ArrowRight", "30")):
+        browser.press(key)
+        assert browser.ask(f"{box}.innerText").splitlines()[0] == f"step {step}"
+    browser.press("Escape")
+    assert browser.ask(f"{box}.hidden")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["inspect", "plan"])
+def test_every_bar_says_what_it_is_under_the_pointer_and_by_keys(pages, browser, name, width):
+    browser.open(pages[name], width)
+    shown = "[...document.querySelectorAll('.tip')].filter(t => getComputedStyle(t).visibility === 'visible')"
+    assert browser.ask(f"{shown}.length") == 0
+    count = browser.ask("document.querySelectorAll('.hit').length")
+    for number in sorted({0, 1, count // 2, count - 1}):
+        hit = f"document.querySelectorAll('.hit')[{number}]"
+        browser.point(*place_of(browser, hit))
+        texts = browser.ask(f"{shown}.map(t => t.textContent)")
+        label = browser.ask(f"{hit}.getAttribute('aria-label')")
+        assert len(texts) == 1 and label.startswith(texts[0].removesuffix("…")) and ":" in label
+        inside = f"(t => t.left >= 0 && t.right <= {width} && t.width > 30)({shown}[0].getBoundingClientRect())"
+        assert browser.ask(inside)
+    browser.point(0, 0)
+    browser.ask("document.querySelector('.hit').focus()")
+    browser.press("Tab")
+    assert browser.ask(f"{shown}.length") == 1, "the next bar by the tabulator"
+
+
+def test_the_parts_of_a_step_are_bars_of_their_own(pages, browser):
+    browser.open(pages["plan"])
+    bars = browser.ask(
+        "[...document.querySelectorAll('figure')].filter(f => f.textContent.includes('overlap'))"
+        ".map(f => [...f.querySelectorAll('.area')].map(a => a.getBBox()).map(b => [b.x, b.width]))"
+    )
+    assert len(bars) == 2
+    for parts in bars:
+        starts, widths = zip(*parts, strict=True)
+        assert np.ptp(starts) < 0.01, "each from 0"
+        assert np.allclose(np.array(widths) / widths[0], np.array([0.0935, 0.0513, 0.0124, 0]) / 0.0935, atol=0.01)
+
+
+def test_what_a_page_shows_of_its_data_is_what_was_given(pages, browser):
+    """A read-out has the values of the log, to the digits that it shows."""
+    browser.open(pages["report"])
+    rows = [json.loads(line) for line in (pages["report"].parent / "metrics.jsonl").read_text().splitlines()]
+    logged = {row["step"]: row["train/mlm_loss"] for row in rows if "train/mlm_loss" in row}
+    points = browser.ask("JSON.parse(document.querySelector('figure script').textContent).series[0].points")
+    assert len(points) > 100
+    for step, value in points:
+        assert value == pytest.approx(logged[step], rel=1e-4)

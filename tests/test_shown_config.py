@@ -1,0 +1,85 @@
+"""What a command makes of a recipe and its overrides, and what it shows of that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from bertjax.__main__ import parser_of
+from bertjax.cli.recipe import configured_unseen
+from bertjax.config import Config, flatten, to_dict
+
+QUICKSTART = str(Path(__file__).resolve().parents[1] / "configs" / "quickstart.py")
+BASE = str(Path(__file__).resolve().parents[1] / "configs" / "bert_base.py")
+
+
+def configured(*words: str, recipe: str = QUICKSTART) -> tuple[Config, list[str]]:
+    """The config of `bertjax pretrain RECIPE WORDS`, and the lines that are shown."""
+    parsed, overrides = parser_of("pretrain").parse_known_args([recipe, *words])
+    config, shown = configured_unseen(argparse.Namespace(**vars(parsed), verb="pretrain", overrides=overrides))
+    return config, shown.splitlines()
+
+
+def test_a_recipe_as_it_stands_is_one_line() -> None:
+    assert configured()[1] == ["as the recipe has it"]
+
+
+def test_every_setting_is_shown_on_demand() -> None:
+    config, shown = configured("--show-config", "--optimizer.learning-rate", "3e-4")
+    assert shown[:2] == ["changed from the recipe:", "  optimizer.learning_rate: 0.0003   (recipe: 0.001)"]
+    flat = flatten(to_dict(config))
+    assert shown[2:] == ["config:", *(f"  {key}: {value!r}" for key, value in flat.items())]
+    assert len(flat) > 80
+
+
+def test_steps_alone_scale_what_follows_from_them_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, shown = configured("--training.steps", "30")
+    assert shown == [
+        "changed from the recipe:",
+        "  training.steps: 30   (recipe: 4000)",
+        "  scaled with it: optimizer.warmup_steps=2, training.log_every=1, training.eval_every=64, "
+        "training.checkpoint_every=64",
+    ]
+    assert (config.optimizer.warmup_steps, config.training.log_every, config.training.eval_every) == (2, 1, 64)
+    assert configured("--training.steps", "30") == (config, shown)
+    assert configured("--training.steps", "4000")[1] == ["as the recipe has it"]
+
+
+def test_values_that_are_given_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, shown = configured("--training.steps", "400", "--optimizer.warmup_steps=300", "--training.log-every", "50")
+    assert (config.optimizer.warmup_steps, config.training.log_every) == (300, 50)
+    assert shown[-1] == "  scaled with it: training.eval_every=100, training.checkpoint_every=100"
+
+
+def test_stages_are_named_by_their_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, shown = configured("--training.steps", "10000", recipe=BASE)
+    assert [stage.start for stage in config.stages] == [9_000]
+    assert shown[-1].endswith(", stages from steps 9000")
+    assert config.training.log_every == 100, "no line for every step of ten thousand"
+
+
+def test_a_run_that_is_there_is_trained_for_longer_under_its_own_schedule(tmp_path: Path) -> None:
+    def begin(*words: str) -> Config:
+        config, _ = configured("--run-dir", str(tmp_path), *words)
+        (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))
+        return config
+
+    begun = begin("--training.steps", "400")
+    assert begun.optimizer.warmup_steps == 30
+    again, _ = configured("--run-dir", str(tmp_path), "--training.steps", "400")
+    assert again == begun, "the same command is the same config"
+    longer, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800")
+    assert longer.training.steps == 800 and longer.optimizer == begun.optimizer
+    given, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800", "--optimizer.warmup-steps", "60")
+    assert given.optimizer.warmup_steps == 60
+    begin()  # the recipe's own 4,000 steps
+    longer, _ = configured("--run-dir", str(tmp_path), "--training.steps", "8000")
+    assert longer.optimizer.warmup_steps == 300
