@@ -48,10 +48,9 @@ PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 @dataclass(frozen=True)
 class TrainStep:
-    """`(state, batch) -> (state, metrics)`, or `(state, batch, frozen)`; the state is donated.
+    """`(state, batch) -> (state, metrics)`, or with `frozen` as the last argument; the state is donated.
 
-    The learning rate is an argument of the program, worked out on the device by a program of its own: so that one
-    compiled program serves runs of every length, and a run whose end is moved.
+    The learning rate is an argument of the compiled program, which thus serves runs of every length.
     """
 
     program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
@@ -65,10 +64,6 @@ class TrainStep:
     def trace(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Traced:
         """The program of arguments of these shapes, traced."""
         return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, *frozen)
-
-    def lower(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Lowered:
-        """The program of arguments of these shapes, lowered for the mesh's own platform."""
-        return self.trace(state, batch, *frozen).lower()
 
     @functools.cached_property
     def _rate(self) -> Callable[[jax.Array], jax.Array]:
