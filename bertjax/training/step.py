@@ -2,8 +2,7 @@
 
 The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
 guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
-gathered once per optimizer step, and gradients are reduced once. (With automatic sharding over all axes the compiler
-reduces the tied embedding's gradient twice, and once per microbatch.)
+gathered once per optimizer step; gradients are reduced once, not once per microbatch as by automatic sharding.
 """
 
 from __future__ import annotations
@@ -339,10 +338,7 @@ def _reduce(grads: Params, blueprint: Blueprint) -> Params:
 
 
 def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Gather or reduce over the batch axes each device's shard of the parameters.
-
-    With automatic sharding the compiler first gathers each array over `tensor`, and so sends all of it.
-    """
+    """Gather or reduce each device's shard; with automatic sharding the compiler gathers over `tensor` first."""
     if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
         return exchange(tree)
     specs = _specs(logical_axes, ("tensor",))
@@ -385,8 +381,7 @@ def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, br
     """`update(*old)` where `finite` (bool []), else `old`.
 
     `branch` skips the update with a conditional: on CPU it avoids a select and copies of the moments (5 % of
-    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host to read
-    `finite`.
+    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host.
     """
     if branch:
         return jax.lax.cond(finite, update, lambda *old: old, *old)
