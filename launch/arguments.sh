@@ -107,7 +107,9 @@ needs_object_storage() {
   done
   vocab=$(override_of --data.vocab)
   [[ -z $vocab || $vocab == *://* ]] || die "--data.vocab $vocab is a file of this machine; copy it to the bucket"
-  [[ ${pretrain[0]} == configs/* ]] || die "${pretrain[0]} is not copied to the hosts; put your recipe into configs/"
+  # A name is one of the package's recipes.
+  [[ ${pretrain[0]} == configs/* || ${pretrain[0]} != *[./]* ]] ||
+    die "${pretrain[0]} is not copied to the hosts; put your recipe into configs/"
 }
 
 # It may take a day until preempted slices are available again: the other hosts wait that long.

@@ -23,8 +23,9 @@ from pathlib import Path
 import jax
 from flax import nnx
 
-from bertjax.config import Config, FinetuneConfig, from_dict, to_dict
-from bertjax.model.network import Params, abstract_network, head_of
+from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
+from bertjax.model.families.registry import family_of, generator_config
+from bertjax.model.network import GENERATOR, Params, abstract_network, head_of
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
@@ -64,9 +65,27 @@ class TrainedModel:
         return self.config.task.labels if isinstance(self.config, FinetuneConfig) else ()
 
     @property
+    def generator(self) -> TrainedModel | None:
+        """The generator that it was trained with, as a model of its own; None if there is none."""
+        if GENERATOR not in self.params:
+            return None
+        net, params = generator_of(self.config.model, self.params)
+        objectives = family_of(net.family).objectives
+        config = replace(self.config, model=net, training=replace(self.config.training, objectives=objectives))
+        return replace(self, config=config, graphdef=abstract_network(net, config.execution)[0], params=params)
+
+    @property
     def max_length(self) -> int:
         """Tokens in the longest rows that it was trained on."""
         return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start < max(self.step, 1))
+
+
+def generator_of(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    """The generator of a model as a network of its own, with the tables that it shares."""
+    own = params[GENERATOR]
+    shared = {name: part for name, part in params["encoder"]["embeddings"].items() if name != "projection"}
+    embeddings = shared | own["encoder"].get("embeddings", {})
+    return generator_config(config), own | {"encoder": own["encoder"] | {"embeddings": embeddings}}
 
 
 @contextlib.contextmanager

@@ -79,12 +79,18 @@ def batch_weights(batch: Batch, objectives: tuple[Objective, ...]) -> Metrics:
 
 
 def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...]) -> Metrics:
-    """Each objective's sums divided by its weight, and the total loss; the only division of a step."""
+    """Each objective's sums divided by its weight, and the total loss; the only division of a step.
+
+    A ratio of two sums is 0 where there is nothing to divide by.
+    """
     figures = {
         f"{o.name}_{figure}": sums[f"{o.name}_{figure}"] / (weights[f"{o.name}_weight"] + o.epsilon)
         for o in objectives
         for figure in o.figures
     }
+    for o in objectives:
+        for figure, (part, whole) in o.ratios.items():
+            figures[f"{o.name}_{figure}"] = sums[f"{o.name}_{part}"] / jnp.maximum(sums[f"{o.name}_{whole}"], 1.0)
     return figures | {"loss": sum(figures[f"{o.name}_loss"] * o.scale for o in objectives)}
 
 
@@ -101,8 +107,9 @@ def _forward(
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
     attention = choose_attention(model, execution, platform, length, packed(batch), capability).backend
     networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
-    networks[MODEL] = bind(blueprint.graphdef, params)
-    return Forward(networks, keys, packed=packed(batch), attention=attention)
+    trained = {MODEL: bind(blueprint.graphdef, params)}
+    trained |= trained[MODEL].beside()
+    return Forward(networks | trained, keys, packed=packed(batch), attention=attention, trained=tuple(trained))
 
 
 def split_microbatches(batch: Any, count: int) -> Any:

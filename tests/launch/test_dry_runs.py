@@ -193,6 +193,13 @@ def test_what_cannot_work_is_refused_before_anything_is_done(
     assert done.returncode == 1 and complaint in done.stderr and not done.stdout, done
 
 
+def test_a_recipe_may_be_called_by_its_name(launched: Launch) -> None:
+    done = launched(
+        "tpu_vm.sh", "--dry-run", "--name", "n", "--zone", "z", "--type", "v5p-8", "bert_base:cased", *BUCKET
+    )
+    assert done.returncode == 0 and "pretrain bert_base:cased" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("script", sorted(path.name for path in LAUNCH.glob("*.sh") if os.access(path, os.X_OK)))
 def test_help_shows_an_example(script: str, launched: Launch) -> None:
     text = (LAUNCH / script).read_text()

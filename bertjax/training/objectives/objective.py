@@ -6,8 +6,9 @@ number of devices and microbatches, however unevenly the masks are distributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 import optax
 
 from bertjax.model.attention.backends import Backend
+from bertjax.model.layers import fold
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
@@ -30,8 +32,18 @@ class Forward:
     It holds what objectives need not know: whether rows are packed, and the attention back end.
     """
 
-    def __init__(self, networks: Mapping[str, Any], keys: Keys, *, packed: bool, attention: Backend = "xla") -> None:
+    def __init__(
+        self,
+        networks: Mapping[str, Any],
+        keys: Keys,
+        *,
+        packed: bool,
+        attention: Backend = "xla",
+        trained: Sequence[str] = (MODEL,),
+    ) -> None:
+        """`networks` by name, of which those that are `trained` have dropout; the others are frozen."""
         self._networks, self._keys, self._packed, self._attention = networks, keys, packed, attention
+        self._trained = trained
         # Inputs are compared by identity: the arrays are kept, so that no other array can get the same id.
         self._encoded: dict[tuple[str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
 
@@ -44,16 +56,26 @@ class Forward:
         """Another network of the run, such as a frozen teacher. Raises KeyError if there is none of that name."""
         return self._networks[name]
 
+    def with_head(self, head: str) -> tuple[str, Any]:
+        """Name and network of the one that is trained and has a head: the model, or one beside it."""
+        name = next(name for name in self._trained if hasattr(self._networks[name], head))
+        return name, self._networks[name]
+
     def __call__(self, batch: Batch, network: str = MODEL) -> jax.Array:
         """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D]."""
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
         known = network, *map(id, inputs)
         if known not in self._encoded:
-            # A frozen network is applied without dropout.
-            keys = self._keys if network == MODEL else None
+            keys = self._dropout_keys(network)
             encode = self._networks[network].encode
             self._encoded[known] = inputs, encode(*inputs, keys, packed=self._packed, attention=self._attention)
         return self._encoded[known][1]
+
+    def _dropout_keys(self, network: str) -> Keys:
+        """Keys of its own for each trained network; a frozen one is asked for what it knows, without dropout."""
+        if self._keys is None or network not in self._trained:
+            return None
+        return self._keys if network == MODEL else fold(self._keys, zlib.crc32(network.encode()))
 
 
 @dataclass(frozen=True)
@@ -116,6 +138,7 @@ class Objective:
     epsilon: float = 0.0  # added to the weight when dividing
     scale: float = 1.0  # of its loss in the total
     figures: tuple[str, ...] = ("loss", "accuracy")
+    ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # figures that are one of those over another
     heads: tuple[str, ...] = ()  # modules of the network that it uses
     measures: tuple[Measure, ...] = ()
     about: str = ""  # what its head predicts, in the report: "the next sentence (NSP)"

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from bertjax.training.objectives.mlm import MLM
 from bertjax.training.objectives.nsp import NSP
 from bertjax.training.objectives.objective import Measure, Objective
+from bertjax.training.objectives.rtd import RTD
 from bertjax.training.objectives.sbo import SBO
 from bertjax.training.objectives.sop import SOP
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MLM, NSP, SOP, SBO)}
+OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MLM, NSP, SOP, SBO, RTD)}
 
 
 def choose(names: Sequence[str]) -> tuple[Objective, ...]:
