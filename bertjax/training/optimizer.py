@@ -74,7 +74,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
 
     Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step
-    multiplies by the learning rate, and clips: it computes the gradient norm anyway. Raises ValueError for an unknown name.
+    multiplies by the learning rate, and clips: it has the gradient norm. Raises ValueError for an unknown name.
     """
     plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
     corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)
