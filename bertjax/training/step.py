@@ -2,8 +2,7 @@
 
 The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
 guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
-gathered once per optimizer step, and gradients are reduced once. (With automatic sharding over all axes the compiler
-reduces the tied embedding's gradient twice, and once per microbatch.)
+gathered once per optimizer step; gradients are reduced once, not once per microbatch as by automatic sharding.
 """
 
 from __future__ import annotations
@@ -329,8 +328,7 @@ def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, br
     """`update(*old)` where `finite` (bool []), else `old`.
 
     `branch` skips the update with a conditional: on CPU it avoids a select and copies of the moments (5 % of
-    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host to read
-    `finite`.
+    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host.
     """
     if branch:
         return jax.lax.cond(finite, update, lambda *old: old, *old)
