@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for huggingface: the head of pretraining that is written: pretraining (all of them), encoder (none), or "
         "one, such as mlm or nsp; transformers' class for it then loads the folder without a report (pretraining)",
     )
-    parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>)")
+    parser.add_argument("--generator", action="store_true", help="write the generator that an ELECTRA was trained with")
+    parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>, RUN/<format>-generator)")
     add_overwrite(parser)
     parser.add_argument(
         "--push", metavar="NAME", help="also upload it to this repository of the Hugging Face Hub: ORG/NAME or NAME"
@@ -53,11 +54,16 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--head {arguments.head}: --to {arguments.to} writes all heads or none; leave --head out")
         form = form.with_head(arguments.head)
     assert form.export is not None, "one of the formats that are written"
+    name = arguments.to
+    if arguments.generator:
+        if model.generator is None:
+            raise ValueError(f"--generator: {arguments.run} was trained without one; leave it out")
+        model, name = model.generator, f"{name}-generator"
     try:
         vectors = form.vectors(model, arguments.pooling, arguments.normalize)
     except ValueError as error:
         raise ValueError(f"--to {arguments.to}: {error}") from None
-    output = place_of(arguments.output) if arguments.output else model.directory / arguments.to
+    output = place_of(arguments.output) if arguments.output else model.directory / name
     require_free(output, arguments)
     directory = form.export(model, output, vectors)
     with near(directory) as folder:

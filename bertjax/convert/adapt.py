@@ -18,7 +18,7 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.network import Params, abstract_network
+from bertjax.model.network import GENERATOR, Params, abstract_network
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (
@@ -62,7 +62,7 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tup
     tables = params["encoder"]["embeddings"]
     rows, said = _rows_for(model.tokenizer, tokenizer)
     tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
-    for head in params.values():
+    for head in (*params.values(), *params.get(GENERATOR, {}).values()):
         if "bias" in head:  # an entry for each token
             head["bias"] = _padded(_mean_rows(head["bias"], rows), config)
     notes += said

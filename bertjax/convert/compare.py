@@ -18,7 +18,7 @@ from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
-from bertjax.model.heads import HEADS
+from bertjax.model.family_heads import HEADS
 from bertjax.model.network import Params, abstract_network, bind
 from bertjax.training.run_directory import TrainedModel
 
@@ -196,7 +196,10 @@ def _their_outputs(
         out = network(**inputs, output_hidden_states=True)
     found = {HIDDEN: out.hidden_states[-1].numpy()}
     for head, output in made.outputs.items():
-        found[logits_name(head)] = out[output].numpy()[..., :vocab_size]
+        logits = out[output].numpy()
+        if not HEADS[head].needs_pooler:
+            logits = logits.reshape(*batch["input_ids"].shape, -1)  # one number a token may be without a dim
+        found[logits_name(head)] = logits[..., :vocab_size]
     if not made.outputs and "logits" in out:
         found[LOGITS] = out.logits.numpy()
     if "start_logits" in out:

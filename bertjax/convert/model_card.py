@@ -92,7 +92,7 @@ def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]
     if "mlm_head" in made.outputs:
         causal = model.config.model.causal
         task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
-    pooler = " and the pooler" if model.config.model.pooler != "none" else ""
+    pooler = " and the pooler" if model.config.model.pooler == "tanh" else ""
     others = _FEWER.format(pooler=pooler) if made.name == whole.name else _MORE
     return task, _USE.format(task=task, text=text, network=made.name, others=others)
 
@@ -177,7 +177,8 @@ def _objectives(config: Config) -> str:
     if config.model.causal:
         return "left-to-right attention and a head for the next word; no other head was trained"
     heads = family_of(config.model.family).heads
-    trained = [objective.about for objective in choose(config.training.objectives)]
+    # Those of a generator are not in the export.
+    trained = [o.about for o in choose(config.training.objectives) if set(o.heads) & {*heads}]
     able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
     untrained = [objective.about for objective in able if objective.about not in trained]
     told = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
@@ -189,7 +190,7 @@ def _objectives(config: Config) -> str:
 def left_out_lines(config: ModelConfig) -> list[str]:
     """What an export for transformers leaves out, where it does."""
     labels = [module_label(module) for module in left_out(config)]
-    return [f"not in it but kept in the run: {', '.join(labels)}; transformers has no class with it"] if labels else []
+    return [f"not in it, but in the run: {', '.join(labels)}"] if labels else []
 
 
 def _limits(model: TrainedModel) -> str:

@@ -15,7 +15,7 @@ from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.format import Format
 from bertjax.convert.formats import format_of, source_kinds
 from bertjax.model.families.registry import family_of
-from bertjax.model.network import abstract_network
+from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
@@ -95,7 +95,8 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         _require_ours(source)
         model, drawn = load_run(source), ()
     modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
-    return model, (*drawn, *(module_label(name) for name in modules if name not in model.params))
+    there = {*model.params, *model.params.get(GENERATOR, {})}
+    return model, (*drawn, *(module_label(name) for name in modules if name not in there))
 
 
 def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:

@@ -51,11 +51,14 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
     """For each text, for each [MASK] in it, the `top` likeliest entries, best first.
 
     [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
-    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, or
-    a causal model, which is trained without masks.
+    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, a
+    causal model, which is trained without masks, or one without an MLM head. A generator is asked where there is one.
     """
     if model.kind:
         raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}), and has no MLM head")
+    model = model.generator or model
+    if "mlm_head" not in model.params:
+        raise ValueError(f"{model.directory}: it has no MLM head; give a model that was trained with one")
     if model.config.model.causal:
         raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and knows no {MASK}")
     if not 1 <= top <= model.config.model.vocab_size:
@@ -74,6 +77,7 @@ def held_out_completions(
     """
     if model.config.model.causal:
         return ()
+    model = model.generator or model
     hidden = _hide_words(model.tokenizer, _sample(model, split, seed), count, seed)
     own_mask = model.tokenizer.tokens[model.tokenizer.mask_id]
 

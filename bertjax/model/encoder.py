@@ -50,10 +50,23 @@ class Embeddings(nnx.Module):
     """Word + position + token type, LayerNorm, dropout (modeling.py `embedding_postprocessor`): [B, L] -> [B, L, D].
 
     With `embedding_size` E the tables and their norm are E wide, and a dense layer maps E to D (ALBERT, section 3.1).
+    With `tables` it has theirs and their norm, and its own dense layer (ELECTRA, section 3.2).
     """
 
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
+    ) -> None:
         E = embedding_width(config)
+        if tables is None:
+            self._draw(config, E, rngs)
+        else:
+            for name in ("word", "position", "token_type", "norm"):
+                setattr(self, name, getattr(tables, name, None))  # a model may lack the second and the third
+        if config.embedding_size:
+            self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
+        self.config, self.dtype = config, execution.dtype
+
+    def _draw(self, config: ModelConfig, E: int, rngs: nnx.Rngs) -> None:
         word = weight(rngs, (config.vocab_size, E), ("vocab", "embed"), config)
         # Padded after drawing, so that the real rows do not depend on the padding.
         padding = padded_vocab_size(config) - config.vocab_size
@@ -64,9 +77,6 @@ class Embeddings(nnx.Module):
         if config.type_vocab_size:
             self.token_type = weight(rngs, (config.type_vocab_size, E), ("token_type", "embed"), config)
         self.norm = LayerNorm(config, E)
-        if config.embedding_size:
-            self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
-        self.config, self.dtype = config, execution.dtype
 
     def __call__(
         self,
@@ -100,10 +110,12 @@ class Embeddings(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """From token ids to one vector per token."""
+    """From token ids to one vector per token; `tables` as `Embeddings` has them."""
 
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        self.embeddings = Embeddings(config, execution, rngs=rngs)
+    def __init__(
+        self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
+    ) -> None:
+        self.embeddings = Embeddings(config, execution, tables, rngs=rngs)
         self.layers = stacked_layers(config, rngs=rngs)
         self.config, self.execution = config, execution
 

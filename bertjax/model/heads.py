@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.input.targets.sbo import SPAN_PLACES
 from bertjax.model.encoder import embedding_width, padded_vocab_size
-from bertjax.model.layers import ACTIVATIONS, HEAD, Dense, LayerNorm, dropout, weight, zeros
+from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, gelu, zeros
 from bertjax.parallel.sharding import constrain
 
 
@@ -27,14 +26,16 @@ class Head(nnx.Module):
 
 
 class Pooler(Head):
-    """Dense and tanh on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
+    """Dense and tanh, or GELU as `model.pooler` says, on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D = config.hidden_size
         self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
+        self.has_gelu = config.pooler == "gelu"
 
     def __call__(self, cls_BSD: jax.Array) -> jax.Array:
-        return jnp.tanh(self.dense(cls_BSD))
+        x = self.dense(cls_BSD)
+        return gelu(x) if self.has_gelu else jnp.tanh(x)
 
 
 class VocabularyHead(Head):
@@ -97,73 +98,6 @@ class NspHead(Head):
         return self.dense(pooled_BSD).astype(jnp.float32)
 
 
-class SopHead(Head):
-    """Sentence order: dropout, then two classes of the pooled vector, float32 [B, S, 2]; 1 = the segments are swapped.
-
-    Source: transformers' `AlbertSOPHead`.
-    """
-
-    needs_pooler = True
-
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = Dense(config, (config.hidden_size, 2), ("embed", "classes"), "classes", rngs=rngs)
-        self.dropout_rate = config.hidden_dropout_prob
-
-    def __call__(self, pooled_BSD: jax.Array, keys: jax.Array | None) -> jax.Array:
-        return self.dense(dropout(pooled_BSD, keys, HEAD, self.dropout_rate)).astype(jnp.float32)
-
-
-class SboHead(VocabularyHead):
-    """Span boundaries: two times dense, activation and LayerNorm, then the word table as the output matrix.
-
-    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is told from the vectors beside the span and a
-    learned vector of its place in it, as wide as `WIDTH`.
-    """
-
-    PLACES: ClassVar[int] = SPAN_PLACES
-    WIDTH: ClassVar[int] = 200
-
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        D, E = config.hidden_size, embedding_width(config)
-        self.place = weight(rngs, (self.PLACES, self.WIDTH), ("position", "hidden"), config)
-        self.first = Dense(config, (2 * D + self.WIDTH, D), ("hidden", "embed"), "hidden", rngs=rngs)
-        self.first_norm = LayerNorm(config, D)
-        self.second = Dense(config, (D, E), ("embed", "hidden"), "hidden", rngs=rngs)
-        super().__init__(config, rngs=rngs)
-
-    def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, places_BP: jax.Array) -> jax.Array:
-        """What is compared with the word embeddings, [B, P, E]; `places` int32 [B, P] count from 0."""
-        place = jnp.take(self.place[...].astype(left_BPD.dtype), places_BP, axis=0, mode="clip")
-        x = jnp.concatenate([left_BPD, right_BPD, place], axis=-1)
-        activation = ACTIVATIONS[self.activation]
-        return self.norm(activation(self.second(self.first_norm(activation(self.first(x))))))
-
-
-HEADS: dict[str, type[Head]] = {
-    "pooler": Pooler,
-    "mlm_head": MlmHead,
-    "nsp_head": NspHead,
-    "sop_head": SopHead,
-    "sbo_head": SboHead,
-}
-
-
-def pretraining_heads(config: ModelConfig, names: tuple[str, ...]) -> dict[str, type[Head]]:
-    """The classes of a family's heads by name, in its order; without the pooler where `model.pooler` is none.
-
-    Raises ValueError for a head that needs the pooler where there is none.
-    """
-    if config.pooler != "none":
-        return {name: HEADS[name] for name in names}
-    needing = [name for name in names if HEADS[name].needs_pooler]
-    if needing:
-        raise ValueError(
-            f"model.pooler='none' with model.family={config.family!r}: its {needing[0]} reads the pooled vector; "
-            "set model.pooler='tanh' or choose a family without that head"
-        )
-    return {name: HEADS[name] for name in names if name != "pooler"}
-
-
 class Sums(NamedTuple):
     """Sums over the weighted tokens, float32 scalars: negative log-likelihood, and weight of the right predictions."""
 
@@ -187,19 +121,24 @@ def vocabulary_cross_entropy(
     float32. D is the width of the table. Entries from vocab_size on are padding and get no probability. The logits of
     `chunk` tokens exist at a time.
     """
-    rows = hidden_ND.shape[0]
+    bias, table = real_bias(bias_V, vocab_size), table_VD.astype(hidden_ND.dtype)
+    return _cross_entropy(
+        in_chunks(hidden_ND, chunk), table, bias, *(in_chunks(x, chunk) for x in (labels_N, weights_N))
+    )
+
+
+def real_bias(bias_V: jax.Array, vocab_size: int) -> jax.Array:
+    """The bias whose padding entries are the lowest number: once, outside the loop over chunks."""
+    return jnp.where(jnp.arange(bias_V.shape[0]) < vocab_size, bias_V, jnp.finfo(jnp.float32).min)
+
+
+def in_chunks(x: jax.Array, chunk: int) -> jax.Array:
+    """[N, ...] -> [chunks, n, ...] of about equal n, at most `chunk`, filled up with zeros."""
+    rows = x.shape[0]
     pieces = -(-rows // min(chunk, rows))
     size = -(-rows // pieces)
-    short = pieces * size - rows
-
-    def split(x: jax.Array) -> jax.Array:
-        return jnp.pad(x, ((0, short), *[(0, 0)] * (x.ndim - 1))).reshape(pieces, size, *x.shape[1:])
-
-    # Padding entries get the lowest bias once, outside the loop over chunks.
-    real = jnp.arange(bias_V.shape[0]) < vocab_size
-    bias = jnp.where(real, bias_V, jnp.finfo(jnp.float32).min)
-    table = table_VD.astype(hidden_ND.dtype)
-    return _cross_entropy(split(hidden_ND), table, bias, split(labels_N), split(weights_N))
+    filled = jnp.pad(x, ((0, pieces * size - rows), *[(0, 0)] * (x.ndim - 1)))
+    return filled.reshape(pieces, size, *x.shape[1:])
 
 
 @jax.custom_vjp

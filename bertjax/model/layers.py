@@ -188,6 +188,12 @@ def fold(keys: jax.Array, number: jax.Array | int) -> jax.Array:
     return _mix(keys + jnp.asarray(number, jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(1))
 
 
+def random_bits(keys: jax.Array, count: int) -> jax.Array:
+    """`count` random numbers for each key: uint32 [N] -> uint32 [N, count]."""
+    place = jax.lax.iota(jnp.uint32, count) * jnp.uint32(0x9E3779B9)
+    return _mix(_mix(keys)[:, None] + place)
+
+
 def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
     """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); without keys (evaluation) return x."""
     if keys is None or rate == 0.0:

@@ -9,32 +9,49 @@ import jax
 from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.model.families.registry import family_of
-from bertjax.model.heads import MlmHead, NspHead, Pooler, SboHead, SopHead, Sums, gather_positions, pretraining_heads
+from bertjax.model.encoder import Embeddings
+from bertjax.model.families.registry import family_of, generator_config
+from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads
+from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
+GENERATOR = "generator"  # the module, and the name under which objectives ask it
 
 
 class PretrainingNetwork(TaskNetwork):
-    """The encoder and the heads of `model.family`. A network has the heads that its family names."""
+    """The encoder and the heads of `model.family`, and with `model.generator_width` a generator that has its tables.
+
+    A network has the heads that its family names.
+    """
 
     pooler: Pooler
     mlm_head: MlmHead
     nsp_head: NspHead
     sop_head: SopHead
     sbo_head: SboHead
+    rtd_head: RtdHead
+    generator: PretrainingNetwork
 
     name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
     outputs = ()
     of_task = False
     pooled = True
 
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, execution, rngs=rngs)
+    def __init__(
+        self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
+    ) -> None:
+        super().__init__(config, execution, tables, rngs=rngs)
         for name, head in pretraining_heads(config, family_of(config.family).heads).items():
             setattr(self, name, head(config, rngs=rngs))
+        if config.generator_width:
+            of_generator = generator_config(config)
+            self.generator = PretrainingNetwork(of_generator, execution, self.encoder.embeddings, rngs=rngs)
         self.logits_chunk = execution.logits_chunk
+
+    def beside(self) -> dict[str, TaskNetwork]:
+        """The generator, if there is one."""
+        return {GENERATOR: self.generator} if hasattr(self, GENERATOR) else {}
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -45,19 +62,9 @@ class PretrainingNetwork(TaskNetwork):
         h_BPE, word = self.mlm_head.transformed(gather_positions(hidden_BLD, positions)), self.encoder.embeddings.word
         return self.mlm_head.sums(h_BPE, word[...], labels, weights, self.logits_chunk)
 
-    def sbo_sums(
-        self,
-        hidden_BLD: jax.Array,
-        left: jax.Array,
-        right: jax.Array,
-        places: jax.Array,
-        labels: jax.Array,
-        weights: jax.Array,
-    ) -> Sums:
-        """As `mlm_sums`, of tokens told from the vectors at `left` and `right` of their span and their place in it."""
-        beside = gather_positions(hidden_BLD, left), gather_positions(hidden_BLD, right)
-        h_BPE = self.sbo_head.transformed(*beside, places)
-        return self.sbo_head.sums(h_BPE, self.encoder.embeddings.word[...], labels, weights, self.logits_chunk)
+    def rtd_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None) -> jax.Array:
+        """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1]."""
+        return self.rtd_head(hidden_BLD if positions_BP is None else gather_positions(hidden_BLD, positions_BP))
 
     def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
         """Next-sentence logits of every packed sequence: float32 [B, S, 2]."""

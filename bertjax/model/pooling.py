@@ -30,8 +30,10 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
     if pooling == "pooler" and not head_of(config).pooled:
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
-    if pooling == "pooler" and not head_of(config).of_task and config.pooler == "none":
-        raise ValueError("pooling=pooler: the model has none (model.pooler='none'); choose mean, cls or max")
+    if pooling == "pooler" and (config.pooler == "gelu" or (config.pooler == "none" and not head_of(config).of_task)):
+        raise ValueError(
+            f"pooling=pooler: the model has none (model.pooler={config.pooler!r}); choose mean, cls or max"
+        )
     if pooling == "pooler" and not is_last(config, layer):
         raise ValueError(f"pooling=pooler layer={layer}: the pooler was trained on the last layer; leave layer out")
 

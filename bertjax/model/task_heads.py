@@ -15,7 +15,7 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.encoder import Encoder
+from bertjax.model.encoder import Embeddings, Encoder
 from bertjax.model.heads import Pooler, gather_positions
 from bertjax.model.layers import HEAD, Dense, dropout, uniform
 
@@ -127,8 +127,10 @@ class TaskNetwork(nnx.Module):
     per_token: ClassVar[bool] = False
     feature_based: ClassVar[bool] = False
 
-    def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, execution, rngs=rngs)
+    def __init__(
+        self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
+    ) -> None:
+        self.encoder = Encoder(config, execution, tables, rngs=rngs)
         self.features = config.features
 
     def encode(
@@ -150,6 +152,10 @@ class TaskNetwork(nnx.Module):
             return self.encoder(*inputs, keys, packed=packed, attention=attention)
         states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, packed=packed, attention=attention))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
+
+    def beside(self) -> dict[str, TaskNetwork]:
+        """Networks that are trained with this one and are modules of it, by the names under which objectives ask."""
+        return {}
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """The logits of rows with one sequence each: [B, classes], or [B, L, classes] where they are `per_token`.
@@ -246,7 +252,10 @@ class SpanNetwork(TaskNetwork):
 
 
 class VectorNetwork(TaskNetwork):
-    """A vector of length 1 for a text: the mean of its tokens' vectors. The pooler is kept, untrained, for exports."""
+    """A vector of length 1 for a text: the mean of its tokens' vectors.
+
+    The pooler is kept, untrained, for exports, unless `model.pooler` says that it belongs to heads of tasks.
+    """
 
     name, transformers, transformers_head = "vector", "Model", ""
     outputs = ()
@@ -254,7 +263,8 @@ class VectorNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        self.pooler = Pooler(config, rngs=rngs)
+        if config.pooler != "gelu":
+            self.pooler = Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:
         """Of each of up to S packed sequences, float32 [B, S, D]; zeros for one that the row does not have."""

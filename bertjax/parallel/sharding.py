@@ -125,9 +125,11 @@ def most_microbatches(training: TrainingConfig, shards: int) -> int | None:
 
 
 def check_divisible(
-    mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int, stage: int = 0
+    mesh: Mesh, model: ModelConfig, training: TrainingConfig, padded_vocab_size: int, stage: int = 0, whose: str = ""
 ) -> None:
     """Refuse a mesh that cannot split the batch of a stage (its number, from 0) or the weights evenly.
+
+    `whose` says whose weights, where they are not the model's.
 
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
@@ -155,6 +157,7 @@ def check_divisible(
         divided.append(("model.lstm_size", model.lstm_size, "fsdp", fsdp))
     for key, value, axis, size in divided:
         if value % size:
+            key = f"the {whose} {key.removeprefix('model.').removeprefix('the ')}" if whose else key
             raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")
 
 

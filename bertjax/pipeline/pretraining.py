@@ -190,6 +190,8 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool
         summary = summarise(config, content, outcome, completions)
         write_report(directory, summary, to_dict(config), environment())
         export_huggingface(model, exported)
+        if model.generator:
+            export_huggingface(model.generator, directory / f"{_EXPORT}-generator")
     return PretrainResult(
         config, directory, outcome.step, outcome.evaluation, outcome.baselines, report, exported, summary
     )

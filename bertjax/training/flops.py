@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from bertjax.config import ModelConfig
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.encoder import embedding_width
-from bertjax.model.families.registry import family_of
-from bertjax.model.heads import SboHead
+from bertjax.model.families.registry import family_of, generator_config
+from bertjax.model.family_heads import SboHead
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
 # `device_kind` is used. On TPU v2, v3 and TPU7x a jax device is half a chip.
@@ -64,10 +64,12 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
         + 6·E·D                       projection of the embeddings to D, where embedding_size is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only
+        + 6·(D² + D)                  the head that tells replaced tokens, on every token, where a family has it
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
         + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
 
-    Layers that share parameters count separately. V is the true vocabulary size. Padding rows of the table, look-ups,
+    A generator counts as a model of its own; drawing its tokens does not count. Layers that share parameters count
+    separately. V is the true vocabulary size. Padding rows of the table, look-ups,
     normalisation, the optimizer, scores outside a window and recomputation by rematerialisation do not
     count. This is the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20
     predictions: 0.546 GFLOP a token).
@@ -77,11 +79,16 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     keys = sum(min(2 * window + 1, S) if window else S for window in layer_windows(model))
     encoder = 6 * model.num_hidden_layers * (4 * D * D + 2 * D * F)
     projection = 6 * E * D if model.embedding_size else 0
-    mlm = 6 * (D * E + E * model.vocab_size) * predictions / S
-    pooled = 6 * (D * D + 2 * D) / S if model.pooler != "none" else 0
+    heads = family_of(model.family).heads
+    mlm = 6 * (D * E + E * model.vocab_size) * predictions / S if "mlm_head" in heads else 0
+    detection = 6 * (D * D + D) if "rtd_head" in heads else 0
+    pooled = 6 * (D * D + 2 * D) / S if model.pooler == "tanh" else 0
     boundaries = ((2 * D + SboHead.WIDTH) * D + D * E + E * model.vocab_size) * predictions / S
-    of_spans = 6 * boundaries if "sbo_head" in family_of(model.family).heads else 0
-    return encoder + 12 * D * keys + projection + mlm + pooled + of_spans
+    of_spans = 6 * boundaries if "sbo_head" in heads else 0
+    generator = (
+        train_flops_per_token(generator_config(model), sequence_length, predictions) if model.generator_width else 0
+    )
+    return encoder + 12 * D * keys + projection + mlm + detection + pooled + of_spans + generator
 
 
 def mfu(flops_per_second: float, peak: float) -> float:

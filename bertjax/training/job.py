@@ -17,7 +17,7 @@ from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.encoder import embedding_width, padded_vocab_size
-from bertjax.model.families.registry import family_of
+from bertjax.model.families.registry import family_of, generator_config, heads_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows, replicated
@@ -282,18 +282,20 @@ def _describe_rows(rows: Rows, shards: int) -> str:
 
 def _check_heads(config: Config) -> None:
     """Refuse unknown objectives, and those whose head the family's networks lack."""
-    family = family_of(config.model.family)
+    heads, family = heads_of(config.model), family_of(config.model.family)
     for objective in objectives.choose(config.training.objectives):
-        if lacking := [head for head in objective.heads if head not in family.heads]:
+        if lacking := [head for head in objective.heads if head not in heads]:
+            advice = "; set model.generator_width" if family.generator and not config.model.generator_width else ""
             raise ValueError(
                 f"training.objectives={config.training.objectives} with model.family={family.name!r}: its networks "
-                f"have no {lacking[0]}, which {objective.name} needs; they have {', '.join(family.heads)}"
+                f"have no {lacking[0]}, which {objective.name} needs; they have {', '.join(heads)}{advice}"
             )
 
 
 def _check_pairs(config: Config) -> None:
     """Refuse an objective about sentence pairs where rows or model have none."""
-    names = [name for name, target in targets.choose(config.training.objectives).items() if target.pairing]
+    chosen = targets.choose(config.training.objectives).items()
+    names = [name for name, target in chosen if target.pairing and target.pairing.has_labels]
     told = f"training.objectives={config.training.objectives}"
     if names and config.data.rows != "pairs":
         raise ValueError(
@@ -314,3 +316,6 @@ def _check_pairs(config: Config) -> None:
 def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:
     for stage in stages:
         check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
+        if config.model.generator_width:
+            generator = generator_config(config.model)
+            check_divisible(mesh, generator, stage.training, padded_vocab_size(generator), stage.number, "generator's")

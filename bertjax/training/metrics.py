@@ -22,6 +22,8 @@ _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 Shown = tuple[str, str, str]
 _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
+_TOLD = ("loss", "accuracy", "precision", "recall")  # how the names of the objectives' figures in the log end
+
 # The step's name of a figure -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
 _LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/skipped_in_a_row"}
@@ -71,7 +73,7 @@ class StepMetrics:
         mean = {name: _mean_of_finite([step[name] for step in fetched]) for name in fetched[0]}
         tokens = float(np.sum([step["tokens"] for step in fetched]))
         self.tokens += tokens
-        losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(("loss", "accuracy"))}
+        losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_TOLD)}
         figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
         figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
         if not self._compiled:

@@ -14,7 +14,7 @@ from bertjax.convert.compare import logits_name
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture, class_of, from_huggingface_tensors
 from bertjax.model.families.registry import FAMILIES, family_of
-from bertjax.model.heads import HEADS
+from bertjax.model.family_heads import HEADS
 from bertjax.model.network import abstract_network, bind
 
 LENGTH = 14
@@ -34,6 +34,8 @@ def small(family: str, **fields) -> ModelConfig:
 
 SMALL = {
     **{name: small(name) for name in FAMILIES},
+    "electra narrow": small("electra", embedding_size=8),
+    "electra-generator whole": small("electra-generator", embedding_size=0),
     "albert one layer": small("albert", num_hidden_layers=1),
     "albert two groups": small("albert", num_hidden_layers=4, layer_groups=2),
     "albert erf": small("albert", hidden_act="gelu"),
@@ -103,7 +105,10 @@ def their_forward(network, config: ModelConfig, batch) -> dict:
     inputs = {name: torch.from_numpy(x) for name, x in batch.items()}
     out = network(**inputs, output_hidden_states=True)
     found = {"states": torch.stack(out.hidden_states)}
-    return found | {logits_name(head): out[output] for head, output in class_of(config).outputs.items()}
+    for head, output in class_of(config).outputs.items():
+        per_token = not HEADS[head].needs_pooler
+        found[logits_name(head)] = out[output].reshape(*batch["input_ids"].shape, -1) if per_token else out[output]
+    return found
 
 
 def relative(ours, theirs) -> float:

@@ -156,7 +156,7 @@ def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch)
     ("arguments", "complaint"),
     [
         (["gpu.sh"], "which recipe?"),
-        (["gpu.sh", "--nodes", "2", BASE], "--nodes is no option of"),
+        (["gpu.sh", "--nodes", "2", BASE], "--nodes is not an option of"),
         (["slurm.sh", "--nodes"], "--nodes needs a value"),
         (["tpu_vm.sh", "--zone", "z", BASE], "--type is missing"),
         (["tpu_vm.sh", "--zone", "z", "--type", "v9-8", BASE, *BUCKET], "known are v2- to v4-"),

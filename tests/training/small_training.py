@@ -13,7 +13,7 @@ from bertjax.parallel.sharding import to_global
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import make_eval_step, make_train_step, several_sequences
+from bertjax.training.step import Packed, make_eval_step, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 
@@ -33,6 +33,7 @@ class Training:
         dropout_seed: int | None = None,
         clip_norm: float = 1.0,
         objectives: tuple[Objective, ...] = OBJECTIVES,
+        packed: Packed = several_sequences,
     ) -> None:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
@@ -47,8 +48,9 @@ class Training:
                 clip_norm=clip_norm,
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
+                packed=packed,
             )
-            self.eval_step = make_eval_step(self.blueprint, objectives, packed=several_sequences)
+            self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

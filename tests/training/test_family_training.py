@@ -44,6 +44,14 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "BertForMaskedLM",
     ),
+    "electra": (
+        (
+            *("--model.pooler", "gelu", "--model.generator-width", "1.0"),
+            *("--training.objectives", "mlm", "rtd", "--data.packing", "pairs", "--data.short-sequence-probability"),
+            *("0.05", "--data.keep-share", "0.15", "--data.random-share", "0"),
+        ),
+        "ElectraForPreTraining",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
@@ -79,9 +87,12 @@ def test_a_member_trains_resumes_and_is_exported(family: str, corpus: Path, tmp_
     finish(command(recipe, corpus, half, *fixed, *kept, "--training.steps", str(STEPS)), log)
     assert "resuming" in log.read_text() and digests(half) == digests(run)
     assert json.loads((run / "huggingface" / "config.json").read_text())["architectures"] == [architecture]
-    difference = compare_with_transformers(load_run(run), run / "huggingface")
-    if difference is not None:
-        assert difference.largest < 1e-5
+    model = load_run(run)
+    written = {"huggingface": model} | ({"huggingface-generator": model.generator} if model.generator else {})
+    for folder, one in written.items():
+        difference = compare_with_transformers(one, run / folder)
+        if difference is not None:
+            assert difference.largest < 1e-5
 
 
 Batch = dict[str, np.ndarray]
@@ -90,7 +101,10 @@ Batch = dict[str, np.ndarray]
 def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
     """A small network of a family on a mesh, with all of its objectives."""
     model = small(family, **{key: getattr(MODEL, key) for key in SIZES} | {"num_hidden_layers": 4})
-    return Training(mesh, model, OPTIMIZER, objectives=choose(family_of(family).objectives), **how)
+    objectives = family_of(family).objectives
+    if family_of(family).generator:
+        model, objectives = replace(model, generator_width=0.5), ("mlm", *objectives)
+    return Training(mesh, model, OPTIMIZER, objectives=choose(objectives), **how)
 
 
 def batches_of(family: str) -> Iterator[Batch]:
@@ -103,6 +117,8 @@ def batches_of(family: str) -> Iterator[Batch]:
             "sbo_left": positions - 1,
             "sbo_right": positions + 1,
             "sbo_weights": batch["mlm_weights"],
+            "rtd_draws": batch["mlm_labels"].astype(np.uint32) * 7919 + positions.astype(np.uint32),
+            "rtd_weights": (batch["sequence_ids"] > 0).astype(np.float32),
         }
 
 
@@ -116,8 +132,8 @@ def in_twos(batch: Batch) -> Batch:
             second = second + lengths[0::2, None]
         made[key] = np.concatenate([first, second], axis=1)
     width = made["input_ids"].shape[1]
-    for key in ("input_ids", "token_type_ids", "sequence_ids"):
-        table = np.zeros((len(lengths) // 2, width), np.int32)
+    for key in ("input_ids", "token_type_ids", "sequence_ids", "rtd_weights"):
+        table = np.zeros((len(lengths) // 2, width), batch[key].dtype)
         for row, (one, other) in enumerate(lengths.reshape(-1, 2)):
             table[row, :one] = batch[key][2 * row, :one]
             table[row, one : one + other] = batch[key][2 * row + 1, :other] + (key == "sequence_ids")

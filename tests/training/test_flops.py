@@ -44,6 +44,8 @@ SMALL = ModelConfig(
         ({"layer_groups": 2}, 0),
         ({"type_vocab_size": 0}, 0),
         ({"pooler": "none"}, -6 * (64 * 64 + 2 * 64) / 32),
+        # No MLM and no pooler; 64 x 65 parameters for every token.
+        ({"family": "electra", "pooler": "gelu"}, 6 * 64 * (65 - (1064 * 4 + 66) / 32)),
         # Without a pooler; 328 x 64, 64 x 64 and 64 x 1,000 parameters of span boundaries at 4 of 32 tokens.
         ({"family": "spanbert", "pooler": "none"}, 6 * 64 * ((328 + 64 + 1000) * 4 - 66) / 32),
     ],
@@ -52,6 +54,16 @@ SMALL = ModelConfig(
 def test_options_by_hand(change, difference):
     found = train_flops_per_token(replace(SMALL, **change), 32, 4) - train_flops_per_token(SMALL, 32, 4)
     assert found == pytest.approx(difference, abs=1e-6)
+
+
+def test_a_generator_counts_as_a_model_of_its_own():
+    whole = replace(SMALL, family="electra", pooler="gelu", generator_width=0.25)
+    of_generator = replace(
+        SMALL, family="electra-generator", pooler="gelu", hidden_size=16, embedding_size=64, num_attention_heads=1,
+        intermediate_size=64,
+    )  # fmt: skip
+    alone = train_flops_per_token(replace(whole, generator_width=0.0), 32, 4)
+    assert train_flops_per_token(whole, 32, 4) == alone + train_flops_per_token(of_generator, 32, 4)
 
 
 @pytest.mark.parametrize(

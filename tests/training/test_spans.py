@@ -14,7 +14,7 @@ from scipy.special import erf
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.input.targets.sbo import span_boundaries
-from bertjax.model.heads import SboHead
+from bertjax.model.family_heads import SboHead
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.training.objectives import OBJECTIVES, choose
 from bertjax.training.objectives.objective import Forward
@@ -175,7 +175,9 @@ def test_gradients_are_those_of_the_formula(network: tuple) -> None:
         def __init__(self, head, word, hidden):
             tables = {**params["encoder"]["embeddings"], "word": word}
             whole = {**params, "sbo_head": head, "encoder": {**params["encoder"], "embeddings": tables}}
-            self.sbo_sums, self.hidden = bind(graphdef, whole).sbo_sums, hidden
+            model = bind(graphdef, whole)
+            self.encoder, self.sbo_head, self.logits_chunk = model.encoder, model.sbo_head, model.logits_chunk
+            self.hidden = hidden
 
         def encode(self, *_, **__):
             return self.hidden
@@ -208,10 +210,8 @@ def test_the_loss_reads_what_is_beside_a_span_alone(network: tuple) -> None:
 
     def loss(states):
         model = bind(graphdef, params)
-        places = batch["mlm_positions"] - batch["sbo_left"] - 1
-        keys = ("sbo_left", "sbo_right"), ("mlm_labels", "sbo_weights")
-        arrays = [*(batch[key] for key in keys[0]), places, *(batch[key] for key in keys[1])]
-        return float(model.sbo_sums(jnp.asarray(states), *arrays).loss)
+        model.encode = lambda *_, **__: jnp.asarray(states)
+        return float(OBJECTIVES["sbo"].sums(Forward({"model": model}, None, packed=True), batch, None)["loss"])
 
     assert loss(inside) == loss(hidden) != loss(outside)
 

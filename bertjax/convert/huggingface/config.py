@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import ModelConfig
+from bertjax.model.encoder import embedding_width
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import FAMILIES, family_of
 
@@ -39,6 +40,7 @@ CONFIG_FIELDS = (
 _CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
 # A key of ours, for several families may be one `model_type`: it names those that are not its first.
 FAMILY = "bertjax_family"
+_WIDTH = "embedding_size"
 _LARGEST = 1 << 20  # of any size in a config
 
 
@@ -52,6 +54,7 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
         **({FAMILY: model.family} if _of_type(known.model_type)[0] != model.family else {}),
         **{name: getattr(model, name) for name in CONFIG_FIELDS},
         **{key: getattr(model, name) for name, key in known.fields.items()},
+        **({} if known.projects else {_WIDTH: embedding_width(model)}),
         **{key: getattr(model, name) for key, name in known.copies.items()},
         **known.constants,
         "max_position_embeddings": model.max_position_embeddings + rows,
@@ -80,6 +83,8 @@ def from_config_json(
     found["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known.defaults, where))
     if min(value for value in found.values() if type(value) is int) < 1:
         raise ValueError(f"{where}: every size must be at least 1")
+    if not known.projects and found[_WIDTH] == found["hidden_size"]:
+        found[_WIDTH] = 0
     if found["hidden_size"] % found["num_attention_heads"]:
         raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")
     activation = values.get("hidden_act", known.defaults.get("hidden_act", "gelu"))
@@ -103,10 +108,18 @@ def _family(values: Mapping[str, Any], where: str | Path) -> Family:
     if not isinstance(named, str) or named not in types:
         raise ValueError(f"{where}: model_type is {named!r}; bertjax imports {', '.join(types)}")
     families = _of_type(named)
-    family = values.get(FAMILY, families[0])
+    classes = values.get("architectures")
+    classes = {*map(str, classes)} if isinstance(classes, list) else set()
+    of_class = [name for name in families if _classes(FAMILIES[name]) & classes]
+    family = values.get(FAMILY, (of_class or families)[0])
     if family not in families:
         raise ValueError(f"{where}: {FAMILY} is {family!r}; of {named} bertjax has {', '.join(families)}")
     return FAMILIES[family]
+
+
+def _classes(family: Family) -> set[str]:
+    """The names of its classes of pretraining."""
+    return {made.name for made in (family.huggingface.pretraining, *family.huggingface.partial)}
 
 
 def _of_type(model_type: str) -> list[str]:

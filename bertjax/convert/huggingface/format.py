@@ -28,7 +28,12 @@ def _format(head: str = "") -> Format:
     def describe(model: TrainedModel, place: Place) -> list[str]:
         where = f"a copy of {place}" if is_remote(place) else str(place)
         loader = class_with(model.config.model, head).name
-        return [*left_out_lines(model.config.model), f"next: transformers.{loader}.from_pretrained({where!r})"]
+        generator = [f"next: bertjax export {model.directory} --generator"] if model.generator else []
+        return [
+            *left_out_lines(model.config.model),
+            *generator,
+            f"next: transformers.{loader}.from_pretrained({where!r})",
+        ]
 
     return Format(
         reference="transformers",

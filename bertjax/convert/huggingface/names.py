@@ -21,8 +21,8 @@ from bertjax.training.checkpoint import named_arrays
 _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
 # What `config.json` does not say: the head is told by the class, positions that are not learned become a table, and
-# the padding of the vocabulary is left out.
-_TOLD_ELSEWHERE = ("family", "head", "num_labels", "position_embedding", "vocab_pad_multiple")
+# the padding of the vocabulary and the generator are left out.
+_TOLD_ELSEWHERE = ("family", "head", "num_labels", "position_embedding", "vocab_pad_multiple", "generator_width")
 
 
 def class_of(config: ModelConfig) -> Class:
@@ -102,7 +102,7 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
     """The modules of a network of this config that no class of transformers has, by their names in its parameters."""
-    return () if head_of(config).of_task else family_of(config.family).huggingface.left_out
+    return tuple(name for name in family_of(config.family).huggingface.left_out if name in abstract_network(config)[1])
 
 
 def has_class(config: ModelConfig) -> bool:
@@ -119,7 +119,7 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
             "can use this model"
         )
     ours = _our_shapes(config)
-    table = class_of(config).tensors
+    table = tuple(tensor for tensor in class_of(config).tensors if tensor.ours in ours or not tensor.optional)
     absent = [tensor.ours for tensor in table if tensor.ours not in ours]
     beyond = sorted(ours.keys() - {tensor.ours for tensor in table})
     assert not absent and not beyond, f"{architecture(config)}: absent in ours {absent}, absent in the table {beyond}"

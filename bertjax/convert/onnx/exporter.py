@@ -81,7 +81,7 @@ def _write_model(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
     graph = Graph(inputs_of(config))
     hidden = add_encoder(graph, arrays, config)
     if gives_logits(model, pooling):
-        add_head(graph, arrays, hidden, head_of(config))
+        add_head(graph, arrays, hidden, config)
     else:
         graph.output(hidden, HIDDEN, ("batch", "length", config.hidden_size))
     if pooling != "none":

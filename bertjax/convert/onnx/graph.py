@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import sinusoids
-from bertjax.model.network import Network
+from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
 
 OPSET = 17  # the first with LayerNormalization; onnxruntime has it since 1.12
@@ -99,10 +99,10 @@ def add_encoder(graph: Graph, arrays: Arrays, config: ModelConfig) -> str:
 def add_pooling(graph: Graph, arrays: Arrays, hidden: str, pooling: Pooling, normalize: bool) -> str:
     """One vector per row, float32 [batch, D], as `bertjax.model.pooling` has it, scaled to length 1 if asked for."""
     real = graph.node("Unsqueeze", "attention_mask", graph.integers(2))
-    if pooling in ("cls", "pooler"):
-        x = graph.node("Gather", hidden, graph.weight("first", np.array(0, np.int64)), axis=1)
-        if pooling == "pooler":
-            x = graph.node("Tanh", _dense(graph, arrays, "pooler/dense", x))
+    if pooling == "cls":
+        x = _first(graph, hidden)
+    elif pooling == "pooler":
+        x = _pooled(graph, arrays, hidden)
     elif pooling == "max":
         is_real = graph.node("Cast", real, to=TensorProto.BOOL)
         x = graph.node("Where", is_real, hidden, graph.number(-np.inf))
@@ -118,15 +118,25 @@ def add_pooling(graph: Graph, arrays: Arrays, hidden: str, pooling: Pooling, nor
     return graph.node("Div", x, graph.node("Max", length, graph.number(_TINY)))
 
 
-def add_head(graph: Graph, arrays: Arrays, hidden: str, head: type[Network]) -> None:
+def _first(graph: Graph, hidden: str) -> str:
+    return graph.node("Gather", hidden, graph.weight("first", np.array(0, np.int64)), axis=1)
+
+
+def _pooled(graph: Graph, arrays: Arrays, hidden: str, has_gelu: bool = False) -> str:
+    x = _dense(graph, arrays, "pooler/dense", _first(graph, hidden))
+    return _activated(graph, x, "gelu") if has_gelu else graph.node("Tanh", x)
+
+
+def add_head(graph: Graph, arrays: Arrays, hidden: str, config: ModelConfig) -> None:
     """The outputs of the head of a task, float32, under the names that they have in transformers.
 
     `logits` are [batch, labels], for a head of tokens [batch, length, labels], and for choices [batch, 1] with one of
     them in a row; a span's are `start_logits` and `end_logits` [batch, length].
     """
+    head = head_of(config)
     x, shape = hidden, ("batch", "length")
     if not head.per_token:
-        x, shape = add_pooling(graph, arrays, hidden, "pooler", False), ("batch",)
+        x, shape = _pooled(graph, arrays, hidden, config.pooler == "gelu"), ("batch",)
     logits = _dense(graph, arrays, "head/dense", x)
     if len(head.outputs) == 1:
         graph.output(logits, head.outputs[0], (*shape, len(arrays["head/dense/bias"])))

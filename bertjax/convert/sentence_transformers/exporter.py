@@ -32,7 +32,7 @@ from bertjax.training.run_directory import TrainedModel
 LIBRARY = "sentence-transformers"
 MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
 
-_ENCODER = ("embeddings.", "encoder.", "pooler.")
+_ENCODER = ("embeddings.", "embeddings_project.", "encoder.", "pooler.")
 _DENSE, _NORMALIZE = "2_Dense", "Normalize"
 _FILES = (
     "config.json",

@@ -219,7 +219,8 @@ class Kind(ABC):
     ) -> ModelConfig:
         """The network of this kind on the encoder of another."""
         count = self.num_labels(labels)
-        return replace(model, head=self.network.name, num_labels=count, features=features, lstm_size=lstm_size)
+        head = {"head": self.network.name, "num_labels": count, "features": features, "lstm_size": lstm_size}
+        return replace(model, generator_width=0.0, **head)
 
 
 def refuse_options(config: TaskConfig, keys: Sequence[str], why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertjax.input.targets import mlm, nsp, sbo, sop
+from bertjax.input.targets import mlm, nsp, rtd, sbo, sop
 from bertjax.input.targets.target import Pairing, Target
 
 TARGETS: dict[str, Target] = {
@@ -12,6 +12,7 @@ TARGETS: dict[str, Target] = {
     "nsp": nsp.TARGET,
     "sop": sop.TARGET,
     "sbo": sbo.TARGET,
+    "rtd": rtd.TARGET,
 }
 OF_BERT = ("mlm", "nsp")
 

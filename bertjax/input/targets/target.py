@@ -30,6 +30,7 @@ class Pairing:
 
     random_b: bool = True  # half of the chunks of several sentences get one too
     exchanges: bool = False  # in half of the pairs whose B follows A, the two change places
+    has_labels: bool = True  # the objective tells kinds of pairs apart, so that rows must be pairs
     names: tuple[str, str] = ("IsNext", "NotNext")  # of labels 0 and 1, for people
 
 

@@ -22,6 +22,7 @@ class Family:
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
     huggingface: HuggingFace
     template: Template = BERT_TEMPLATE
+    generator: str = ""  # the family of the generators that its models are trained with, if any are
     title: str = ""  # the name as its paper spells it; "" if that is `name`
 
     @property
@@ -43,6 +44,7 @@ class Tensor:
     inputs: int = 0  # leading dims of a kernel that are multiplied; theirs is a matrix [outputs, inputs]
     padded: bool = False  # ours has the rows that pad the vocabulary
     positions: bool = False  # theirs may have rows before that of the first position
+    optional: bool = False  # there with some options of the model
 
     @property
     def stacked(self) -> bool:
@@ -99,6 +101,7 @@ class HuggingFace:
         tied: Tensors that may be stored though they are another one -> that other.
         fields: Fields of ModelConfig with a key of `config.json`, beside those that all families have.
         defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.
+        projects: Whether a dense layer maps the tables' width to the layers' also where both are equal.
         constants: Keys that must have this value; they are written, and a folder with another one is refused.
         copies: Keys that are written with the value of a field of ModelConfig, and not read.
         implied: Fields of ModelConfig that the family fixes, without a key of `config.json`.
@@ -122,6 +125,7 @@ class HuggingFace:
     tied: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    projects: bool = True
     constants: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     implied: Mapping[str, Any] = field(default_factory=dict)

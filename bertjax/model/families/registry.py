@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 
+from bertjax.config import ModelConfig
+from bertjax.model.encoder import embedding_width
 from bertjax.model.families.albert import ALBERT
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.camembert import CAMEMBERT
+from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.model.families.family import Family
 from bertjax.model.families.roberta import ROBERTA
 from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
-FAMILIES: dict[str, Family] = {
-    family.name: family for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, SPANBERT)
-}
+_OF_BERT = (BERT, SPANBERT)
+_OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT)
+_OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
+FAMILIES: dict[str, Family] = {family.name: family for family in (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA)}
 
 
 def family_of(name: str) -> Family:
@@ -24,3 +29,34 @@ def family_of(name: str) -> Family:
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(FAMILIES)}"
         raise ValueError(f"model.family={name!r} is unknown; {hint}")
     return FAMILIES[name]
+
+
+def generator_config(config: ModelConfig) -> ModelConfig:
+    """The generator of a model: as deep, `generator_width` as wide, with heads of the same width (ELECTRA, 3.2).
+
+    Raises ValueError for a family without generators, and for a width that its heads do not divide.
+    """
+    share, family = config.generator_width, family_of(config.family).generator
+    told = f"model.generator_width={share}"
+    if not family:
+        raise ValueError(f"{told} with model.family={config.family!r}: it has no generators; leave it 0")
+    width = max(1, round(share * config.hidden_size))
+    heads = max(1, width * config.num_attention_heads // config.hidden_size)
+    if width % heads:
+        raise ValueError(f"{told}: a width of {width} is not divisible by {heads} heads; choose another share")
+    E = embedding_width(config)
+    return replace(
+        config,
+        family=family,
+        generator_width=0.0,
+        hidden_size=width,
+        embedding_size=0 if width == E else E,
+        num_attention_heads=heads,
+        intermediate_size=max(1, round(share * config.intermediate_size)),
+    )
+
+
+def heads_of(config: ModelConfig) -> tuple[str, ...]:
+    """The heads of pretraining that a model of this config has, itself or in its generator, by name."""
+    of_generator = family_of(generator_config(config).family).heads if config.generator_width else ()
+    return (*family_of(config.family).heads, *of_generator)

@@ -6,7 +6,9 @@ from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure,
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
-    sums = forward.model.mlm_sums(forward(batch), batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"])
+    name, network = forward.with_head("mlm_head")
+    hidden_BLD = forward(batch, name)
+    sums = network.mlm_sums(hidden_BLD, batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"])
     return {"loss": sums.loss, "accuracy": sums.hits}
 
 

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from bertjax.training.objectives.mlm import MLM
 from bertjax.training.objectives.nsp import NSP
 from bertjax.training.objectives.objective import Measure, Objective
+from bertjax.training.objectives.rtd import RTD
 from bertjax.training.objectives.sbo import SBO
 from bertjax.training.objectives.sop import SOP
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MLM, NSP, SOP, SBO)}
+OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MLM, NSP, SOP, SBO, RTD)}
 
 
 def choose(names: Sequence[str]) -> tuple[Objective, ...]:
     """Objectives by name.
 
-    Raises ValueError for an unknown name, none at all or the same twice, with the list of those that exist.
+    Raises ValueError for an unknown name, for no name and for the same name twice, with the list of names.
     """
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown or not names or len(set(names)) < len(names):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bertjax.model.heads import gather_positions
 from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure, Objective, Sums
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
-    left, right = batch["sbo_left"], batch["sbo_right"]
-    places = batch["mlm_positions"] - left - 1
-    sums = forward.model.sbo_sums(forward(batch), left, right, places, batch["mlm_labels"], batch["sbo_weights"])
+    model, hidden_BLD, left = forward.model, forward(batch), batch["sbo_left"]
+    beside = gather_positions(hidden_BLD, left), gather_positions(hidden_BLD, batch["sbo_right"])
+    h_BPE = model.sbo_head.transformed(*beside, batch["mlm_positions"] - left - 1)
+    word = model.encoder.embeddings.word[...]
+    sums = model.sbo_head.sums(h_BPE, word, batch["mlm_labels"], batch["sbo_weights"], model.logits_chunk)
     return {"loss": sums.loss, "accuracy": sums.hits}
 
 

@@ -1,0 +1,53 @@
+"""Replaced token detection (ELECTRA, section 3.1): which of all tokens has a generator put in place of another?
+
+Rows are one stretch of text in two segments, with nothing to be told from them (google-research/electra,
+build_pretraining_dataset.py); a chunk of one sentence gets a random B, for pairs are made so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.packing import BatchKey
+from bertjax.input.randomness import fold_in, hash64
+from bertjax.input.targets.mlm import USED, TokenPrediction
+from bertjax.input.targets.target import Make, Pairing, Sequences
+
+
+class ReplacedTokens:
+    """The tokens that are told, all but padding, and for each prediction of the generator what its sample depends on.
+
+    A draw is that of a sequence and a position in it, as its mask is. So packing, the mesh, accumulation and the number
+    of hosts change no sampled token, an evaluation has the same ones every time, and nothing is stored to resume.
+    """
+
+    pairing = Pairing(random_b=False, has_labels=False)
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        """As `Target` has it."""
+        if data.predict != "masked":
+            raise ValueError(
+                f"data.predict={data.predict!r}: nothing is hidden, so there is nothing to replace; leave rtd out"
+            )
+        slots = TokenPrediction().keys(data)[USED].width
+        return {
+            "rtd_draws": BatchKey("prediction", slots, np.uint32, USED),
+            "rtd_weights": BatchKey("token", data.sequence_length, np.float32),
+        }
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        """As `Target` has it."""
+
+        def make(rows: Sequences) -> dict[str, np.ndarray]:
+            draws = hash64(fold_in(rows.keys, "sampled token")[:, None], rows.made["mlm_positions"]) >> 32
+            return {
+                "rtd_draws": np.where(rows.made[USED] > 0, draws, 0).astype(np.uint32),
+                "rtd_weights": (rows.encoder["sequence_ids"] > 0).astype(np.float32),
+            }
+
+        return make
+
+
+TARGET = ReplacedTokens()

@@ -1,0 +1,129 @@
+"""The heads that other members of BERT's family pretrain with, and the registry of all heads of pretraining."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.input.targets.sbo import SPAN_PLACES
+from bertjax.model.encoder import embedding_width
+from bertjax.model.heads import Head, MlmHead, NspHead, Pooler, VocabularyHead, in_chunks, real_bias
+from bertjax.model.layers import ACTIVATIONS, HEAD, Dense, LayerNorm, dropout, random_bits, weight
+from bertjax.parallel.sharding import constrain
+
+
+class SopHead(Head):
+    """Sentence order: dropout, then two classes of the pooled vector, float32 [B, S, 2]; 1 = the segments are swapped.
+
+    Source: transformers' `AlbertSOPHead`.
+    """
+
+    needs_pooler = True
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.dense = Dense(config, (config.hidden_size, 2), ("embed", "classes"), "classes", rngs=rngs)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(self, pooled_BSD: jax.Array, keys: jax.Array | None) -> jax.Array:
+        return self.dense(dropout(pooled_BSD, keys, HEAD, self.dropout_rate)).astype(jnp.float32)
+
+
+class SboHead(VocabularyHead):
+    """Span boundaries: two times dense, activation and LayerNorm, then the word table as the output matrix.
+
+    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is told from the vectors beside the span and a
+    learned vector of its place in it, as wide as `WIDTH`.
+    """
+
+    PLACES: ClassVar[int] = SPAN_PLACES
+    WIDTH: ClassVar[int] = 200
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        D, E = config.hidden_size, embedding_width(config)
+        self.place = weight(rngs, (self.PLACES, self.WIDTH), ("position", "hidden"), config)
+        self.first = Dense(config, (2 * D + self.WIDTH, D), ("hidden", "embed"), "hidden", rngs=rngs)
+        self.first_norm = LayerNorm(config, D)
+        self.second = Dense(config, (D, E), ("embed", "hidden"), "hidden", rngs=rngs)
+        super().__init__(config, rngs=rngs)
+
+    def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, places_BP: jax.Array) -> jax.Array:
+        """What is compared with the word embeddings, [B, P, E]; `places` int32 [B, P] count from 0."""
+        place = jnp.take(self.place[...].astype(left_BPD.dtype), places_BP, axis=0, mode="clip")
+        x = jnp.concatenate([left_BPD, right_BPD, place], axis=-1)
+        activation = ACTIVATIONS[self.activation]
+        return self.norm(activation(self.second(self.first_norm(activation(self.first(x))))))
+
+
+class RtdHead(Head):
+    """Is a token replaced? Dense, activation, dense to one number per token, float32 [..., 1]; above 0: replaced.
+
+    Source: transformers' `ElectraDiscriminatorPredictions`.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        D = config.hidden_size
+        self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
+        self.prediction = Dense(config, (D, 1), ("embed", "classes"), "classes", rngs=rngs)
+        self.activation = config.hidden_act
+
+    def __call__(self, hidden_BPD: jax.Array) -> jax.Array:
+        return self.prediction(ACTIVATIONS[self.activation](self.dense(hidden_BPD))).astype(jnp.float32)
+
+
+def sampled_tokens(
+    hidden_BPE: jax.Array,
+    table_VE: jax.Array,
+    bias_V: jax.Array,
+    draws_BP: jax.Array,
+    *,
+    vocab_size: int,
+    chunk: int,
+) -> jax.Array:
+    """A token for each vector, drawn from softmax(hidden table^T + bias): int32 [B, P]; without a gradient.
+
+    `draws`, uint32 [B, P], are all that the draws depend on beside the probabilities; the rest is as in
+    `vocabulary_cross_entropy`. A token is that of the largest logit + Gumbel noise.
+    """
+    hidden_BPE, table_VE, bias_V = jax.lax.stop_gradient((hidden_BPE, table_VE, bias_V))
+    bias, table = real_bias(bias_V, vocab_size), table_VE.astype(hidden_BPE.dtype)
+
+    def draw(_: None, part: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
+        hidden, draws = part
+        logits = jnp.einsum("nD,VD->nV", hidden, table, preferred_element_type=jnp.float32) + bias
+        # With u in (0, 1), -log(-log(1 - u)); this side of u has the finer steps where the noise is large.
+        u = (random_bits(draws, logits.shape[1]).astype(jnp.float32) + 0.5) * 2.0**-32
+        noise = -jnp.log(-jnp.log1p(-jnp.minimum(u, 1 - 2.0**-24)))
+        return None, jnp.argmax(constrain(logits + noise, "act_batch", "act_vocab"), axis=1).astype(jnp.int32)
+
+    parts = in_chunks(hidden_BPE.reshape(-1, hidden_BPE.shape[-1]), chunk), in_chunks(draws_BP.reshape(-1), chunk)
+    return jax.lax.scan(draw, None, parts)[1].reshape(-1)[: draws_BP.size].reshape(draws_BP.shape)
+
+
+HEADS: dict[str, type[Head]] = {
+    "pooler": Pooler,
+    "mlm_head": MlmHead,
+    "nsp_head": NspHead,
+    "sop_head": SopHead,
+    "sbo_head": SboHead,
+    "rtd_head": RtdHead,
+}
+
+
+def pretraining_heads(config: ModelConfig, names: tuple[str, ...]) -> dict[str, type[Head]]:
+    """The classes of a family's heads by name, in its order; without the pooler where `model.pooler` is none.
+
+    Raises ValueError for a head that needs the pooler where there is none.
+    """
+    if config.pooler != "none":
+        return {name: HEADS[name] for name in names}
+    needing = [name for name in names if HEADS[name].needs_pooler]
+    if needing:
+        raise ValueError(
+            f"model.pooler='none' with model.family={config.family!r}: its {needing[0]} reads the pooled vector; "
+            "set model.pooler='tanh' or choose a family without that head"
+        )
+    return {name: HEADS[name] for name in names if name != "pooler"}

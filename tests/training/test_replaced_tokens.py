@@ -1,0 +1,348 @@
+"""ELECTRA's objective: samples of the generator, the discriminator's loss, and what neither may depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pair_corpora import MemorySplit, Specials, random_documents
+from scipy import stats
+from small_training import Training
+
+from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.convert.huggingface.config import to_config_json
+from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.input.batches import PairBatches, batch_spec
+from bertjax.model.families.registry import generator_config
+from bertjax.model.family_heads import sampled_tokens
+from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.training.job import preflight
+from bertjax.training.objectives import choose
+from bertjax.training.objectives.objective import Forward
+from bertjax.training.objectives.rtd import replaced
+from bertjax.training.run_directory import generator_of
+from bertjax.training.step import averages, batch_weights, objective_sums
+
+MODEL = ModelConfig(
+    family="electra",
+    vocab_size=300,
+    hidden_size=32,
+    embedding_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=48,
+    pooler="gelu",
+    generator_width=0.5,
+    initializer_range=0.1,
+)
+IN_CHUNKS = ExecutionConfig(logits_chunk=16)
+DATA = DataConfig(sequence_length=48, max_predictions=8, keep_share=0.15, random_share=0.0)
+SPECIALS = Specials(vocab_size=300)
+FEW = 24  # the text has ids below it alone, which the generator of these tests prefers: it is often right by chance
+SPLIT = MemorySplit(random_documents(80, seed=3, sentences=6, tokens=8), vocab_size=FEW)
+NAMES = ("mlm", "rtd")
+OBJECTIVES = choose(NAMES)
+
+
+def batches_of(packing: str = "none") -> PairBatches:
+    return PairBatches(SPLIT, SPECIALS, replace(DATA, packing=packing), 5, objectives=NAMES)
+
+
+@pytest.fixture(scope="module")
+def network() -> tuple:
+    """Every parameter random: fresh biases are 0, and vectors that change places would pass."""
+    graphdef, _, _ = abstract_network(MODEL, IN_CHUNKS)
+    draw = np.random.default_rng(1)
+    drawn = init_params(MODEL, jax.random.key(0))
+    params = jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
+    params["generator"]["mlm_head"]["bias"] += jnp.where(jnp.arange(384) < FEW, 4.0, 0.0)
+    return graphdef, params
+
+
+def forward_of(network: tuple, params=None, packed: bool = True) -> Forward:
+    model = bind(network[0], network[1] if params is None else params)
+    return Forward({"model": model, **model.beside()}, None, packed=packed, trained=("model", "generator"))
+
+
+@pytest.fixture(scope="module")
+def made(network: tuple):
+    """(batch) -> ids with samples, where they are replaced, all figures of both objectives."""
+
+    @jax.jit
+    def compute(batch):
+        forward = forward_of(network)
+        sums = objective_sums(forward, batch, None, OBJECTIVES)
+        return *replaced(forward, batch), averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
+
+    return lambda batch: jax.device_get(compute(batch))
+
+
+def test_samples_have_the_distribution_of_the_logits() -> None:
+    vocabulary, width, count = 40, 8, 20_000
+    draw = np.random.default_rng(0)
+    table = np.pad(draw.normal(size=(vocabulary, width)), [(0, 24), (0, 0)]).astype(np.float32)
+    bias = draw.normal(0, 2, len(table)).astype(np.float32)
+    hidden = draw.normal(size=(2, width)).astype(np.float32)
+    logits = hidden.astype(np.float64) @ table[:vocabulary].T + bias[:vocabulary]
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    sample = jax.jit(partial(sampled_tokens, vocab_size=vocabulary, chunk=1_000))
+    for kind, draws in (("successive", np.arange(2 * count)), ("random", draw.integers(0, 2**32, 2 * count))):
+        draws = draws.astype(np.uint32)[None]
+        found = np.asarray(sample(np.repeat(hidden, count, axis=0)[None], table, bias, draws))[0]
+        for tokens, share in zip(found.reshape(2, count), shares, strict=True):
+            counts = np.bincount(tokens, minlength=vocabulary)
+            assert len(counts) == vocabulary, "no token of the padding"
+            often = share * count > 5
+            rest = counts[~often].sum(), share[~often].sum() * count
+            seen, expected = np.append(counts[often], rest[0]), np.append(share[often] * count, rest[1])
+            assert stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-3, kind
+        # Neighbours are independent: as often equal as two independent draws are.
+        equal = np.mean(found[: count - 1] == found[1:count])
+        assert abs(equal - (shares[0] ** 2).sum()) < 4.5 * (0.25 / count) ** 0.5
+
+
+def test_chunks_change_no_sample() -> None:
+    draw = np.random.default_rng(2)
+    given = (draw.normal(size=(5, 10, 8)), draw.normal(size=(64, 8)), draw.normal(size=64))
+    given = (*(x.astype(np.float32) for x in given), draw.integers(0, 2**32, (5, 10), dtype=np.uint32))
+    found = [np.asarray(sampled_tokens(*given, vocab_size=60, chunk=chunk)) for chunk in (1, 7, 50, 1000)]
+    assert all((one == found[0]).all() for one in found)
+
+
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_predictions_alone_get_samples(made, packing: str) -> None:
+    batch = batches_of(packing).batch(0, 16)
+    ids, is_replaced, figures = made(batch)
+    chosen = np.zeros(ids.shape, bool)
+    original = batch["input_ids"].copy()
+    for row, slot in zip(*np.nonzero(batch["mlm_weights"]), strict=True):
+        chosen[row, batch["mlm_positions"][row, slot]] = True
+        original[row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]
+    assert (ids[~chosen] == batch["input_ids"][~chosen]).all()
+    assert (is_replaced == (ids != original)).all(), "a sample that is the original token counts as original"
+    assert 0 < is_replaced.sum() < chosen.sum(), "some samples are right"
+    assert not (ids[chosen] == SPECIALS.mask_id).all()
+    total = batch["rtd_weights"].sum()
+    assert total == (batch["sequence_ids"] > 0).sum(), "all real tokens, [CLS] and [SEP] too"
+    assert figures["rtd_replaced"] == pytest.approx(is_replaced.sum() / total, rel=1e-6)
+
+
+def test_figures_are_their_formulas(network: tuple, made) -> None:
+    batch = batches_of().batch(1, 16)
+    ids, is_replaced, figures = made(batch)
+    model = bind(*network)
+    logits = model.rtd_logits(model.encode(ids, batch["token_type_ids"], batch["sequence_ids"]))
+    z, real = np.asarray(logits, np.float64)[..., 0], batch["sequence_ids"] > 0
+    nll = np.where(is_replaced, np.log1p(np.exp(-z)), np.log1p(np.exp(z)))
+    called = z > 0
+    assert figures["rtd_loss"] == pytest.approx((nll * real).sum() / (real.sum() + 1e-6), rel=1e-6)
+    assert figures["rtd_accuracy"] == pytest.approx((called == is_replaced)[real].mean(), rel=1e-6)
+    right = (called & is_replaced & real).sum()
+    assert figures["rtd_precision"] == pytest.approx(right / (called & real).sum(), rel=1e-6)
+    assert figures["rtd_recall"] == pytest.approx(right / is_replaced.sum(), rel=1e-6)
+    assert figures["loss"] == pytest.approx(figures["mlm_loss"] + 50 * figures["rtd_loss"], rel=1e-6)
+    config, params = generator_of(MODEL, network[1])
+    generator = bind(abstract_network(config)[0], params)
+    encoder = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
+    sums = generator.mlm_sums(
+        generator.encode(*encoder), batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"]
+    )
+    assert figures["mlm_loss"] == pytest.approx(float(sums.loss) / (batch["mlm_weights"].sum() + 1e-5), rel=1e-6)
+
+
+def test_losses_equal_transformers(network: tuple, made) -> None:
+    """`ElectraForPreTraining` on the same ids and labels, and `ElectraForMaskedLM` on the hidden tokens."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    batch = batches_of().batch(2, 16)
+    ids, is_replaced, figures = made(batch)
+    real = batch["sequence_ids"] > 0
+    labels = np.full(ids.shape, -100)
+    for row, slot in zip(*np.nonzero(batch["mlm_weights"]), strict=True):
+        labels[row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]
+    own = {name: part for name, part in network[1].items() if name != "generator"}
+    sides = [
+        (transformers.ElectraForPreTraining, replace(MODEL, generator_width=0.0), own, ids, is_replaced.astype(int)),
+        (transformers.ElectraForMaskedLM, *generator_of(MODEL, network[1]), batch["input_ids"], labels),
+    ]
+    for (made_class, config, params, inputs, wanted), figure in zip(sides, ("rtd_loss", "mlm_loss"), strict=True):
+        values = to_config_json(config, {"pad": SPECIALS.pad_id})
+        theirs = made_class(transformers.AutoConfig.for_model(**values)).eval()
+        tensors = {name: torch.from_numpy(x) for name, x in to_huggingface_tensors(params, config).items()}
+        absent, beyond = theirs.load_state_dict(tensors, strict=False)
+        assert not beyond and all("generator_lm_head.weight" in name or "position_ids" in name for name in absent)
+        theirs.tie_weights()
+        with torch.no_grad():
+            out = theirs(
+                input_ids=torch.from_numpy(inputs.astype(np.int64)),
+                token_type_ids=torch.from_numpy(batch["token_type_ids"].astype(np.int64)),
+                attention_mask=torch.from_numpy(real.astype(np.int64)),
+                labels=torch.from_numpy(np.asarray(wanted, np.int64)),
+            )
+        assert figures[figure] == pytest.approx(float(out.loss), rel=2e-6), figure
+
+
+def test_gradients_stop_at_the_samples(network: tuple) -> None:
+    """The discriminator's loss moves the tables, and nothing else of the generator; so does the generator's."""
+    batch = jax.tree.map(jnp.asarray, batches_of().batch(0, 8))
+
+    def gradient(name: str):
+        (objective,) = choose((name,))
+
+        def loss(params):
+            return objective.sums(forward_of(network, params), batch, None)["loss"]
+
+        found = jax.device_get(jax.jit(jax.grad(loss))(network[1]))
+        return {
+            "tables": found["encoder"]["embeddings"]["word"],
+            "projection": found["encoder"]["embeddings"]["projection"]["kernel"],
+            "discriminator": found["encoder"]["layers"]["mlp"]["output"]["kernel"],
+            "head": found["rtd_head"]["dense"]["kernel"],
+            "generator": found["generator"]["encoder"]["layers"]["mlp"]["output"]["kernel"],
+            "its projection": found["generator"]["encoder"]["embeddings"]["projection"]["kernel"],
+            "its head": found["generator"]["mlm_head"]["transform"]["kernel"],
+        }
+
+    moved = {name: {part: bool(np.abs(x).max() > 0) for part, x in gradient(name).items()} for name in NAMES}
+    of_discriminator = {"projection", "discriminator", "head"}
+    of_generator = {"generator", "its projection", "its head"}
+    assert {part for part, is_moved in moved["rtd"].items() if is_moved} == {"tables", *of_discriminator}
+    assert {part for part, is_moved in moved["mlm"].items() if is_moved} == {"tables", *of_generator}
+
+
+def by_sequence(batch: dict[str, np.ndarray], ids: np.ndarray) -> list[tuple]:
+    """The tokens of every sequence before and after sampling, in an order of their own."""
+    found = []
+    for row, numbers in enumerate(batch["sequence_ids"]):
+        for number in range(1, numbers.max() + 1):
+            inside = numbers == number
+            found.append((tuple(batch["input_ids"][row, inside].tolist()), tuple(ids[row, inside].tolist())))
+    return sorted(found)
+
+
+def test_packing_changes_no_sample(made) -> None:
+    sides = []
+    for packing in ("none", "pairs"):
+        batches = batches_of(packing)
+        batch = batches.rows(np.arange(batches.rows_per_epoch))
+        sides.append(by_sequence(batch, made(batch)[0]))
+    assert sides[0] == sides[1]
+    assert sum(before != after for before, after in sides[0]) > 50
+
+
+def test_a_sample_is_that_of_its_sequence_epoch_and_seed() -> None:
+    batches = batches_of()
+    rows = batches.rows_per_epoch
+    batch = batches.rows(np.arange(rows))
+    part = batches.rows(np.array([7, 3]))
+    assert (part["rtd_draws"] == batch["rtd_draws"][[7, 3]]).all(), "of no other row of the batch"
+    used = batch["mlm_weights"] > 0
+    assert batch["rtd_draws"].dtype == np.uint32 and not batch["rtd_draws"][~used].any()
+    draws = batch["rtd_draws"][used]
+    assert len(np.unique(draws)) > 0.99 * len(draws)
+    assert stats.kstest(draws / 2.0**32, "uniform").pvalue > 1e-3
+    other = PairBatches(SPLIT, SPECIALS, DATA, 6, objectives=NAMES).rows(np.arange(rows))
+    later = batches.rows(np.arange(rows, 2 * rows))
+    for another in (other, later):
+        assert not np.isin(another["rtd_draws"][another["mlm_weights"] > 0], draws).mean() > 0.01
+
+
+MESHES = {
+    "data=8": (MeshConfig(8, 1, 1), 1),
+    "data=2,fsdp=4": (MeshConfig(2, 4, 1), 2),
+    "data=2,fsdp=2,tensor=2": (MeshConfig(2, 2, 2), 4),
+}
+
+
+def training(mesh: MeshConfig, accumulate: int = 1, packed: bool = True) -> Training:
+    return Training(
+        mesh,
+        MODEL,
+        OptimizerConfig(learning_rate=5e-3, warmup_steps=2),
+        execution=IN_CHUNKS,
+        accumulate=accumulate,
+        dropout_seed=3,
+        objectives=OBJECTIVES,
+        packed=lambda batch: packed,
+    )
+
+
+FIGURES = ("loss", "mlm_loss", "rtd_loss", "rtd_replaced", "rtd_precision", "rtd_recall")
+
+
+@pytest.fixture(scope="module")
+def single() -> np.ndarray:
+    return curve(training(MeshConfig(1, 1, 1)))
+
+
+def curve(run: Training) -> np.ndarray:
+    batches = batches_of("pairs")
+    steps = [run.step(batches.batch(number, 32)) for number in range(5)]
+    return np.array([[step[name] for name in FIGURES] for step in steps])
+
+
+LONG = [pytest.param(mesh, marks=pytest.mark.long) for mesh in ("data=8", "data=2,fsdp=4")]
+
+
+@pytest.mark.parametrize("mesh", ["data=2,fsdp=2,tensor=2", *LONG])
+def test_samples_and_losses_are_the_same_on_every_mesh_and_in_microbatches(mesh: str, single: np.ndarray) -> None:
+    found = curve(training(*MESHES[mesh]))
+    np.testing.assert_allclose(found[:, :3], single[:, :3], rtol=1e-5)
+    # Numbers of sampled and of called tokens: a sample of its own anywhere would change them.
+    np.testing.assert_allclose(found[:, 3:], single[:, 3:], rtol=1e-6)
+
+
+def test_generator_and_discriminator_have_dropout_of_their_own(network: tuple) -> None:
+    batch, model = batches_of().batch(0, 4), bind(*network)
+    keys = jnp.arange(4, dtype=jnp.uint32)
+    whole = Forward({"model": model, **model.beside()}, keys, packed=True, trained=("model", "generator"))
+    dry = forward_of(network)
+    for name in ("model", "generator"):
+        assert np.abs(whole(batch, name) - dry(batch, name)).max() > 1e-3
+    inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
+    assert (model.generator.encode(*inputs, keys) != whole(batch, "generator")).any(), "keys of its own"
+
+
+def config(**changes) -> Config:
+    return Config(
+        model=replace(MODEL, **changes),
+        data=replace(DATA, sources=("lines:nothing",)),
+        training=TrainingConfig(objectives=NAMES, global_batch_size=32, steps=20_000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"generator_width": 0.0},
+            r"have no mlm_head, which mlm needs; they have rtd_head; set model\.generator_width",
+        ),
+        ({"family": "bert", "pooler": "tanh"}, r"model\.generator_width=0\.5 with model\.family='bert': it has no gen"),
+        ({"generator_width": 0.7}, r"model\.generator_width=0\.7: a width of 22 is not divisible by"),
+    ],
+)
+def test_networks_that_cannot_be_are_refused(changes: dict, message: str) -> None:
+    if changes.get("generator_width") == 0.7:
+        changes = changes | {"num_attention_heads": 8}
+    with pytest.raises(ValueError, match=message):
+        preflight(config(**changes))
+
+
+def test_a_mesh_that_the_generator_does_not_fit_is_refused() -> None:
+    given = config(generator_width=0.25)
+    assert generator_config(given.model).num_attention_heads == 1
+    with pytest.raises(ValueError, match=r"the generator's num_attention_heads=1 is not divisible by mesh\.tensor=2"):
+        preflight(replace(given, mesh=MeshConfig(4, 1, 2)))
+
+
+def test_replaced_tokens_need_hidden_ones() -> None:
+    with pytest.raises(ValueError, match=r"rtd is about the predictions of mlm; add that objective"):
+        batch_spec(DATA, 4, ("rtd",))
+    with pytest.raises(ValueError, match=r"there is nothing to replace; leave rtd out"):
+        batch_spec(DataConfig(predict="next"), 4, NAMES)
