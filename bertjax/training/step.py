@@ -8,7 +8,7 @@ gathered once per optimizer step; gradients are reduced once, not once per micro
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +22,23 @@ from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.layers import row_keys
 from bertjax.model.network import Network, Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import batch_sharding, is_names, spec
+from bertjax.parallel.sharding import batch_sharding
 from bertjax.runtime.compilation import Options, compiler_options, known_options
+from bertjax.training.exchange import (
+    Frozen,
+    frozen_shardings,
+    frozen_specs,
+    gather,
+    gather_frozen,
+    reduce_gradients,
+    specs_over,
+)
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
 from bertjax.training.optimizer import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
-Frozen = Mapping[str, Params]  # parameters of the run's frozen networks, the last argument where there are any
 Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
 EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
 Packed = Callable[[Batch], bool]
@@ -39,10 +47,9 @@ PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 @dataclass(frozen=True)
 class TrainStep:
-    """`(state, batch) -> (state, metrics)`, or `(state, batch, frozen)`; the state is donated.
+    """`(state, batch) -> (state, metrics)`, or with `frozen` as the last argument; the state is donated.
 
-    The learning rate is an argument of the program, worked out on the device by a program of its own: so that one
-    compiled program serves runs of every length, and a run whose end is moved.
+    The learning rate is an argument of the compiled program, which thus serves runs of every length.
     """
 
     program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
@@ -56,10 +63,6 @@ class TrainStep:
     def trace(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Traced:
         """The program of arguments of these shapes, traced."""
         return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, *frozen)
-
-    def lower(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Lowered:
-        """The program of arguments of these shapes, lowered for the mesh's own platform."""
-        return self.trace(state, batch, *frozen).lower()
 
     @functools.cached_property
     def _rate(self) -> Callable[[jax.Array], jax.Array]:
@@ -162,7 +165,7 @@ def make_train_step(
     everywhere, rows = NamedSharding(blueprint.mesh, P()), batch_sharding(blueprint.mesh)
     program = jax.jit(
         train_step,
-        in_shardings=(blueprint.shardings, everywhere, rows, *_frozen_shardings(blueprint)),
+        in_shardings=(blueprint.shardings, everywhere, rows, *frozen_shardings(blueprint)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
         compiler_options=_options(blueprint, platform, deterministic),
@@ -221,20 +224,20 @@ def _of_shards(
     platform = platform or blueprint.mesh.devices.flat[0].platform
 
     def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
-        whole = _gather(params, blueprint.logical_axes, blueprint.mesh)
-        return local(_forward(blueprint, whole, _gathered(blueprint, frozen), batch, None, packed, platform), batch)
+        whole = gather(params, blueprint.logical_axes, blueprint.mesh)
+        return local(_forward(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, platform), batch)
 
     step = jax.shard_map(
         of_shard,
         mesh=blueprint.mesh,
-        in_specs=(_specs(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *_frozen_specs(blueprint)),
+        in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *frozen_specs(blueprint)),
         out_specs=out_specs,
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )
     return jax.jit(
         step,
-        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *_frozen_shardings(blueprint)),
+        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *frozen_shardings(blueprint)),
         out_shardings=out_shardings,
         compiler_options=_options(blueprint, platform, deterministic),
     )
@@ -252,7 +255,7 @@ def _sharded_gradient(
     """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
 
     def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, *frozen: Frozen) -> tuple[Params, Metrics]:
-        whole, others = _gather(params, blueprint.logical_axes, blueprint.mesh), _gathered(blueprint, frozen)
+        whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
 
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
             forward = _forward(blueprint, params, others, batch, keys, packed, platform)
@@ -265,13 +268,13 @@ def _sharded_gradient(
             grads, sums = grad_of_part(whole, batch, keys)
         else:
             grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
-        return _reduce(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
+        return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
 
-    specs = _specs(blueprint.logical_axes, BATCH_AXES)
+    specs = specs_over(blueprint.logical_axes, BATCH_AXES)
     return jax.shard_map(
         local,
         mesh=blueprint.mesh,
-        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *_frozen_specs(blueprint)),
+        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *frozen_specs(blueprint)),
         out_specs=(specs, P()),
         axis_names=set(BATCH_AXES),
         check_vma=False,
@@ -287,69 +290,6 @@ def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.
         return jax.tree.map(jnp.add, total, grad_of_part(params, *part)), None
 
     return jax.lax.scan(add, zero, parts)[0]
-
-
-def _specs(logical_axes: Any, axes: tuple[str, ...]) -> Any:
-    """The PartitionSpec of each parameter, restricted to these mesh axes."""
-    part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
-    return jax.tree.map(part, logical_axes, is_leaf=is_names)
-
-
-def _frozen_shardings(blueprint: Blueprint) -> tuple[Any, ...]:
-    """The shardings of the argument `frozen`: a tuple of one, or empty if the run has no frozen networks."""
-    trees = {name: jax.tree.map(lambda leaf: leaf.sharding, one.params) for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
-
-
-def _frozen_specs(blueprint: Blueprint) -> tuple[Any, ...]:
-    """As `_frozen_shardings`, over the batch axes only."""
-    trees = {name: _specs(one.logical_axes, BATCH_AXES) for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
-
-
-def _gathered(blueprint: Blueprint, frozen: tuple[Frozen, ...]) -> Frozen:
-    """The frozen networks' parameters, gathered over the batch axes."""
-    return {
-        name: _gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh)
-        for trees in frozen
-        for name, params in trees.items()
-    }
-
-
-def _gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Every parameter, gathered over `fsdp` where it is sharded."""
-    if mesh.shape["fsdp"] == 1:
-        return params
-
-    def gather(x: jax.Array, axes: P) -> jax.Array:
-        return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
-
-    specs = _specs(logical_axes, BATCH_AXES)
-    return _per_tensor_shard(lambda x: jax.tree.map(gather, x, specs), params, logical_axes, mesh)
-
-
-def _reduce(grads: Params, blueprint: Blueprint) -> Params:
-    """Gradients summed over the batch axes, once, and scattered over `fsdp` where the parameter is sharded."""
-    # An axis of one device is left out, since summing over it would still copy every gradient.
-    several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
-
-    def reduce(g: jax.Array, axes: P) -> jax.Array:
-        summed = several
-        if "fsdp" in axes and "fsdp" in several:
-            g = jax.lax.psum_scatter(g, "fsdp", scatter_dimension=tuple(axes).index("fsdp"), tiled=True)
-            summed = several - {"fsdp"}
-        return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
-
-    specs = _specs(blueprint.logical_axes, BATCH_AXES)
-    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, specs), grads, blueprint.logical_axes, blueprint.mesh)
-
-
-def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Gather or reduce each device's shard; with automatic sharding the compiler gathers over `tensor` first."""
-    if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
-        return exchange(tree)
-    specs = _specs(logical_axes, ("tensor",))
-    return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
 
 
 def _apply(
