@@ -1,4 +1,4 @@
-# What the launchers beside it have in common, which source this file: their options, the recipe, and dry runs.
+# Functions of all launchers, which source this file: their options, the recipe, and dry runs.
 # shellcheck shell=bash
 
 # read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of
@@ -18,7 +18,7 @@ read_arguments() {
       printf -v "${_option//-/_}" %s "$2"
       shift 2
     else
-      die "--$_option is no option of $0; $0 --help shows them, and keys of the run follow the recipe"
+      die "--$_option is not an option of $0; $0 --help shows the options, and keys of the run follow the recipe"
     fi
   done
   if [[ $help == yes ]]; then
@@ -29,7 +29,7 @@ read_arguments() {
   pretrain=("$@")
 }
 
-# needs NAME...: refuses if a variable is empty.
+# needs NAME...: stop with an error if one of these variables is empty.
 needs() {
   local _name
   for _name; do
@@ -41,7 +41,7 @@ needs_recipe() {
   ((${#pretrain[@]})) || die "which recipe? $0 [OPTIONS] configs/NAME.py [OVERRIDES]; $0 --help shows an example"
 }
 
-# The words of a command, as a shell would read them; in the quotes that are easiest to read.
+# The words of a command, quoted for a shell, in the most readable way.
 quoted() {
   local word line=''
   for word; do
@@ -67,13 +67,13 @@ perform() {
   fi
 }
 
-# The same for the command that takes this shell's place, so that it gets the signals.
+# The same for a command that replaces this shell, so that it receives the signals.
 perform_last() {
   [[ $dry_run == yes ]] || exec "$@"
   perform "$@"
 }
 
-# perform_with TEXT COMMAND...: the same for a command that reads a text.
+# perform_with TEXT COMMAND...: the same for a command that reads TEXT from its standard input.
 perform_with() {
   local text=$1
   shift
@@ -86,7 +86,7 @@ perform_with() {
 
 note() { printf '\n# %s\n' "$*"; }
 
-# The value that the overrides give to a key, as --run-dir; the last one counts.
+# The value of a key, such as --run-dir, in the overrides; the last one counts.
 override_of() {
   local index value=
   for ((index = 1; index < ${#pretrain[@]}; index++)); do
@@ -98,7 +98,7 @@ override_of() {
   printf '%s' "$value"
 }
 
-# A host that comes back after a preemption has an empty disk: what must last is in object storage, the recipe in here.
+# After a preemption a host has an empty disk: data and runs must be in object storage, and the recipe in configs/.
 needs_object_storage() {
   local key vocab
   for key in --run-dir --data.root; do
@@ -107,16 +107,18 @@ needs_object_storage() {
   done
   vocab=$(override_of --data.vocab)
   [[ -z $vocab || $vocab == *://* ]] || die "--data.vocab $vocab is a file of this machine; copy it to the bucket"
-  [[ ${pretrain[0]} == configs/* ]] || die "${pretrain[0]} does not get to the hosts; put your recipe into configs/"
+  # A name is one of the package's recipes.
+  [[ ${pretrain[0]} == configs/* || ${pretrain[0]} != *[./]* ]] ||
+    die "${pretrain[0]} is not copied to the hosts; put your recipe into configs/"
 }
 
-# Slices that were preempted come back when there is room for them, which may take a day: the hosts that are there wait.
-# Puts that into the array `pretrain`, unless the user has said how long.
+# It may take a day until preempted slices are available again: the other hosts wait that long.
+# Adds that option to the array `pretrain`, unless the user has set it.
 wait_for_slices() {
   [[ -n $(override_of --hosts.join-seconds) ]] || pretrain+=(--hosts.join-seconds 86400)
 }
 
-# extras_for cuda: what is to be installed for a platform, and for the storage that the overrides name: [cuda,gcs]
+# extras_for cuda: the extras to install for a platform and for the storage that the overrides name: [cuda,gcs]
 extras_for() {
   local extras=$1
   if [[ ${pretrain[*]} == *gs://* ]]; then extras+=,gcs; fi
@@ -124,8 +126,8 @@ extras_for() {
   printf '[%s]' "${extras#,}"
 }
 
-# Makes the container image that the variable `image` names, of this checkout, and pushes it. TPU hosts are x86-64,
-# whatever this machine is.
+# Builds the container image of this checkout that the variable `image` names, and pushes it. TPU hosts are x86-64,
+# which this machine need not be.
 build_image() {
   local extras
   extras=$(extras_for tpu)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command that outlives the connection which started it; one at a time in this checkout.
+# Runs a command that continues after the connection is closed; one at a time in this checkout.
 #   ./launch/detached.sh start COMMAND...    starts it unless it runs; its output goes to build/detached/log
-#   ./launch/detached.sh status              the last line of that, and `state: running` or `state: EXIT CODE`
+#   ./launch/detached.sh status              the last line of the log, and `state: running` or `state: EXIT CODE`
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=build/detached
@@ -28,7 +28,7 @@ case ${1-} in
     if is_running; then
       echo 'state: running'
     else
-      # A host that was switched off left no code; what it ran is to be run again.
+      # A host that was switched off left no exit code; its command must run again.
       echo "state: $(cat $folder/exit_code 2>/dev/null || echo 75)"
     fi
     ;;

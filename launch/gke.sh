@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Pretrains on TPU slices of a GKE cluster, as a JobSet: a job per slice, a pod per host, all of them started again into
-# resume when one ends before its time.
+# Pretrains on TPU slices of a GKE cluster, as a JobSet: a job per slice, a pod per host. If one ends early, all are
+# started again and resume.
 #   ./launch/gke.sh --build --image IMAGE --machine ct5lp-hightpu-4t --topology 4x4 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
-# Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --build (the image, of this
-# checkout, and push it; else it must be there), --dry-run prints the manifest.
+# Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --build (build the image of this
+# checkout and push it; otherwise it must exist), --dry-run prints the manifest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -26,9 +26,9 @@ spot="
 [[ $on_demand == no ]] || spot=''
 processes=$((slices * hosts))
 
-# Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; other
-# failures do, for an error that comes every time must not be paid for ever, nor 75 without progress: keep_running.py
-# makes a failure of that.
+# Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts. Other
+# failures count, so that a permanent error ends the run. keep_running.py turns repeated 75 without progress into a
+# failure.
 manifest() {
   cat <<END
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -86,7 +86,7 @@ END
 log=(kubectl logs --follow --tail=-1 --selector
   "jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0")
 
-# A JobSet that has ended stays as it is, and keeps its name; applied again it would not start.
+# A JobSet that has ended still exists under its name; applied again it would not start.
 make_room() {
   local found
   found=$(kubectl get jobset "$name" --ignore-not-found --output='jsonpath={.kind} {.status.terminalState}') ||

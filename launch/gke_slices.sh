@@ -1,21 +1,21 @@
-# What a TPU slice is made of on GKE; reads the variables `machine` (ct5lp-hightpu-4t), `topology` (4x4) and `slices`.
+# Hosts and chips of a TPU slice on GKE; reads the variables `machine` (ct5lp-hightpu-4t), `topology` (4x4) and `slices`.
 # shellcheck shell=bash
 
 chips_of_host() {
   # shellcheck disable=SC2154 # set by what sources this file
   local chips=${machine##*-}
-  [[ $chips =~ ^[1-9][0-9]*t$ ]] || die "--machine $machine: a TPU machine type ends in its chips, as ct5lp-hightpu-4t"
+  [[ $chips =~ ^[1-9][0-9]*t$ ]] || die "--machine $machine: a TPU machine type ends in its number of chips, as ct5lp-hightpu-4t"
   echo "${chips%t}"
 }
 
-# As jax counts them: the two halves of a TPU7x chip are a device each.
+# In jax each of the two halves of a TPU7x chip is a device.
 devices_of_chip() {
   if [[ $machine == tpu7x-* ]]; then echo 2; else echo 1; fi
 }
 
 hosts_of_slice() {
   # shellcheck disable=SC2154
-  [[ $topology =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || die "--topology $topology: it is 4x4, or 4x4x4"
+  [[ $topology =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || die "--topology $topology: write it as 4x4 or 4x4x4"
   local chips=$((${topology//x/*})) host
   host=$(chips_of_host)
   ((chips > 0 && chips % host == 0)) || die "--topology $topology: $chips chips do not fill hosts of $host ($machine)"

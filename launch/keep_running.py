@@ -1,12 +1,12 @@
-"""Runs a command until its work is done: again after a preemption, and a few times after a failure.
+"""Runs a command until it is done: restarts it after a preemption, and a few times after a failure.
 
     python launch/keep_running.py [--hand-back] [--pause SECONDS] [--] bertjax pretrain CONFIG ...
 
-The exit codes of `bertjax pretrain` say what to do: 0 it is done; 75 it was preempted or has lost a peer, and resumes
-if it is run again; 130 somebody stopped it; 2 its arguments are wrong, or another job has taken its directory; anything
-else is a failure. Signals are passed on. A run that gets nowhere is given up: see MOST_FAILURES and MOST_RESUMES. With
---hand-back whoever started this resumes the run, on whichever hosts; how often it has is counted in a file of the run,
-so that it ends all the same.
+The exit codes of `bertjax pretrain` decide: 0 it is done; 75 it was preempted or lost another process, and resumes if
+it is run again; 130 the user stopped it; 2 its arguments are wrong, or another job has taken its directory; other codes
+are failures. Signals are passed on. A run without progress is given up: see MOST_FAILURES and MOST_RESUMES. With
+--hand-back the caller resumes the run, on any hosts; the number of resumes is counted in a file of the run, so that the
+limit holds there too.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from types import FrameType
 from typing import Any
 
 DONE, MISUNDERSTOOD, RESUME, INTERRUPTED = 0, 2, 75, 130
-GIVEN_UP = 1  # on a run that always asks to be resumed, for whoever started this would resume it again
-TERMINATED = 143  # by a SIGTERM that came before there was anything to save
-MOST_FAILURES = 3  # in a row without a new checkpoint: an error that comes again every time
-MOST_RESUMES = 10  # likewise: a job that never gets as far as its first checkpoint
+GIVEN_UP = 1  # in place of 75 for a run without progress, since the caller would resume it again
+TERMINATED = 143  # by a SIGTERM before there was anything to save
+MOST_FAILURES = 3  # in a row without a new checkpoint: a permanent error
+MOST_RESUMES = 10  # in a row without a new checkpoint: a job that never reaches its next one
 LONGEST_PAUSE = 300.0  # seconds
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def say(line: str) -> None:
-    """Print a line of the launcher's own, told from those of the run."""
+    """Print a line of the launcher, marked to distinguish it from the run's output."""
     print(f"==> {line}", flush=True)
 
 
 @dataclass
 class Told:
-    """The signal that this process was sent, if any, passed on to the processes it started."""
+    """The signal that this process received, if any; it is passed on to the processes that it started."""
 
     number: int | None = None
     processes: Sequence[subprocess.Popen] = ()
 
     def listen(self) -> None:
-        """Take SIGTERM, SIGINT and SIGHUP from now on."""
+        """Handle SIGTERM, SIGINT and SIGHUP from now on."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take)
 
     def pass_on(self) -> None:
-        """Send the processes the signal; a closed terminal is a SIGTERM to them, for they save at that."""
+        """Send the processes the signal; SIGHUP becomes SIGTERM, at which they save."""
         number = signal.SIGINT if self.number == signal.SIGINT else signal.SIGTERM
         for process in self.processes:
             if process.returncode is None:
                 process.send_signal(number)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not on when there is a signal."""
+        """Sleep until the time is over or a signal comes."""
         end = time.monotonic() + seconds
         while self.number is None and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))
@@ -72,10 +72,10 @@ class Told:
 
 @dataclass
 class Restarts:
-    """Decides whether what has ended is started again, and after how many seconds."""
+    """Decides whether an ended command is started again, and after how many seconds."""
 
     newest: Callable[[], int | None]  # the step of the newest checkpoint
-    first_pause: float = 10.0  # seconds; doubled with every end that no checkpoint came before
+    first_pause: float = 10.0  # seconds; doubled with every end without a new checkpoint
     _step: int | None = None
     _ends: dict[int, int] = field(default_factory=dict)  # without a new checkpoint: how many, by exit code
 
@@ -83,7 +83,7 @@ class Restarts:
         self._step = self.newest()
 
     def pause_after(self, code: int) -> float | None:
-        """Seconds to wait before the next start; None where there is to be none, for a reason that is printed."""
+        """Seconds to wait before the next start; None if there is none, after printing the reason."""
         if code in (DONE, INTERRUPTED, MISUNDERSTOOD):
             return None
         step = self._look()
@@ -98,22 +98,22 @@ class Restarts:
             return None
         behind = failures + resumes - (code == RESUME)
         pause = min(self.first_pause * 2 ** (behind - 1), LONGEST_PAUSE) if behind else 0.0
-        say(f"exit code {code}; in {pause:.0f} s it goes on from {saved}")
+        say(f"exit code {code}; in {pause:.0f} s it resumes from {saved}")
         return pause
 
     def _look(self) -> int | None:
-        # Storage that cannot be reached for a moment must not end what it would be reached by again.
+        # A short failure of the storage must not end the run.
         try:
             return self.newest()
         except Exception as error:
-            say(f"cannot look for a new checkpoint ({type(error).__name__}: {error}); taking it that there is none")
+            say(f"cannot look for a new checkpoint ({type(error).__name__}: {error}); assuming that there is none")
             return self._step
 
 
 class HandedBack:
-    """How often in a row a run was handed back at one step: a file beside its checkpoints, for hosts come and go.
+    """The number of times in a row that a run was handed back at one step, in a file of the run, since hosts change.
 
-    Every process decides by what stood there when it began, so that all decide the same; only the first one writes.
+    Every process decides by the content of the file when it began, so that all decide the same; only process 0 writes.
     """
 
     def __init__(self, pretrain: Sequence[str], is_first: bool) -> None:
@@ -121,7 +121,7 @@ class HandedBack:
         self._before = self._read()
 
     def is_too_often(self) -> bool:
-        """Count once more, after an end with 75; whether the run is to be given up."""
+        """Count an end with exit code 75; returns whether the run is given up."""
         try:
             step = newest_checkpoint(self._pretrain)
             count = 1 + (self._before["resumes"] if self._before["step"] == step else 0)
@@ -130,11 +130,11 @@ class HandedBack:
                 files.makedirs(path.rpartition("/")[0], exist_ok=True)
                 files.pipe_file(path, json.dumps({"step": step, "resumes": count}).encode())
         except Exception as error:
-            say(f"cannot count how often it was resumed ({type(error).__name__}: {error})")
+            say(f"cannot count the resumes ({type(error).__name__}: {error})")
             return False
         if count < MOST_RESUMES:
             return False
-        say(f"handed back {count} times in a row without a new checkpoint: given up; to go on all the same, rm {path}")
+        say(f"handed back {count} times in a row without a new checkpoint: given up; to resume anyway, rm {path}")
         return True
 
     def _read(self) -> dict[str, int | None]:
@@ -145,7 +145,7 @@ class HandedBack:
                 found = json.loads(files.cat_file(path))
                 return {"step": found["step"], "resumes": int(found["resumes"])}
         except Exception as error:
-            say(f"cannot read how often it was resumed ({type(error).__name__}: {error}); counting from 0")
+            say(f"cannot read the number of resumes ({type(error).__name__}: {error}); counting from 0")
         return {"step": None, "resumes": 0}
 
     def _place(self) -> tuple[Any, str]:
@@ -154,7 +154,7 @@ class HandedBack:
 
 
 def is_first_process(pretrain: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether this host has process 0 of a run, as far as its cluster or the run's keys say."""
+    """Whether this host has process 0 of a run, by the cluster's variables and the run's keys."""
     numbers = ("JOB_COMPLETION_INDEX", "MEGASCALE_SLICE_ID", "TPU_WORKER_ID", "SLURM_PROCID")
     return configured(pretrain).hosts.process < 1 and all(environment.get(name, "0") == "0" for name in numbers)
 
@@ -162,9 +162,9 @@ def is_first_process(pretrain: Sequence[str], environment: Mapping[str, str]) ->
 def keep_running(
     attempt: Callable[[], int], told: Told, restarts: Restarts, handed_back: HandedBack | None = None
 ) -> int:
-    """Attempt until it is done, or must not be done again; returns the exit code.
+    """Run attempts until one is done or must not be repeated; returns the exit code.
 
-    With `handed_back` nothing is resumed here: 75 goes to whoever can start it elsewhere.
+    With `handed_back` nothing is resumed here: the caller gets 75 and resumes elsewhere.
     """
     while True:
         code = attempt()
@@ -181,7 +181,7 @@ def keep_running(
 
 
 def start(command: Sequence[str], **options: object) -> subprocess.Popen:
-    """Start a command that a terminal's Ctrl-C does not reach, and that gets a SIGTERM if this process dies."""
+    """Start a command that does not receive the terminal's Ctrl-C, and that gets SIGTERM if this process ends."""
     try:
         return subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent, **options)
     except FileNotFoundError:
@@ -194,14 +194,14 @@ def _die_with_parent() -> None:
 
 
 def exit_code(returncode: int) -> int:
-    """What a shell makes of it: 137 for a process that was killed with signal 9."""
+    """The exit code that a shell reports: 137 for a process that was killed with signal 9."""
     return 128 - returncode if returncode < 0 else returncode
 
 
 def configured(pretrain: Sequence[str]) -> Any:
     """The config that `CONFIG OVERRIDES...` describes.
 
-    Raises SystemExit for a key that there is not, as the run itself would.
+    Raises SystemExit for an unknown key, as the run itself does.
     """
     from bertjax.config import load_recipe, override
 

@@ -1,10 +1,10 @@
 """Runs `bertjax pretrain` as several processes of this machine, each with its share of the devices.
 
-    python launch/local.py --processes 2 --fake-devices 4 CONFIG ...      # CPU devices that exist in name only
+    python launch/local.py --processes 2 --fake-devices 4 CONFIG ...      # simulated CPU devices
     python launch/local.py --processes 2 --gpus 4 CONFIG ...              # GPUs 0-3 and 4-7
 
-Each line is printed behind the number of the process it comes from. If a process dies the others are ended too, and all
-are started again into resume, as `launch/keep_running.py` has it; SIGTERM and Ctrl-C go to all of them.
+Each output line is printed after the number of its process. If a process fails, the others are ended too, and all are
+started again and resume, by the rules of `launch/keep_running.py`; SIGTERM and Ctrl-C are sent to all of them.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from keep_running import (
     start,
 )
 
-FOR_A_SAVE = 120.0  # seconds that the others have when one left with 75, or all were told to
-FOR_THE_REST = 10.0  # seconds that the others have when one has failed: without it they can save no step
+FOR_A_SAVE = 120.0  # seconds for the others to end after one exited with 75, or after a signal to all
+FOR_THE_REST = 10.0  # seconds for the others to end after one has failed: without it they cannot save
 _FAKE = "--xla_force_host_platform_device_count"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How many processes, and what each of them has."""
+    """The processes and their devices."""
 
     processes: int
     devices: int  # of each process
-    fake: bool  # devices of the CPU, in name only
-    port: str  # where process 0 listens
+    fake: bool  # simulated CPU devices
+    port: str  # of process 0
     pretrain: Sequence[str]  # CONFIG OVERRIDES...
 
     def command(self, number: int) -> list[str]:
@@ -62,7 +62,7 @@ class Layout:
         ]
 
     def environment(self, number: int) -> dict[str, str]:
-        """What the environment of a process has beside, or instead of, that of this one."""
+        """The variables that are added to, or replaced in, the environment of a process."""
         if self.fake:
             others = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_FAKE)]
             return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*others, f"{_FAKE}={self.devices}"])}
@@ -84,8 +84,8 @@ class Job:
 
     processes: list[subprocess.Popen]
     told: Told
-    ended_by_us: set[int] = field(default_factory=set)  # numbers of processes that were sent a signal to end
-    deadline: float | None = None  # when those that still run are killed
+    ended_by_us: set[int] = field(default_factory=set)  # processes that this one has sent a signal
+    deadline: float | None = None  # time at which processes that still run are killed
 
     def finish(self) -> int:
         """Pass output on until all have ended; the exit code of the job."""
@@ -101,10 +101,10 @@ class Job:
             for key in list(selector.get_map().values()):
                 key.data.pass_on(key.fileobj, last=True)
         if len(self.processes) > 1 and (failed := self._failed()) and not self.ended_by_us:
-            self._tell_of(failed[0])  # all have ended since the last look, but for what they may have started
+            self._tell_of(failed[0])  # all processes have ended since the last poll
         for process in self.processes:
             process.stdout.close()
-            self._kill(process)  # what it may have started itself
+            self._kill(process)  # its children, if any
         return self._exit_code()
 
     def _running(self) -> list[int]:
@@ -155,13 +155,13 @@ class Job:
 
 @dataclass
 class _Lines:
-    """Puts a prefix before each line of what a process writes."""
+    """Prints the output of a process with a prefix before each line."""
 
     prefix: str
     rest: bytes = b""
 
     def pass_on(self, pipe: object, last: bool = False) -> bool:
-        """Print whole lines of what can be read; False at the end of the output."""
+        """Print the complete lines that are available; False at the end of the output."""
         end = last
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(pipe.fileno(), 65536):
@@ -176,7 +176,7 @@ class _Lines:
 
 
 def run(layout: Layout, told: Told) -> int:
-    """One attempt: start all processes and see them to their end."""
+    """Start all processes and wait until they have ended."""
     processes: list[subprocess.Popen] = []
     told.processes = processes
     for number in range(layout.processes):
@@ -189,14 +189,14 @@ def run(layout: Layout, told: Told) -> int:
 
 
 def free_port() -> str:
-    """A port that nobody listens on now."""
+    """A free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])
 
 
 def dry_run(layout: Layout) -> Iterator[str]:
-    """What each process would be, as lines for a shell."""
+    """The command of each process, as lines for a shell."""
     for number in range(layout.processes):
         variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in layout.environment(number).items())
         yield f"# process {number}"
@@ -208,15 +208,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="local", description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--processes", type=int, required=True, metavar="N", help="how many")
     devices = parser.add_mutually_exclusive_group(required=True)
-    devices.add_argument("--fake-devices", type=int, metavar="M", help="CPU devices of each process, in name only")
+    devices.add_argument("--fake-devices", type=int, metavar="M", help="simulated CPU devices of each process")
     devices.add_argument("--gpus", type=int, metavar="M", help="GPUs of each process")
-    parser.add_argument("--port", default="", help="where process 0 listens; by default a free one, new every time")
+    parser.add_argument("--port", default="", help="port of process 0; by default a free one at every start")
     parser.add_argument("--pause", type=float, default=10.0, help="seconds, after the first failure (%(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="print what each process would be, and do nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the command of each process, and do nothing")
     parser.add_argument("pretrain", nargs=argparse.REMAINDER, metavar="CONFIG ...", help="of bertjax pretrain")
     parsed = parser.parse_args(arguments)
     if not parsed.pretrain or parsed.processes < 1 or (parsed.gpus or parsed.fake_devices) < 1:
-        parser.error("there must be a recipe, and one process and device or more")
+        parser.error("give a recipe, and one process and one device or more")
 
     def layout(port: str) -> Layout:
         share = parsed.gpus or parsed.fake_devices

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets everything up, as EXTRAS ask for it, and runs a command there: ./launch/run.sh '[gcs]' bertjax prepare CONFIG ...
-# Without a command it only sets everything up. EXTRAS may be ''.
+# Installs bertjax with EXTRAS and runs a command: ./launch/run.sh '[gcs]' bertjax prepare CONFIG ...
+# Without a command it only installs. EXTRAS may be ''.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh

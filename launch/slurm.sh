@@ -12,8 +12,8 @@ name=bert nodes=1 gpus=8 cpus=64 time=24:00:00 partition='' account=''
 read_arguments 'name nodes gpus cpus time partition account' '' "$@"
 needs_recipe
 
-# Two minutes before the time is over, and when the job is preempted, Slurm sends the processes SIGTERM: they save and
-# leave with 75, and the job queues again, as it does by itself if a node dies. --requeue allows both.
+# Two minutes before the time limit, and when the job is preempted, Slurm sends the processes SIGTERM: they save and
+# exit with 75, and the job is queued again, as Slurm does when a node fails. --requeue allows both.
 batch_script() {
   cat <<END
 #!/usr/bin/env bash

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Pretrains on Cloud TPU VMs: asks for a queued resource, waits for it, installs, starts all workers, and watches. If
-# the TPU is preempted it asks for another one, on which the run resumes. Started again, it looks after what it finds.
+# Pretrains on Cloud TPU VMs: requests a queued resource, waits for it, installs, starts all workers, and watches them.
+# If the TPU is preempted, it requests another one, on which the run resumes. Started again, it watches an existing one.
 #   ./launch/tpu_vm.sh --name bert --zone us-west4-a --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --slices 1, --runtime VERSION (by the type), --on-demand (instead of spot), --poll 60
-# (seconds between two looks), --dry-run prints all commands, and what each host runs.
+# (seconds between two polls), --dry-run prints all commands, and the command of each host.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -16,9 +16,10 @@ needs_recipe
 needs zone type
 needs_object_storage
 
-# Devices are chips from v5litepod on, but types count cores before; two of v4 and v5p are one device.
+# The size in a type is the number of chips for v5litepod and v6e, which are devices, and of cores for the others; two
+# cores of v4 and v5p are one device.
 devices=${type##*-} known=
-[[ $devices =~ ^[1-9][0-9]*$ ]] || die "--type $type: it ends in the size, as v5litepod-16"
+[[ $devices =~ ^[1-9][0-9]*$ ]] || die "--type $type: a type ends in its size, as v5litepod-16"
 case $type in
   v5litepod-*) known=v2-alpha-tpuv5-lite ;;
   v6e-*) known=v2-alpha-tpuv6e ;;
@@ -40,7 +41,7 @@ fi
 
 tpus() { perform gcloud compute tpus "$@" --zone="$zone" --quiet; }
 
-# What each worker runs.
+# The command of each worker.
 on_host=(./launch/run.sh "$(extras_for tpu)" python launch/keep_running.py bertjax pretrain "${pretrain[@]}")
 
 request() {
@@ -55,7 +56,7 @@ ask_for_another() {
   started=no asked=yes
 }
 
-# Workers on which it runs already are left alone.
+# Workers on which the command runs already are not changed.
 start_workers() {
   local node
   perform mkdir -p build
@@ -86,8 +87,8 @@ status() {
 look_after() {
   local said
   if [[ $started == no ]]; then
-    say 'the TPU is there; installing and starting its workers'
-    if start_workers; then started=yes; else say 'not all of them could be started; trying again'; fi
+    say 'the TPU is ready; installing and starting its workers'
+    if start_workers; then started=yes; else say 'not all workers could be started; trying again'; fi
     return
   fi
   said=$(status) || { say 'a worker does not answer'; return; }
@@ -107,7 +108,7 @@ finish() {
     exit
   fi
   on_workers "${nodes[0]}" 'tail -n 30 bertjax/build/detached/log' || true
-  die "workers ended with exit code $1. The TPU is still there, and costs; to give it back:
+  die "workers ended with exit code $1. The TPU still exists and is billed; to release it:
   $delete"
 }
 
@@ -126,11 +127,11 @@ delete="gcloud compute tpus queued-resources delete $name --zone=$zone --force"
 started=no asked=no said_before='' was_active=no failures=0
 while true; do
   if ! now=$(state); then
-    now='not to be learnt'
+    now='unknown'
   fi
   case $now in
     '')
-      request || [[ $asked == yes ]] || die 'the TPU could not be asked for'
+      request || [[ $asked == yes ]] || die 'the TPU could not be requested'
       asked=yes
       ;;
     ACTIVE)
@@ -139,7 +140,7 @@ while true; do
       ;;
     SUSPENDED) ask_for_another 'the TPU was preempted' ;;
     FAILED)
-      # One that was there and could not be kept is worth another request; one that never came is not.
+      # A request that failed after the TPU was active is repeated; one that failed before is not.
       if [[ $was_active == no ]] || ((++failures > 5)); then
         die "the request has failed: gcloud compute tpus queued-resources describe $name --zone=$zone tells why; before
   the next one: $delete"

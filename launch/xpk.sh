@@ -2,8 +2,8 @@
 # Pretrains on a cluster that xpk made (xpk cluster create), as an xpk workload.
 #   ./launch/xpk.sh --build --cluster bert --image IMAGE --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
-# Options, before the recipe: --name bert, --slices 1, --build (the image, of this checkout, and push it; else it must
-# be there), --dry-run prints the command.
+# Options, before the recipe: --name bert, --slices 1, --build (build the image of this checkout and push it; otherwise
+# it must exist), --dry-run prints the command.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -17,7 +17,7 @@ needs_object_storage
 wait_for_slices
 
 [[ $build == no ]] || build_image
-# Preempted and lost hosts leave with 75 or are killed (127-255 restart anyway); an error of the run's own ends it.
+# Preempted and lost hosts exit with 75 or are killed (127-255 restart anyway); an error of the run ends the workload.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
   --docker-image="$image" --restart-on-exit-codes=75 --max-restarts=1000 \
   --command="exec $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"

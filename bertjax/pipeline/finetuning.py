@@ -97,6 +97,11 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     """
     # Processes must join before the model is read, which uses devices; the rest of the config needs the model.
     early = request.change(FinetuneConfig())
+    if early.training.budget:
+        raise ValueError(
+            f"training.budget={early.training.budget!r}: fine-tuning ends after its epochs; set task.epochs, or "
+            "training.steps"
+        )
     require_loggers(early.log)
     require_source(request.init_from)
     with session(early, ends_process=ends_process) as (processes, say):

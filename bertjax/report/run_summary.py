@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
 from bertjax.storage.remote import Place, place_of
+from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, measures_of
 from bertjax.training.trainer import Outcome
 
@@ -117,7 +118,7 @@ def _next_steps(config: Config, run: str, completions: Sequence[Completion]) -> 
     if completions:  # the shortest is the easiest to read
         text = min((completion.text for completion in completions), key=len)
         steps.append((f"bertjax fill-mask {run} {shlex.quote(text)}", "a sentence of the held-out text"))
-    if all(source.partition(":")[0] == "docs" for source in config.data.sources):
+    if all(KINDS[parse_source(source).kind].default_pattern is not None for source in config.data.sources):
         steps.append(("bertjax pretrain bert_mini --data.sources 'text:my_texts/**/*.txt'", "your own text"))
         steps.append(("pip install 'bertjax[cuda]' && bertjax bench bert_one_gpu", "how fast a GPU trains BERT-Base"))
     else:

@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
-
 # <malloc.h> of glibc
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _NEVER = -1
@@ -46,6 +44,9 @@ class Temporaries:
     """
 
     def __init__(self) -> None:
+        import jax  # not above: `keep_freed_memory` comes before the thread that says that jax is being imported
+
+        self._jax = jax
         self._kept = jax.default_backend() == "cpu" and keep_freed_memory()
         self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
         self._bytes = 0
@@ -68,14 +69,14 @@ class Temporaries:
 
     def _next_places(self) -> list[int]:
         """Addresses that blocks of that size would get now. They are freed at once; none of their pages is touched."""
-        blocks = [_glibc().malloc(self._bytes + _ASKED_MORE) for _ in jax.local_devices()]
+        blocks = [_glibc().malloc(self._bytes + _ASKED_MORE) for _ in self._jax.local_devices()]
         for block in blocks:
             _glibc().free(block)
         return blocks
 
     def _known(self) -> bool:
         """Whether a program with large temporaries was compiled; the largest is assumed to be the step."""
-        programs = jax.local_devices()[0].client.live_executables()
+        programs = self._jax.local_devices()[0].client.live_executables()
         if len(programs) != len(self._sizes):
             # Asking takes half a millisecond for a large program, so each is asked once; weak references are not
             # possible.

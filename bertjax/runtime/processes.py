@@ -1,4 +1,4 @@
-"""The processes of a run: how they find each other at the start, what each is told, and how all of them end."""
+"""The processes of a run: how they connect, communicate, stop together and end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.runtime.rendezvous import Meeting, StoppedElsewhere, rendezvous
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
-_UNHEARD = (OSError, ValueError)  # of a stream that is closed, at either end
-_JAX_HEARTBEATS = 5  # of ours fit into one of JAX's, so that ours, which names the lost process, comes first
+_UNHEARD = (OSError, ValueError)  # raised by a closed stream
+_JAX_HEARTBEATS = 5  # of ours in one of JAX's, so that ours, which names the lost process, notices first
 _SHUTDOWN_SECONDS = 60
 _HEAR_SECONDS = 2
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked one of the processes to stop while nothing was under way that would be lost."""
+    """A signal stopped one of the processes while no unsaved work was under way."""
 
     def __init__(self, number: int, words: str = "") -> None:
         super().__init__(words or "stopped by a signal before the first step; nothing is lost")
@@ -62,7 +62,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that speaks, reports and exports for all."""
+        """Whether this is process 0, which prints, reports and exports for all."""
         return self.number == 0
 
     def __enter__(self) -> Processes:
@@ -79,7 +79,7 @@ class Processes:
         seconds = float(self._hosts.heartbeat_seconds)
         heartbeat = Heartbeat(self.number, meeting, seconds, self._agreement, self._end, self._wake_main_thread)
         if self._handlers:
-            # The listening thread sees a signal at once, also while the main thread is in a compiler.
+            # The listening thread receives a signal at once, even while the main thread is in a compiler.
             heartbeat.wake.setblocking(False)
             self._previous_wakeup = signal.set_wakeup_fd(heartbeat.wake.fileno(), warn_on_full_buffer=False)
         self._heartbeat = heartbeat
@@ -106,14 +106,14 @@ class Processes:
         self._heartbeat.close()
 
     def gather(self, what: str, value: str = "") -> list[str]:
-        """What every process says, by number; waits for all of them, as long as they live."""
+        """The values of all processes, by number; waits for all of them, as long as they live."""
         assert self._heartbeat is not None
         return self._heartbeat.gather(what, value)
 
     def begin(self, words: str) -> None:
-        """Nothing is under way that would be lost; `words` say where the run stands, should it be stopped now.
+        """Say that no unsaved work is under way; `words` is the message if the run is stopped now.
 
-        Raises Stopped if that has been asked for.
+        Raises Stopped if a signal has asked for that.
         """
         assert self._heartbeat is not None
         self._heartbeat.at_rest = words
@@ -121,34 +121,34 @@ class Processes:
         self._raise_if_unwinding()
 
     def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
-        """Whether to begin the next unit of work that all do together: a step, or a batch of an `evaluation`.
+        """Whether to begin the next unit of collective work: a step, or a batch of an `evaluation`.
 
-        `first`: it is to be compiled, and everything before it is saved. After a no it stays at no, for all processes
-        at the same unit.
+        `first`: it must be compiled, and all work before it is saved. All processes get False at the same unit, and
+        from then on.
         """
         return self._agreement.go_on(first=first, doing=doing)
 
     def begun(self) -> None:
-        """The unit that `go_on` allowed is with the devices."""
+        """Say that the unit that `go_on` allowed has been dispatched to the devices."""
         self._agreement.begun()
 
     def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
-        """Inside, nothing is taken for a hang for half an hour (`input`), or ever."""
+        """Inside, slow work is not taken for a hang: never, or for `input` not within half an hour."""
         return self._agreement.taking_time(doing)
 
     @property
     def stopped(self) -> bool:
-        """Whether `go_on` has said no."""
+        """Whether `go_on` has returned False."""
         return self._agreement.over
 
     @property
     def exit_code(self) -> int:
-        """What to end with: 0 unless `go_on` has said no."""
+        """The exit code of this process: 0 unless `go_on` has returned False."""
         assert self._heartbeat is not None
         return self._heartbeat.exit_code if self.stopped else 0
 
     def finished(self, words: str) -> None:
-        """All has been done that processes do together. Raises Stopped in all if one was asked to stop meanwhile."""
+        """Say that all collective work is done. Raises Stopped in all processes if a signal asked one to stop."""
         self.begin(words)
         asked = self._heartbeat.asked if self._heartbeat is not None else None
         stop = [number for number in self.gather("finished", str(int(asked or 0))) if number != "0"]
@@ -156,14 +156,14 @@ class Processes:
             raise Stopped(int(stop[0]), words)
 
     def require_same(self, what: str, value: str, advice: str) -> None:
-        """Raise ValueError, in every process, naming those that do not have what process 0 has."""
+        """Raise ValueError, in every process, naming those whose value differs from that of process 0."""
         values = self.gather(what, value)
         others = [number for number, other in enumerate(values) if other != values[0]]
         if others:
             raise ValueError(f"{self.called(others)} and process 0 do not have the same {what}; {advice}")
 
     def called(self, numbers: list[int]) -> str:
-        """Some processes, for people."""
+        """The numbers and hosts of some processes, for messages."""
         names = self._heartbeat.names if self._heartbeat is not None else []
         shown = ", ".join(f"{number} ({names[number]})" for number in numbers[:5])
         more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
@@ -178,7 +178,7 @@ class Processes:
             raise Stopped(stopped.args[0]) from None
 
     def _start_jax(self) -> None:
-        # JAX would take SIGTERM for itself.
+        # JAX would install its own handler of SIGTERM.
         jax.config.update("jax_enable_preemption_service", False)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         host, port = split_address(self._info.coordinator)
@@ -201,14 +201,14 @@ class Processes:
         counts = [sum(d.process_index == number for d in jax.devices()) for number in range(self.count)]
         usual = max(set(counts), key=counts.count)
         unlike = [number for number, count in enumerate(counts) if count != usual]
-        odd = f"; unlike the others, with {usual} each: {self.called(unlike)}" if unlike else ""
+        odd = f"; most have {usual}, but not {self.called(unlike)}" if unlike else ""
         raise ValueError(
             f"hosts.devices={expected}, but the {self.count} processes have {jax.device_count()} "
-            f"{jax.devices()[0].platform} devices{odd}; see what is wrong with them, or correct the key"
+            f"{jax.devices()[0].platform} devices{odd}; check those hosts, or correct the key"
         )
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, some time after a signal; the listening thread has had it at once."""
+        """The signal handler of the main thread; the listening thread has received the signal before."""
         if self._heartbeat is None:
             raise Stopped(number)
         self._raise_if_unwinding()
@@ -217,7 +217,7 @@ class Processes:
             raise Stopped(number, "interrupted twice: ended without saving")
 
     def _wake_main_thread(self) -> None:
-        """Have it see `_receive`, whatever it waits for, unless that is no Python."""
+        """Make the main thread run `_receive`, unless it is in code that is not Python."""
         if self._handlers:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
@@ -228,7 +228,7 @@ class Processes:
             raise Stopped(self._heartbeat.asked, self._heartbeat.at_rest)
 
     def _leave_with(self, error: BaseException) -> None:
-        """End this process, one of several, with an error: what JAX does at exit would wait for the others."""
+        """End this process, one of several, with an error, without JAX's cleanup, which waits for the others."""
         assert self._heartbeat is not None
         if isinstance(error, Stopped):
             self._end(str(error), error.exit_code)
@@ -241,7 +241,7 @@ class Processes:
         code = getattr(error, "exit_code", FAILED)
         try:
             if not isinstance(error, ValueError):
-                # It may be what became of a collective whose other end is gone; the listening thread will say so then.
+                # The error may follow from the loss of another process, which the listening thread then reports.
                 of_jax = isinstance(error, jax.errors.JaxRuntimeError)
                 time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
             self._heartbeat.fail(words, code)
@@ -250,7 +250,7 @@ class Processes:
             os._exit(code)
 
     def _end(self, words: str, code: int) -> None:
-        """End this process, from any thread, whatever goes wrong meanwhile."""
+        """End this process, from any thread, even if an error occurs meanwhile."""
         if not self._ends_process:
             return  # `_receive` raises as soon as the main thread is back in Python
         try:
@@ -261,7 +261,7 @@ class Processes:
             os._exit(code)
 
     def _say(self, words: str) -> None:
-        """Words for people, where somebody still reads them."""
+        """Print a message, unless the stream is closed."""
         with contextlib.suppress(*_UNHEARD):
             print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
         with contextlib.suppress(*_UNHEARD):
@@ -284,8 +284,8 @@ class Processes:
 def join(hosts: HostsConfig, *, ends_process: bool = True) -> Processes:
     """The processes of this run, to be entered before JAX touches a device; `ends_process` as in `Processes`.
 
-    Entering raises TimeoutError naming the coordinator that cannot be reached or the processes that do not come, and
-    ValueError for a job that is not as `hosts` says.
+    Entering raises TimeoutError naming the coordinator that cannot be reached or the processes that do not connect, and
+    ValueError for a job that differs from `hosts`.
     """
     return Processes(find_process(hosts), hosts, ends_process=ends_process)
 

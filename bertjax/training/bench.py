@@ -190,7 +190,7 @@ def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, Trai
     batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
     start = time.perf_counter()
     step = stage_step(config, stage, blueprint, optimizer)
-    compiled: Any = step.lower(state, batch).compile()
+    compiled: Any = step.trace(state, batch).lower().compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -297,14 +297,6 @@ def read_metadata(path: str | Place) -> dict[str, Any]:
     return content
 
 
-def read_config(run_dir: str | Place) -> dict[str, Any]:
-    """The config (as `config.to_dict` made it) that the newest checkpoint of a run was trained under.
-
-    Raises like `read_metadata`.
-    """
-    return read_metadata(run_dir)["config"]
-
-
 def restore_params(path: str | Place, abstract_params: Any) -> Any:
     """The parameters alone, verified, from a checkpoint or the newest one of a run, on `abstract_params`' shardings.
 

@@ -73,9 +73,8 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
 
-    Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa).
-    The train step multiplies the update by the learning rate, and clips gradients, since it computes their norm anyway.
-    Raises ValueError for an unknown name, with the list.
+    Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step
+    multiplies by the learning rate, and clips: it has the gradient norm. Raises ValueError for an unknown name.
     """
     plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
     corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)
@@ -135,8 +134,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     cosine               half a cosine from the end of the warm-up to the end
     warmup_stable_decay  the peak until the last `decay_steps` steps, then linearly to 0
 
-    To warm up again within a run, give a stage its own learning rate. Raises ValueError for an unknown name, with the
-    list.
+    To warm up again within a run, give a stage its own learning rate. Raises ValueError for an unknown name.
     """
     if config.schedule not in _SHAPES:
         raise ValueError(f"optimizer.schedule={config.schedule!r} is unknown; choose from {', '.join(_SHAPES)}")

@@ -7,6 +7,7 @@ save and one export, all of a model of its size.
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.monitoring
 
 from bertjax.config import Config
 from bertjax.input.feed import open_feed
@@ -25,6 +27,7 @@ from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
 from bertjax.training import checkpoint
 from bertjax.training.budget import Costs
+from bertjax.training.evaluate import HeldOut
 from bertjax.training.job import HeldOutText, Job, Rows
 from bertjax.training.metrics import StepMetrics
 from bertjax.training.run_directory import describe_run
@@ -34,8 +37,8 @@ from bertjax.training.telemetry import METRICS_FILE
 DIRECTORY = "rehearsal"  # within the run's directory, while it lasts
 Ending = Callable[[Config], None]  # what a command does with a run that has been trained: its report and its export
 
-_BATCHES = 4  # of an evaluation, and at least an eighth of them
 _LEAST_STEPS = 3
+_COMPILING = "/jax/core/compile/"  # jax's events of tracing, lowering and compiling
 _QUICK = 5.0  # seconds; what takes no longer is done twice, for the first time is not like the others
 # Where it cannot be rehearsed, in object storage.
 _BYTES_PER_SECOND, _OVERHEAD = 50e6, 5.0
@@ -53,7 +56,7 @@ def rehearse(job: Job, directory: Place, seconds: float, processes: Processes, e
         for rows in job.stages:
             state, pace = _pace(job, rows, state, seconds / len(job.stages), processes)
             paces.append(pace)
-            evaluations.append(_evaluation(rows, state.params))
+            evaluations.append(_evaluation(rows, state.params, seconds / 2 / len(job.stages), processes))
     if not isinstance(directory, Path):
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(job.blueprint.state))
         save = _OVERHEAD + size / _BYTES_PER_SECOND
@@ -104,17 +107,23 @@ def _pace(job: Job, rows: Rows, state: TrainState, seconds: float, processes: Pr
     return state, pace
 
 
-def _evaluation(rows: Rows, params: Params) -> float:
-    """How long an evaluation takes, from a few of its batches, once it has been compiled."""
+def _evaluation(rows: Rows, params: Params, seconds: float, processes: Processes) -> float:
+    """How long an evaluation takes, from as many of its batches as there is time for, once it has been compiled."""
     evaluation = rows.evaluation
     assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
-    total = 0.0
-    for held_out in evaluation.sets:
-        jax.block_until_ready([evaluation.step(params, batch) for batch in itertools.islice(held_out, 1)])
-        start, count = time.perf_counter(), min(max(held_out.count // 8, _BATCHES), held_out.count)
+
+    def batches(held_out: HeldOut, count: int) -> float:
+        start = time.perf_counter()
         for batch in itertools.islice(held_out, count):
             jax.block_until_ready(evaluation.step(params, batch))
-        total += (time.perf_counter() - start) / count * held_out.count
+        return (time.perf_counter() - start) / count
+
+    total = 0.0
+    for held_out in evaluation.sets:
+        batches(held_out, 1)
+        one = float(processes.gather("seconds of a batch", str(batches(held_out, 1)))[0])
+        count = min(int(seconds / len(evaluation.sets) / one), held_out.count)
+        total += (batches(held_out, count) if count > 1 else one) * held_out.count
     return total
 
 
@@ -127,7 +136,7 @@ def _save(job: Job, folder: Place, state: TrainState) -> float:
             saved.save(next(steps), state, job.metadata)
             saved.wait()
 
-        return _second_time(save)
+        return _once_warm(save)
 
 
 def _ending(job: Job, folder: Place, end: Ending) -> float:
@@ -135,15 +144,25 @@ def _ending(job: Job, folder: Place, end: Ending) -> float:
     config = replace(job.config, run_dir=str(folder))
     describe_run(config, job.tokenizer)
     replace_text(folder / METRICS_FILE, "")
-    return _second_time(lambda: end(config))
+    return _once_warm(lambda: end(config))
 
 
-def _second_time(work: Callable[[], None]) -> float:
-    """Seconds that work takes when it has been done before, or the first time if that is long."""
+def _once_warm(work: Callable[[], None]) -> float:
+    """Seconds that work takes when it has been done before: measured where that is quick, else without compiling."""
+    compiling: list[float] = []
+
+    def note(event: str, duration: float, **about: object) -> None:
+        if event.startswith(_COMPILING):
+            compiling.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
     start = time.perf_counter()
-    work()
+    try:
+        work()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
     if (seconds := time.perf_counter() - start) > _QUICK:
-        return seconds
+        return max(seconds - math.fsum(compiling), seconds / 10)
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -1,7 +1,7 @@
-"""What lies in a run's directory, and reading a trained model back from it.
+"""The files of a run's directory, and reading a trained model from it.
 
 config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
-vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, provenance
+vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, metadata
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
@@ -45,7 +45,7 @@ _REMEMBERED_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model read from a run: verified float32 weights on the first device, and all that is needed to use them."""
+    """A model read from a run: verified float32 weights on the first device, its config and its tokenizer."""
 
     directory: Place
     step: int
@@ -56,12 +56,12 @@ class TrainedModel:
 
     @property
     def kind(self) -> str:
-        """The kind of task that it was fine-tuned for; empty for a model that was pretrained alone."""
+        """The kind of task that it was fine-tuned for; empty for a model that was only pretrained."""
         return self.config.training.objectives[0] if head_of(self.config.model).of_task else ""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of that task's labels, in the order of the network's outputs; none of numbers and spans."""
+        """The names of that task's labels, in the order of the network's outputs; none for numbers and spans."""
         return self.config.task.labels if isinstance(self.config, FinetuneConfig) else ()
 
     @property
@@ -90,11 +90,10 @@ def generator_of(config: ModelConfig, params: Params) -> tuple[ModelConfig, Para
 
 @contextlib.contextmanager
 def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> Iterator[StagingDir | None]:
-    """Make a run's directory and hold it against a second trainer for as long as this one is inside.
+    """Make a run's directory and lock it against a second trainer.
 
-    `process` 0 does that for all of a run. Where the directory is a URL every process gets a staging directory below
-    `cache_dir`.
-    Raises ValueError while another process on this machine trains in it.
+    `process` 0 does so for all processes of a run. If the directory is a URL, every process gets a staging directory
+    below `cache_dir`. Raises ValueError while another process of this machine trains in it.
     """
     if isinstance(directory, RemotePath):
         with staging_dir(directory, cache_dir, process) as staging:
@@ -110,9 +109,9 @@ def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> It
 
 
 def require_shared(directory: Place, processes: Processes) -> None:
-    """Make sure that all processes have the same run's directory: process 0 writes a word there that all must read.
+    """Check that all processes share the run's directory: process 0 writes a token there that all must read.
 
-    Raises ValueError, in all of them, naming those that cannot.
+    Raises ValueError, in all of them, naming those that cannot read it.
     """
     if processes.count == 1:
         return
@@ -136,7 +135,7 @@ def require_shared(directory: Place, processes: Processes) -> None:
 
 
 def _why_unread(place: Place, word: str) -> str:
-    """Why a file has not that content, now or in the seconds for which a network disk may remember otherwise."""
+    """Why a file lacks that content, also after the seconds for which a network disk may cache an older state."""
     deadline = time.monotonic() + _REMEMBERED_SECONDS
     while True:
         try:
@@ -159,7 +158,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     directory = place_of(config.directory)
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
     for name in {*VOCABULARY_FILES, MERGES_FILE} - tokenizer.files.keys():
-        (directory / name).unlink(missing_ok=True)  # of a run of another kind that never saved
+        (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
     return notice

@@ -1,4 +1,4 @@
-"""The stages of a run: stretches of steps with rows of their own, one optimizer state through all of them."""
+"""The stages of a run: ranges of steps with their own kind of rows; the optimizer state continues through all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.training.step import Packed, TrainStep, make_train_step
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps `start` to `stop` of a run, what their rows are, and the schedule that they are part of."""
+    """Steps `start` to `stop` of a run, the config of their rows, and the steps of their schedule."""
 
     number: int  # from 0
     start: int
@@ -35,7 +35,7 @@ class Stage:
 
     @property
     def seed(self) -> int:
-        """Of the stage's pairs and masks: a stage does not repeat the rows of the one before it."""
+        """Seed of the stage's pairs and masks: a stage does not repeat the rows of the one before it."""
         return self.training.seed + 0x9E3779B9 * self.number
 
     def schedule(self) -> Schedule:
@@ -52,9 +52,9 @@ class Stage:
 def stages_of(config: Config) -> tuple[Stage, ...]:
     """The run's stages in order: the config itself, then one for each of `config.stages`.
 
-    A stage keeps what it does not name from the one before it. A schedule runs from the stage that names it to the next
-    that names one, or to the end. Where the run's end was moved, the stages still to come move with it. Raises
-    ValueError, like `validate` and `Course.of`, if a stage cannot work.
+    A stage takes what it does not set from the one before it. A schedule runs from the stage that sets a learning rate
+    to the next one that does, or to the end. If the run's end was moved, the later stages move with it. Raises
+    ValueError, like `validate` and `Course.of`, if a stage is invalid.
     """
     edges, course = _edges(config), Course.of(config.training)
     reached = [course.step_of(edge) for edge in edges]
@@ -83,9 +83,9 @@ def stage_step(
     objectives: tuple[Objective, ...] | None = None,
     packed: Packed | None = None,
 ) -> TrainStep:
-    """The train step of a stage, as `make_train_step` has it: the same whether it is run or only planned.
+    """The train step of a stage, by `make_train_step`: the same whether it is run or only planned.
 
-    `objectives` are those that the config names, and `packed` is what its data say, unless given.
+    `objectives` and `packed` are those of the config unless given.
     """
     packed = packed or rows_are_packed(stage.data)
     return make_train_step(
@@ -103,7 +103,7 @@ def stage_step(
 
 
 def open_data(config: Config, progress: Progress) -> TrainingData:
-    """The data of a run: rows with what its objectives ask, special tokens where its family has them.
+    """The data of a run: rows with the arrays of its objectives and the special tokens of its family.
 
     Raises as `open_training_data` does.
     """
@@ -112,22 +112,24 @@ def open_data(config: Config, progress: Progress) -> TrainingData:
 
 
 def rows_are_packed(data: DataConfig) -> Packed:
-    """Whether rows of these data are packed, as a step asks it of a batch: all of them are, or none."""
+    """The function that tells a step whether a batch is packed: with these data all are, or none."""
     return lambda batch: data.packing != "none"
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
-    """The stage of the run's first `step` steps' last one: what a checkpoint of that step was measured by."""
+    """The stage of the last of the run's first `step` steps, which evaluates a checkpoint of that step."""
     return next(stage for stage in stages if step <= stage.stop)
 
 
 def _edges(config: Config) -> list[int]:
-    """Where the stages begin, and where the last one ends."""
+    """The first step of each stage, and the end of the last one."""
     named = [("the first step", 0), *((f"stages.{n}.start", stage.start) for n, stage in enumerate(config.stages))]
     named.append(("training.steps", config.training.steps))
     for (before, start), (after, stop) in itertools.pairwise(named):
         if start >= stop:
-            raise ValueError(f"{after}={stop:,} is not after {before} ({start:,}); stages are in order, none is empty")
+            raise ValueError(
+                f"{after}={stop:,} is not after {before} ({start:,}); put the stages in order, each with a step or more"
+            )
     return [step for _, step in named]
 
 
@@ -135,7 +137,7 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
     """The config of a stage, given the one before it."""
     if change.warmup_steps is not None and change.learning_rate is None:
         raise ValueError(
-            f"{name}.warmup_steps={change.warmup_steps} belongs to no schedule; give {name}.learning_rate as well"
+            f"{name}.warmup_steps={change.warmup_steps} has no schedule; give {name}.learning_rate as well"
         )
     optimizer = config.optimizer
     if change.learning_rate is not None:

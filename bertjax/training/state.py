@@ -1,4 +1,4 @@
-"""The train state: its shape, where it lives, and how it is born there."""
+"""The train state: its shapes, its shardings, and its initialization on the mesh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.parallel.sharding import named_shardings
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """Everything a step changes. `skipped` counts updates left out because a gradient was not finite."""
+    """All that a step changes. `skipped` counts updates that were skipped since a gradient was not finite."""
 
     step: jax.Array  # int32 []: batches consumed, skipped updates included
     params: Params
@@ -32,7 +32,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network that objectives ask and no step changes, such as a teacher: never in the optimizer nor a checkpoint."""
+    """A network that no step changes, such as a teacher: it is in neither the optimizer nor a checkpoint."""
 
     graphdef: nnx.GraphDef
     logical_axes: dict[str, Any]
@@ -41,10 +41,10 @@ class FrozenNetwork:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What is known of a state before any array exists: the model's graph, and shapes with their shardings.
+    """A state before any array exists: the model's graph, and shapes with their shardings.
 
-    A network that is trained beside the model, such as a generator, is a module of the model's own graph; `frozen` are
-    the others of the run, by the names under which objectives ask them.
+    A network that is trained with the model, such as a generator, is a module of the model's graph; `frozen` are the
+    other networks of the run, by the names that objectives use.
     """
 
     model: ModelConfig
@@ -68,16 +68,16 @@ def draw_blueprint(
     execution: ExecutionConfig = DEFAULT_EXECUTION,
     frozen: Mapping[str, FrozenNetwork] | None = None,
 ) -> Blueprint:
-    """Shapes first: work out every array of the state and where it will live, making none."""
+    """The shapes and shardings of all arrays of the state; no array is made."""
     graphdef, shapes, axes = abstract_network(model, execution)
     shardings = named_shardings(mesh, axes)
     params = jax.tree.map(_placed, shapes, shardings)
     replicated = NamedSharding(mesh, P())
 
     def init(params: Any) -> Any:
-        return jax.eval_shape(optimizer.init, params)  # a counter that was made would go to a device of the mesh
+        return jax.eval_shape(optimizer.init, params)  # without eval_shape, counters would be made on a device
 
-    # Moments are laid out like the parameters they belong to; whatever else an optimizer keeps is replicated.
+    # Moments are sharded like their parameters; other state of an optimizer is replicated.
     opt_state = optax.tree.map_params(
         init,
         _placed,
@@ -92,7 +92,7 @@ def draw_blueprint(
 
 
 def draw_frozen(model: ModelConfig, mesh: Mesh, execution: ExecutionConfig = DEFAULT_EXECUTION) -> FrozenNetwork:
-    """The shapes and places of a network that is not trained: sharded as if it were."""
+    """The shapes and shardings of a network that is not trained: sharded as if it were."""
     graphdef, shapes, axes = abstract_network(model, execution)
     return FrozenNetwork(graphdef, axes, jax.tree.map(_placed, shapes, named_shardings(mesh, axes)))
 
@@ -104,7 +104,7 @@ def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 def init_state(
     blueprint: Blueprint, model: ModelConfig, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
-    """A fresh state at step 0, every array born with its sharding."""
+    """A state at step 0, every array made with its sharding."""
 
     def make(key: jax.Array) -> TrainState:
         return state_of(init_params(model, key), optimizer)
@@ -113,6 +113,6 @@ def init_state(
 
 
 def state_of(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """A state at step 0 around given parameters."""
+    """A state at step 0 with given parameters."""
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer.init(params), zero, zero)

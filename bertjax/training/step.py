@@ -1,15 +1,14 @@
 """The train step and the eval step: pure, jitted, written per shard of the batch.
 
-The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); `tensor` stays automatic, guided by
-the logical names in the model. Inside it nothing is reduced while microbatches accumulate: weights sharded over `fsdp`
-are gathered once per optimizer step, gradients are reduced once. (Left to automatic sharding the compiler reduces the
-tied embedding's gradient twice, and once per microbatch.)
+The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
+guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
+gathered once per optimizer step; gradients are reduced once, not once per microbatch as by automatic sharding.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +22,23 @@ from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.layers import row_keys
 from bertjax.model.network import Network, Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import batch_sharding, is_names, spec
+from bertjax.parallel.sharding import batch_sharding
 from bertjax.runtime.compilation import Options, compiler_options, known_options
+from bertjax.training.exchange import (
+    Frozen,
+    frozen_shardings,
+    frozen_specs,
+    gather,
+    gather_frozen,
+    reduce_gradients,
+    specs_over,
+)
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
 from bertjax.training.optimizer import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
-Frozen = Mapping[str, Params]  # parameters of the run's frozen networks, the last argument where there are any
 Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
 EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
 Packed = Callable[[Batch], bool]
@@ -40,10 +47,9 @@ PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 @dataclass(frozen=True)
 class TrainStep:
-    """`(state, batch) -> (state, metrics)`, or `(state, batch, frozen)`; the state is donated.
+    """`(state, batch) -> (state, metrics)`, or with `frozen` as the last argument; the state is donated.
 
-    The learning rate is an argument of the program, worked out on the device by a program of its own: so that one
-    compiled program serves runs of every length, and a run whose end is moved.
+    The learning rate is an argument of the compiled program, which thus serves runs of every length.
     """
 
     program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
@@ -58,29 +64,28 @@ class TrainStep:
         """The program of arguments of these shapes, traced."""
         return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, *frozen)
 
-    def lower(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Lowered:
-        """The program of arguments of these shapes, lowered for the mesh's own platform."""
-        return self.trace(state, batch, *frozen).lower()
-
     @functools.cached_property
     def _rate(self) -> Callable[[jax.Array], jax.Array]:
         return jax.jit(self.schedule, out_shardings=NamedSharding(self.mesh, P()))
 
 
 def objective_sums(forward: Forward, batch: Batch, keys: Keys, objectives: tuple[Objective, ...]) -> Metrics:
-    """`<objective>_<figure>` of each summed over this batch's weighted predictions; `keys` are for dropout in heads."""
+    """The sums `<objective>_<figure>` over the weighted predictions of a batch; `keys` are for dropout in heads."""
     sums = {o.name: o.sums(forward, batch, keys) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
 
 
 def batch_weights(batch: Batch, objectives: tuple[Objective, ...]) -> Metrics:
-    """Each objective's weight over these rows, and the number of real tokens in them; float32."""
+    """Each objective's weight in a batch, and the number of tokens without padding; float32."""
     weights = {f"{o.name}_weight": jnp.sum(batch[o.weight_key]) for o in objectives}
     return weights | {"tokens": jnp.sum(batch["sequence_ids"] > 0).astype(jnp.float32)}
 
 
 def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...]) -> Metrics:
-    """The one division: sums over weights, per objective, and the total loss; ratios of sums, 0 of none."""
+    """Each objective's sums divided by its weight, and the total loss; the only division of a step.
+
+    A ratio of two sums is 0 where there is nothing to divide by.
+    """
     figures = {
         f"{o.name}_{figure}": sums[f"{o.name}_{figure}"] / (weights[f"{o.name}_weight"] + o.epsilon)
         for o in objectives
@@ -93,14 +98,14 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
 
 
 def several_sequences(batch: Batch) -> bool:
-    """Whether rows with a [CLS] position for each of their sequences have more than one."""
+    """Whether rows have more than one sequence, by the number of their [CLS] positions."""
     return batch["cls_positions"].shape[1] > 1
 
 
 def _forward(
     blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
 ) -> Forward:
-    """The networks over a shard's rows, with the attention back end that suits rows of their length."""
+    """The networks for a shard's rows, with the attention back end for rows of their length."""
     model, execution, length = blueprint.model, blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
     attention = choose_attention(model, execution, platform, length, packed(batch), capability).backend
@@ -133,10 +138,9 @@ def make_train_step(
 ) -> TrainStep:
     """The step of a run, jitted.
 
-    dropout_seed None trains without dropout; `packed` says whether a batch's rows are; `platform` is what it is
-    compiled for, by default the mesh's own;
-    clip_norm 0 does not clip. `deterministic` asks for the same bits in every process, where that costs something.
-    Metrics are over the global batch.
+    `dropout_seed` None trains without dropout; `packed` tells whether a batch is packed; `platform` is that of the
+    compiled program, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every
+    run, at a cost on some platforms. Metrics are over the global batch.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
     gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, packed, platform)
@@ -161,7 +165,7 @@ def make_train_step(
     everywhere, rows = NamedSharding(blueprint.mesh, P()), batch_sharding(blueprint.mesh)
     program = jax.jit(
         train_step,
-        in_shardings=(blueprint.shardings, everywhere, rows, *_frozen_shardings(blueprint)),
+        in_shardings=(blueprint.shardings, everywhere, rows, *frozen_shardings(blueprint)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
         compiler_options=_options(blueprint, platform, deterministic),
@@ -196,7 +200,7 @@ def make_predict_step(
 ) -> PredictStep:
     """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
 
-    `outputs(model, hidden, batch)` is what the network says of each row; all of it comes to every device.
+    `outputs(model, hidden, batch)` are the network's outputs for each row; they are replicated to every device.
     """
 
     def local(forward: Forward, batch: Batch) -> tuple[jax.Array, Metrics]:
@@ -216,31 +220,31 @@ def _of_shards(
     deterministic: bool,
     out_shardings: Any = None,
 ) -> Callable[[Params, Batch], Any]:
-    """What `local(forward, batch)` gives of each device's rows, jitted as `(params, batch) -> ...`."""
+    """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
     platform = platform or blueprint.mesh.devices.flat[0].platform
 
     def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
-        whole = _gather(params, blueprint.logical_axes, blueprint.mesh)
-        return local(_forward(blueprint, whole, _gathered(blueprint, frozen), batch, None, packed, platform), batch)
+        whole = gather(params, blueprint.logical_axes, blueprint.mesh)
+        return local(_forward(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, platform), batch)
 
     step = jax.shard_map(
         of_shard,
         mesh=blueprint.mesh,
-        in_specs=(_specs(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *_frozen_specs(blueprint)),
+        in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *frozen_specs(blueprint)),
         out_specs=out_specs,
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )
     return jax.jit(
         step,
-        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *_frozen_shardings(blueprint)),
+        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *frozen_shardings(blueprint)),
         out_shardings=out_shardings,
         compiler_options=_options(blueprint, platform, deterministic),
     )
 
 
 def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
-    """The compiler's settings, those that it knows where its devices can be asked."""
+    """The compiler's options; where the devices exist, only those that their compiler knows."""
     options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
 
@@ -251,12 +255,12 @@ def _sharded_gradient(
     """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
 
     def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, *frozen: Frozen) -> tuple[Params, Metrics]:
-        whole, others = _gather(params, blueprint.logical_axes, blueprint.mesh), _gathered(blueprint, frozen)
+        whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
 
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
             forward = _forward(blueprint, params, others, batch, keys, packed, platform)
             sums = objective_sums(forward, batch, keys, objectives)
-            # Divided by the weights of the global batch: gradients of the parts then simply add up.
+            # Divided by the weights of the global batch, so that gradients of microbatches and shards can be summed.
             return averages(sums, weights, objectives)["loss"], sums
 
         grad_of_part = jax.grad(loss, has_aux=True)
@@ -264,13 +268,13 @@ def _sharded_gradient(
             grads, sums = grad_of_part(whole, batch, keys)
         else:
             grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
-        return _reduce(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
+        return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
 
-    specs = _specs(blueprint.logical_axes, BATCH_AXES)
+    specs = specs_over(blueprint.logical_axes, BATCH_AXES)
     return jax.shard_map(
         local,
         mesh=blueprint.mesh,
-        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *_frozen_specs(blueprint)),
+        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *frozen_specs(blueprint)),
         out_specs=(specs, P()),
         axis_names=set(BATCH_AXES),
         check_vma=False,
@@ -288,72 +292,6 @@ def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.
     return jax.lax.scan(add, zero, parts)[0]
 
 
-def _specs(logical_axes: Any, axes: tuple[str, ...]) -> Any:
-    """Per parameter: the part of its sharding that runs over these mesh axes."""
-    part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
-    return jax.tree.map(part, logical_axes, is_leaf=is_names)
-
-
-def _frozen_shardings(blueprint: Blueprint) -> tuple[Any, ...]:
-    """Of the argument `frozen`: one, or none where the run has no frozen networks."""
-    trees = {name: jax.tree.map(lambda leaf: leaf.sharding, one.params) for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
-
-
-def _frozen_specs(blueprint: Blueprint) -> tuple[Any, ...]:
-    """As `_frozen_shardings`, over the batch axes alone."""
-    trees = {name: _specs(one.logical_axes, BATCH_AXES) for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
-
-
-def _gathered(blueprint: Blueprint, frozen: tuple[Frozen, ...]) -> Frozen:
-    """The frozen networks' parameters whole along the batch axes."""
-    return {
-        name: _gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh)
-        for trees in frozen
-        for name, params in trees.items()
-    }
-
-
-def _gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Every parameter whole along the batch axes, gathered over `fsdp` where it is split."""
-    if mesh.shape["fsdp"] == 1:
-        return params
-
-    def gather(x: jax.Array, axes: P) -> jax.Array:
-        return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
-
-    specs = _specs(logical_axes, BATCH_AXES)
-    return _per_tensor_shard(lambda x: jax.tree.map(gather, x, specs), params, logical_axes, mesh)
-
-
-def _reduce(grads: Params, blueprint: Blueprint) -> Params:
-    """Gradients summed over the batch axes, once: scattered over `fsdp` where the parameter is split."""
-    # An axis of one device is left out, for summing over it would still copy every gradient.
-    several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
-
-    def reduce(g: jax.Array, axes: P) -> jax.Array:
-        summed = several
-        if "fsdp" in axes and "fsdp" in several:
-            g = jax.lax.psum_scatter(g, "fsdp", scatter_dimension=tuple(axes).index("fsdp"), tiled=True)
-            summed = several - {"fsdp"}
-        return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
-
-    specs = _specs(blueprint.logical_axes, BATCH_AXES)
-    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, specs), grads, blueprint.logical_axes, blueprint.mesh)
-
-
-def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Gather or reduce over the batch axes what each device has of the parameters.
-
-    Left to automatic sharding, the compiler first gathers each array over `tensor`, and so sends it whole.
-    """
-    if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
-        return exchange(tree)
-    specs = _specs(logical_axes, ("tensor",))
-    return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
-
-
 def _apply(
     state: TrainState,
     grads: Params,
@@ -365,7 +303,7 @@ def _apply(
     """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
-    # tf.clip_by_global_norm: scaled down to the limit, never up.
+    # As tf.clip_by_global_norm: gradients are only scaled down.
     scale = clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
 
     def update(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
@@ -389,9 +327,8 @@ def _apply(
 def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, branch: bool) -> tuple:
     """`update(*old)` where `finite` (bool []), else `old`.
 
-    `branch` skips the update with a conditional: on CPU it spares the passes over memory of a select and of copies of
-    the moments (5 % of BERT-Base's step). Accelerators fuse the select, and a GPU would wait for the host to see
-    `finite`.
+    `branch` skips the update with a conditional: on CPU it avoids a select and copies of the moments (5 % of
+    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host.
     """
     if branch:
         return jax.lax.cond(finite, update, lambda *old: old, *old)

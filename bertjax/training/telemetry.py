@@ -33,13 +33,13 @@ Ending = Literal["finished", "stopped", "failed"]
 
 
 class Writer(Protocol):
-    """Takes the metrics of a step, as they come."""
+    """Records the metrics of steps."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step."""
 
     def flush(self) -> None:
-        """Bring what was written so far to where others can read it."""
+        """Make everything written so far readable by others."""
 
     def close(self, ending: Ending) -> None:
         """Bring everything written to its place, and say there how the run ended."""
@@ -49,13 +49,13 @@ OpenWriter = Callable[[Path, int], Writer]  # of the folder that it may write in
 
 
 class JsonlWriter:
-    """Appends to a JSONL file, a line per write, each line handed to the system at once.
+    """Appends to a JSONL file, a line per write, without buffering.
 
     A value that is not finite is written as null, for JSON has no word for it.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
-        """Open `path`, first dropping what a dead process wrote after `resume_step`, and a line it left torn."""
+        """Open `path`, after removing lines of a killed process beyond `resume_step`, and an incomplete last line."""
         if path.exists():
             kept = (record for record in read_metrics(path) if record["step"] <= resume_step)
             replace_text(path, "".join(_line(record) for record in kept))
@@ -68,7 +68,7 @@ class JsonlWriter:
         self._file.write(_line({"step": int(step), "time": now} | {k: _plain(v) for k, v in metrics.items()}))
 
     def flush(self) -> None:
-        """Do nothing: every line has left already."""
+        """Do nothing: lines are not buffered."""
 
     def close(self, ending: Ending = "finished") -> None:
         """Bring the file to disk."""
@@ -78,13 +78,13 @@ class JsonlWriter:
 
 
 class TensorBoardWriter:
-    """Writes scalars for TensorBoard, which from a restart on hides what a dead process wrote after `resume_step`."""
+    """Writes scalars for TensorBoard, which hides those that a killed process wrote after `resume_step`."""
 
     def __init__(self, directory: Path, resume_step: int) -> None:
         with without("torch"):
             from tensorboardX import SummaryWriter
 
-        # Event files are named by second and host: the suffix keeps a quick restart off its predecessor's file.
+        # Event files are named by second and host: without the suffix a quick restart would append to the same file.
         self._writer = SummaryWriter(
             str(directory), purge_step=resume_step + 1, flush_secs=30, filename_suffix=f".{os.getpid()}"
         )
@@ -122,13 +122,13 @@ class Telemetry:
             self._mirror.publish_beside()
 
     def publish(self) -> None:
-        """Bring what was written so far to where the run lies; a checkpoint is not written before that is done."""
+        """Publish everything written so far in the run's directory; a checkpoint is written only after that."""
         self._flush()
         if self._mirror is not None:
             self._mirror.publish()
 
     def close(self, ending: Ending | None = None) -> None:
-        """Close every writer, also when one of them fails."""
+        """Close every writer, even if one of them fails."""
         with contextlib.ExitStack() as stack:
             if self._mirror is not None:
                 stack.callback(self._mirror.publish)
@@ -162,7 +162,7 @@ def open_telemetry(
     loggers: Iterable[OpenWriter] = (open_tensorboard,),
     staging: StagingDir | None = None,
 ) -> Telemetry:
-    """The writers of a run that starts (`resume_step` 0) or goes on from the checkpoint of `resume_step`.
+    """The writers of a run that starts (`resume_step` 0) or resumes the checkpoint of `resume_step`.
 
     If its directory is a URL they write into the staging directory, which is uploaded. Raises as the loggers do; those
     that were open are closed then.
@@ -187,7 +187,7 @@ def open_telemetry(
 
 
 def read_metrics(path: Place) -> list[Record]:
-    """The lines of a JSONL file of metrics, without a last one that a killed process left torn.
+    """The records of a JSONL file of metrics, without an incomplete last line of a killed process.
 
     Raises ValueError naming the line if any other is not a record.
     """
@@ -196,7 +196,7 @@ def read_metrics(path: Place) -> list[Record]:
 
 
 def curves(records: Iterable[Record]) -> Curves:
-    """Every metric over the steps. Of a step that was written twice the later value counts; null becomes nan."""
+    """Every metric by step. If a step was written twice, the later value counts; null becomes NaN."""
     found: dict[str, dict[int, float]] = {}
     for record in records:
         for name, value in record.items():
@@ -207,7 +207,7 @@ def curves(records: Iterable[Record]) -> Curves:
 
 def _plain(value: float) -> float | None:
     value = float(value)
-    # Nine digits tell any two float32 apart.
+    # Nine digits distinguish any two float32.
     return float(f"{value:.9g}") if math.isfinite(value) else None
 
 

@@ -22,6 +22,7 @@ from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left, times_due
 from bertjax.training.checkpoint import saved_steps
+from bertjax.training.earlier_runs import expected_loss, loss_name
 from bertjax.training.job import Job, rescheduled
 from bertjax.training.progress import duration
 from bertjax.training.rehearsal import Ending, rehearse
@@ -235,6 +236,10 @@ class Timekeeper:
         self._costs = Costs(tuple(told["pace"]), tuple(told["evaluation"]), told["save"], told["ending"])
         job = self.at(job, 0)
         self._say(self._plan_told(job))
+        if self._processes.first and (
+            expected := expected_loss(job.metadata, job.config.training.steps, self._directory)
+        ):
+            self._say(f"budget: {loss_name(job.metadata['config'])} to expect at the end: {expected}")
         return job
 
     def _plan_told(self, job: Job) -> str:

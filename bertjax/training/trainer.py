@@ -1,4 +1,4 @@
-"""The trainer: a run from where it stands to its end, the loop over steps and what happens between them."""
+"""The trainer: resumes or starts a run, and loops over its steps, with logs, evaluations and saves between them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Outcome:
     step: int
     evaluation: dict[str, float]
     baselines: dict[str, float]
-    tokens: float  # real tokens trained on since step 0
+    tokens: float  # tokens trained on since step 0, without padding
     seconds: float  # wall time of this process's loop
     tokens_per_second: float  # while stepping
     mfu: float
@@ -80,13 +80,12 @@ def train(
     callbacks: Sequence[Callback] = (),
     keeper: Timekeeper | None = None,
 ) -> Outcome:
-    """Train from where the run stands to its last step, and evaluate; or until a signal asks to stop.
+    """Train from the newest checkpoint, or from step 0, to the last step, and evaluate; or until a signal.
 
-    `initial` makes the weights to start with if there is no checkpoint to go on from, and is called only then.
-    `processes`: all those of the run, entered; without them this one trains alone. The first of them tells the
-    `callbacks`. `keeper` decides how many steps a run within a budget of time has. Raises ValueError if a checkpoint
-    cannot be used or the budget is too short, RuntimeError when too many updates in a row were not finite, Stopped by a
-    signal that came when nothing had been trained.
+    `initial` makes the initial weights, and is called only if there is no checkpoint. `processes` are those of the run,
+    entered; by default this one trains alone. Process 0 calls the `callbacks`. `keeper` decides the number of steps of
+    a run with a time budget. Raises ValueError if a checkpoint cannot be used or the budget is too short, RuntimeError
+    after too many successive updates that were not finite, Stopped for a signal before the first step.
     """
     if processes is None:
         with alone() as processes:
@@ -141,7 +140,7 @@ def train(
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
-    """The state to begin with. Order of precedence:
+    """The initial state. Order of precedence:
 
     1. The run's own newest checkpoint (`restore=previous`: the newest that verifies), so that the same command resumes.
     2. `initial`: weights of another model (`init_from`) at step 0, moments fresh.
@@ -162,13 +161,13 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
 
 
 def logged_until(directory: Place, start: int) -> list[Record]:
-    """What the run's earlier processes have logged, up to the step where this one begins."""
+    """The log records of the run up to step `start`, where this process begins."""
     path = directory / METRICS_FILE
     return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
 
 
 def _past(logged: list[Record], start: int, patience: Patience | None) -> dict[str, Any]:
-    """What of a run's log its loop goes on from: the first process reads it and tells the others.
+    """The part of a run's log that its loop continues from: process 0 reads it and sends it to the others.
 
     `tokens` real ones trained on; `evaluated`, whether step `start` was; `figures` of the evaluations, in order.
     """
@@ -213,7 +212,7 @@ class Loop:
         self.window_start = time.perf_counter()
 
     def run(self, state: TrainState, *, evaluated: bool) -> Outcome:
-        """Stage after stage, until the end or a signal; `evaluated` says whether the first state has been."""
+        """Run the stages until the end or a signal; `evaluated`: the initial state has been evaluated before."""
         evaluation = {} if evaluated else self.make_up(state)
         if self.keeper is not None:
             self.keeper.begin(self.job, int(state.step))
@@ -238,7 +237,7 @@ class Loop:
         return outcome
 
     def make_up(self, state: TrainState) -> dict[str, float]:
-        """The evaluation that was due at the step where the run goes on, and that a signal cut short."""
+        """Make up for an evaluation that was due at the step where the run resumes, and that a signal cut short."""
         step = int(state.step)
         for rows in self.job.stages:
             if rows.stage.start < step <= rows.stage.stop and _due(rows.stage.training.eval_every, step, rows.stage):
@@ -246,7 +245,7 @@ class Loop:
         return {}
 
     def run_stage(self, rows: Rows, state: TrainState) -> tuple[TrainState, dict[str, float]]:
-        """Step to the stage's end, which evaluates and saves, or until a signal; returns the last evaluation too."""
+        """Train to the end of the stage, or until a signal; returns the state and the last evaluation."""
         stage, training = rows.stage, rows.stage.training
         self.metrics.begin(rows.flops_per_token)
         with SIGNS.doing("opening the feed of batches"):
@@ -289,12 +288,12 @@ class Loop:
             self.callbacks.tell(lambda one, step=step: one.on_step(step))
             if step == first + 1:
                 self.log(step, settle=True)
-                # Now, so that a signal finds it compiled; earlier it would compete with the compilation of the step.
+                # Now, so that it is compiled when a signal comes, and does not compete with compiling the step.
                 compile_ahead(checkpoint.named_arrays(self.job.blueprint.state))
             self.progress.update()
             pause = due(training.eval_every) or due(training.checkpoint_every)
-            # Log before evaluating and saving: their time belongs to no step's rate, and what a checkpoint vouches
-            # for has been logged when it is written.
+            # Log before evaluating and saving: rates must not include their time, and the steps of a checkpoint must be
+            # logged before it is written.
             if due(training.log_every) or pause:
                 self.log(step, settle=pause)
             if due(training.eval_every):
@@ -320,11 +319,11 @@ class Loop:
 
     @property
     def is_final(self) -> bool:
-        """Whether patience is at its end. All processes see the same figures, and so the same of this."""
+        """Whether early stopping ends the run. All processes have the same figures, and so the same result."""
         return self.best is not None and self.best.is_final
 
     def rest(self, step: int) -> None:
-        """All up to here is saved: a signal that comes now, or while the next step is compiled, ends it at once."""
+        """Say that all steps are saved: a signal now, or while the next step is compiled, ends the run at once."""
         with self.processes.taking_time():
             self.saved.wait()
         self.callbacks.look_for_checkpoints(self.saved)
@@ -364,7 +363,7 @@ class Loop:
             )
 
     def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
-        """Evaluate on the held-out batches and log it; nothing if the run is stopped meanwhile."""
+        """Evaluate on the held-out batches and log the figures; empty if the run is stopped meanwhile."""
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
             read, batches = 0, rows.evaluation.batches
 
@@ -403,16 +402,16 @@ class Loop:
         self.window_start = time.perf_counter()
 
     def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
-        """Where memory runs out inside, the settings to change are named."""
+        """Raise OutOfMemory, naming the settings to change, if memory runs out inside."""
         return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.steps_saved)
 
     def steps_saved(self) -> list[int]:
-        """Steps that have a checkpoint, the one that is being written among them."""
+        """Steps that have a checkpoint, including one that is being written."""
         self.saved.wait()
         return self.saved.steps()
 
     def outcome(self, step: int, evaluation: dict[str, float], baselines: dict[str, float]) -> Outcome:
-        """The run's figures for whoever called."""
+        """The result of the run."""
         return Outcome(
             config=self.job.config,
             step=step,

@@ -188,6 +188,7 @@ def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest
         ),
         ("classification", ["--label", "stars"], "train.tsv:1: no column 'stars'; there are 'text', 'label'"),
         ("classification", ["--seeds", "0"], "--seeds 0: give 1 or more"),
+        ("classification", ["--training.budget", "2h"], "training.budget='2h': fine-tuning ends after its epochs"),
         ("classification", ["--balanced", "--task.class-weights", "1", "2", "3"], "give one of them"),
         ("classification", ["--task.class-weights", "1", "2"], "give one, 0 or more, for each label: blue, green, red"),
         ("classification", ["--labels", "red", "blue"], r"train.tsv:\d+: label 'green' is not one of red, blue"),

@@ -156,7 +156,7 @@ def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch)
     ("arguments", "complaint"),
     [
         (["gpu.sh"], "which recipe?"),
-        (["gpu.sh", "--nodes", "2", BASE], "--nodes is no option of"),
+        (["gpu.sh", "--nodes", "2", BASE], "--nodes is not an option of"),
         (["slurm.sh", "--nodes"], "--nodes needs a value"),
         (["tpu_vm.sh", "--zone", "z", BASE], "--type is missing"),
         (["tpu_vm.sh", "--zone", "z", "--type", "v9-8", BASE, *BUCKET], "known are v2- to v4-"),
@@ -191,6 +191,13 @@ def test_what_cannot_work_is_refused_before_anything_is_done(
 ) -> None:
     done = launched(*arguments)
     assert done.returncode == 1 and complaint in done.stderr and not done.stdout, done
+
+
+def test_a_recipe_may_be_called_by_its_name(launched: Launch) -> None:
+    done = launched(
+        "tpu_vm.sh", "--dry-run", "--name", "n", "--zone", "z", "--type", "v5p-8", "bert_base:cased", *BUCKET
+    )
+    assert done.returncode == 0 and "pretrain bert_base:cased" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in LAUNCH.glob("*.sh") if os.access(path, os.X_OK)))

@@ -81,7 +81,7 @@ def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
         said = job.ends_with(0)
     assert "process 1 ended with exit code 137; ending the others" in said
-    assert re.search(r"goes on from the checkpoint of step \d+", said) and "\n[1] " in said
+    assert re.search(r"resumes from the checkpoint of step \d+", said) and "\n[1] " in said
     assert digests(tmp_path / "run")["at step"] == "160"
     assert (tmp_path / "run" / "report.html").is_file()
 
@@ -92,7 +92,7 @@ def test_a_preemption_ends_all_with_the_code_to_resume(source: Path, tmp_path: P
         job.until_saved(20)
         job.process.send_signal(signal.SIGTERM)
         said = job.ends_with(75, 60)
-    assert "goes on from" not in said
+    assert "resumes from" not in said
     saved = int(digests(tmp_path / "run")["at step"])
     assert saved >= 20
     with Launched(tmp_path / "run", source, "--training.steps", str(saved + 4)) as job:

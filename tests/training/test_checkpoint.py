@@ -22,7 +22,6 @@ from bertjax.training import checkpoint
 from bertjax.training.checkpoint import (
     Checkpoints,
     DamagedCheckpoint,
-    read_config,
     read_metadata,
     restore_params,
     run_metadata,
@@ -133,7 +132,7 @@ def test_a_state_comes_back_with_its_metadata(tmp_path):
 def test_nothing_saved_is_nothing_to_restore(tmp_path):
     assert Checkpoints(tmp_path / "none", keep_last=1).restore(abstract(state_at(0)), metadata()) is None
     with pytest.raises(ValueError, match="no checkpoint there; give a run's directory"):
-        read_config(tmp_path)
+        read_metadata(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +373,7 @@ def test_weights_come_from_a_run_a_folder_of_checkpoints_or_one_checkpoint(tmp_p
         params = restore_params(tmp_path / place, wanted)
         assert same(params, state_at(step).params) and params["embed"]["kernel"].sharding == sharding
         assert read_metadata(tmp_path / place)["step"] == step
-    assert read_config(tmp_path / "run") == to_dict(Config())
+    assert read_metadata(tmp_path / "run")["config"] == to_dict(Config())
 
 
 def test_damaged_or_unlike_weights_are_refused(tmp_path):

@@ -19,7 +19,7 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import command, surroundings, write_recipe
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+REPOSITORY = Path(__file__).resolve().parents[2]
 SILENCE = 5.0  # seconds
 
 
@@ -43,7 +43,7 @@ def lines_of(arguments: list[str], cwd: Path) -> list[Line]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        env=surroundings(devices=1) | {"PYTHONUNBUFFERED": "1"},
+        env=_surroundings() | {"PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
     lines = [Line("", 0.0, 0.0)]
@@ -51,6 +51,11 @@ def lines_of(arguments: list[str], cwd: Path) -> list[Line]:
         lines.append(Line(text.rstrip("\n"), time.monotonic() - began, _processor_seconds(process.pid)))
     assert process.wait() == 0, "\n".join(line.text for line in lines)
     return lines
+
+
+def _surroundings() -> dict[str, str]:
+    """For a process that does not stand in the repository's folder."""
+    return surroundings(devices=1) | {"PYTHONPATH": str(REPOSITORY)}
 
 
 def _processor_seconds(pid: int) -> float:
@@ -118,10 +123,10 @@ def test_a_run_says_each_stretch_of_work_and_is_never_silent_for_long(begun: Beg
 @pytest.mark.long
 def test_the_quickstart_takes_its_first_step_in_time(tmp_path: Path) -> None:
     """On a prepared store: 45 s with nothing compiled yet, 20 s with everything compiled."""
-    recipe, source = str(CONFIGS / "quickstart.py"), write_corpus(tmp_path / "corpus.txt", 400)
+    recipe, source = str(REPOSITORY / "configs" / "quickstart.py"), write_corpus(tmp_path / "corpus.txt", 400)
     fixed = ["--data.sources", f"lines:{source}", "--data.vocab-size", "500"]
     words = [sys.executable, "-m", "bertjax"]
-    subprocess.run([*words, "prepare", recipe, *fixed], check=True, cwd=tmp_path, capture_output=True)
+    subprocess.run([*words, "prepare", recipe, *fixed], check=True, cwd=tmp_path, env=_surroundings())
     seconds = {}
     for state in ("cold", "warm"):
         few = ["--training.steps", "60", "--training.eval-rows", "64", "--run-dir", state]

@@ -96,7 +96,7 @@ def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
     training = training_on(MESHES[mesh], accumulate=2)
     with jax.set_mesh(training.mesh):
         data = training.on_devices(next(batches()))
-        text = training.train_step.lower(training.state, data).compile().as_text()
+        text = training.train_step.trace(training.state, data).lower().compile().as_text()
     whole = re.findall(rf"f32\[{ROWS},{LENGTH},\d+|f32\[{ROWS // 2},{LENGTH},\d+|f32\[{ROWS},\d+,{LENGTH},", text)
     assert not whole, f"activations of all rows in the program of one device: {sorted(set(whole))}"
     assert re.search(rf"f32\[{ROWS // 8 // 2},{LENGTH},", text), "the pattern finds no activation at all"

@@ -23,7 +23,7 @@ from bertjax.storage.progress import no_progress
 from bertjax.training import timekeeper
 from bertjax.training.budget import Budget, Costs
 from bertjax.training.callbacks import Callback
-from bertjax.training.checkpoint import DIRECTORY, read_config, saved_steps
+from bertjax.training.checkpoint import DIRECTORY, read_metadata, saved_steps
 from bertjax.training.job import Job, assemble
 from bertjax.training.rehearsal import Ending, rehearse
 from bertjax.training.run_directory import load_run
@@ -131,7 +131,7 @@ def test_the_record_tells_the_run(ran: tuple[Config, TrainingData, Path, Outcome
     assert decision is not None and len(decision.replans) >= 3
     assert decision.replans == outcome.config.training.replans
     assert outcome.config.training.steps == decision.settings["training.steps"] != outcome.step
-    assert read_config(directory)["training"]["replans"] == list(decision.replans)
+    assert read_metadata(directory)["config"]["training"]["replans"] == list(decision.replans)
     assert json.loads((directory / "config.json").read_text())["training"]["replans"] == list(decision.replans)
     assert load_run(directory).step == outcome.step
 

@@ -56,7 +56,7 @@ class SourceKind:
     the kind, and adds to the counts what it left out or changed. None if the files hold rows and no text."""
     no_text: str = ""  # of a kind without `read`: why there is no text to read, and what to do with its files
     example: str = "books/*.txt"  # a pattern, for messages
-    default_pattern: str | None = None  # what the bare name of the kind stands for; None: a pattern is needed
+    default_pattern: str | None = None  # of a bare name: text that every installation has; None: a pattern is needed
     find: Callable[[Source], list[SourceFile]] | None = None  # the files in order; None: those that a glob matches
     has_fields: bool = False  # whether `:FIELD` may follow the glob, which names the field of a record with the text
     check: Callable[[SourceFile], None] | None = None  # raises ValueError before long work for a file of another kind

@@ -1,4 +1,4 @@
-"""What a model is trained to do: the JAX half of each objective, one file each, and the registry of their names.
+"""Training objectives: the JAX half of each, in a file of its own, and the registry of their names.
 
 The NumPy half of the same name, which makes an objective's part of a batch, is in `bertjax.input.targets`.
 """

@@ -1,7 +1,7 @@
-"""What an objective is, and the handle through which it asks the network.
+"""The interface of an objective, and the handle with which it encodes batches.
 
-Every figure is a pair (sum, weight) until the one division over the global batch, so that it is the same on any number
-of devices and microbatches, however unevenly the masks fall.
+Every figure is a pair (sum, weight) until a single division over the global batch, so that it is the same for any
+number of devices and microbatches, however unevenly the masks are distributed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MODEL = "model"  # the network that is trained, measured and exported
 
 
 class Forward:
-    """The networks of a step over one shard's rows: encodes them as often as objectives ask, equal inputs once.
+    """The networks of a step for one shard's rows: encodes batches for the objectives, the same inputs only once.
 
-    It knows what the objectives need not: whether rows are packed, and which back end computes the attention.
+    It holds what objectives need not know: whether rows are packed, and the attention back end.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Forward:
         """`networks` by name, of which those that are `trained` have dropout; the others are frozen."""
         self._networks, self._keys, self._packed, self._attention = networks, keys, packed, attention
         self._trained = trained
-        # Inputs are known by identity: the arrays are kept, so that no other array can take their number.
+        # Inputs are compared by identity: the arrays are kept, so that no other array can get the same id.
         self._encoded: dict[tuple[str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
 
     @property
@@ -53,7 +53,7 @@ class Forward:
         return self._networks[MODEL]
 
     def network(self, name: str) -> Any:
-        """Another network of the run, such as a frozen teacher. Raises KeyError if the run has none of that name."""
+        """Another network of the run, such as a frozen teacher. Raises KeyError if there is none of that name."""
         return self._networks[name]
 
     def with_head(self, head: str) -> tuple[str, Any]:
@@ -80,43 +80,43 @@ class Forward:
 
 @dataclass(frozen=True)
 class Measure:
-    """A held-out figure as people see it, beside what frequencies alone give."""
+    """How a held-out figure and its baseline, from frequencies alone, are displayed."""
 
     figure: str  # of the objective's `figures`
     name: str  # in tables and charts: "MLM loss"
-    unit: str  # behind the name of a chart: "nats"; empty for a share
-    baseline: str  # its name in the log, behind `baseline/`
-    baseline_name: str  # for people: "unigram"
+    unit: str  # after the name in a chart: "nats"; empty for a share
+    baseline: str  # its name in the log, after `baseline/`
+    baseline_name: str  # in tables and charts: "unigram"
     meaning: str  # of the baseline: "the held-out text's word frequencies"
     clause: str  # of the report's first sentence, with {value} and, for a loss, {gain} over the baseline
-    brief: str = ""  # the word on the progress line; empty: the figure is not there
+    brief: str = ""  # the label on the progress line; empty: the figure is not shown there
 
     @property
     def title(self) -> str:
-        """Name and unit, as over a chart."""
+        """Name and unit, the title of a chart."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     @property
     def is_loss(self) -> bool:
-        """Whether less is better, in nats; else it is a share, of which more is better."""
+        """Whether it is a loss in nats, of which less is better; else it is a share, of which more is better."""
         return self.unit == "nats"
 
     @property
     def form(self) -> str:
-        """How a value is written."""
+        """The format of a value."""
         return ".3f" if self.is_loss else ".1%"
 
 
 @dataclass(frozen=True)
 class HeldOutFacts:
-    """What baselines are computed from: frequencies of the held-out text, and the batches that are measured."""
+    """The input of baselines: token frequencies of the held-out text, and the evaluated batches."""
 
     unigram_loss: float  # entropy of the text's own token frequencies, nats
     unigram_accuracy: float  # share of its most frequent token
     batches: Callable[[], Iterator[dict[str, np.ndarray]]]
 
     def majority(self, labels: str, weights: str) -> float:
-        """Share of the more frequent of two labels in the held-out batches; 1 where there are none to tell apart."""
+        """Share of the more frequent of two labels in the held-out batches; 1 if there is no label."""
         ones = total = 0.0
         for batch in self.batches():
             ones += float(np.sum(batch[labels] * batch[weights]))
@@ -126,7 +126,7 @@ class HeldOutFacts:
 
 @dataclass(frozen=True)
 class Objective:
-    """A training objective: its part of the loss, its figures, and what they are read against.
+    """A training objective: its part of the loss, its figures, and their baselines.
 
     `weight_key` names the batch array whose sum is the weight of all its figures; `sums(forward, batch, keys)` returns
     its `figures` as float32 scalars, summed over the weighted predictions of this shard's rows.
@@ -139,9 +139,9 @@ class Objective:
     scale: float = 1.0  # of its loss in the total
     figures: tuple[str, ...] = ("loss", "accuracy")
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # figures that are one of those over another
-    heads: tuple[str, ...] = ()  # modules of the network that it asks
+    heads: tuple[str, ...] = ()  # modules of the network that it uses
     measures: tuple[Measure, ...] = ()
-    about: str = ""  # what its head predicts, for people: "the next sentence (NSP)"
+    about: str = ""  # what its head predicts, in the report: "the next sentence (NSP)"
     baselines: Callable[[HeldOutFacts], dict[str, float]] = lambda facts: {}  # by `Measure.baseline`
 
 

@@ -17,7 +17,7 @@ OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (
 def choose(names: Sequence[str]) -> tuple[Objective, ...]:
     """Objectives by name.
 
-    Raises ValueError for an unknown name, none at all or the same twice, with the list of those that exist.
+    Raises ValueError for an unknown name, for no name and for the same name twice, with the list of names.
     """
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown or not names or len(set(names)) < len(names):
