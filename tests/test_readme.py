@@ -16,14 +16,8 @@ from bertjax.training.stages import stages_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = {
-    name: (REPOSITORY / name).read_text(encoding="utf-8")
-    for name in (
-        "README.md",
-        "configs/README.md",
-        "launch/README.md",
-        "bertjax/README.md",
-        "bertjax/finetune/README.md",
-    )
+    f"{room}README.md": (REPOSITORY / room / "README.md").read_text(encoding="utf-8")
+    for room in ("", "configs/", "launch/", "bertjax/", "bertjax/finetune/")
 }
 ALL = "\n".join(PAGES.values())
 FENCES = re.findall(r"^```\n(.*?)^```", ALL, re.M | re.S)
@@ -139,7 +133,8 @@ def test_every_recipe_is_in_the_table_of_recipes() -> None:
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     named = set(re.findall(r"(?<![\w/-])((?:bertjax|configs|launch|tests)/[\w/]+\.(?:py|sh))\b", PAGES[page]))
     lost = [path for path in named if "NAME" not in path and not (REPOSITORY / path).is_file()]
-    assert named and not lost
+    assert not lost
+    assert named or page == "bertjax/finetune/README.md"
 
 
 def anchors(page: Path) -> set[str]:
