@@ -27,7 +27,7 @@ from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import read_source
 from bertjax.convert.tf1.checkpoint import export_tensorflow
-from bertjax.model.families.registry import FAMILIES
+from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.network import abstract_network
 from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece import read_model
@@ -47,7 +47,8 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
     found = compare_with_transformers(model, folder)
-    assert found is not None and found.largest < 5e-6 and "MLM logits" in found.of
+    head = "MLM" if "mlm_head" in family_of(model.config.model.family).heads else "RTD"
+    assert found is not None and found.largest < 5e-6 and f"{head} logits" in found.of
     kind = getattr(transformers, architecture(model.config.model))
     _, loaded = kind.from_pretrained(folder, output_loading_info=True)
     assert not loaded["missing_keys"] and not loaded["unexpected_keys"] and not loaded["mismatched_keys"]
@@ -57,9 +58,13 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
 def test_there_and_back_is_the_same_model(model: TrainedModel, tmp_path: Path) -> None:
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder)
-    assert back.config == model.config.model and not back.drawn
+    # transformers has no class with SpanBERT's second head, which the run keeps.
+    lost = {"sbo_head": "SBO head"} if "sbo_head" in model.params else {}
+    assert back.config == model.config.model and back.drawn == tuple(lost.values())
     assert back.tokenizer.fingerprint == model.tokenizer.fingerprint
-    jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
+    assert back.params.keys() == model.params.keys()
+    for name in model.params.keys() - lost:
+        jax.tree.map(np.testing.assert_array_equal, back.params[name], jax.device_get(model.params[name]))
     again = export_huggingface(replace(model, params=jax.device_put(back.params)), tmp_path / "again")
     ours, theirs = load_file(again / "model.safetensors"), load_file(folder / "model.safetensors")
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[key], theirs[key]) for key in ours)
