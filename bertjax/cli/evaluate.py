@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     from bertjax.config import FinetuneConfig
+    from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE
     from bertjax.storage.progress import ProgressLine
     from bertjax.training.run_directory import load_run
@@ -27,8 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "
             "another file, repeat the command that trained it with --test FILE: it trains nothing again"
         )
+    found = read_teacher(model.config)
+    teacher = None if found is None else fit_teacher(found, model.config, model.tokenizer)
     content = open_data(model.config, ProgressLine())
-    figures, baselines = evaluate_params(model.config, content, model.params, model.step)
+    figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")
