@@ -2,8 +2,8 @@
 
 Reproduces: "DistilBERT" (arXiv 1910.01108) with the settings of transformers' distillation examples: the student
     starts as the teacher's layers 0, 2, 4, 7, 9 and 11, without token types; 5 times the soft targets at temperature
-    2, 2 times MLM, 1 time 1 - cosine of the last vectors; AdamW without decay, rate 5e-4, beta 0.9 and 0.98, clipping at
-    5, warm-up over 5 %. Rows of one document, 4,000 of them a step (the paper: "up to 4k"; not verified in a source).
+    2, 2 times MLM, 1 time 1 - cosine of the last vectors; AdamW without decay, rate 5e-4, beta 0.9 and 0.98, clipped
+    at 5, warm-up over 5 %. Rows of one document, 4,000 of them a step (the paper: "up to 4k"; not verified).
     Not the original: soft targets at the hidden tokens alone (there at all tokens unless `--restrict_ce_to_mask`);
     hidden tokens are drawn evenly, not with weights of count^-0.7, 15 % of a row and not of a batch; dropout behind the
     output of attention too. The number of steps is that of 3 epochs of about 3.3 billion tokens.
