@@ -204,6 +204,10 @@ def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path,
     export = f"hf:{teacher / 'huggingface'}"
     finish(student(taught, half, export, "--training.steps", "40"), log)
     assert "resuming" in log.read_text() and digests(half) == digests(run)
+    # Measured again with its teacher, it has the figures of the run's log.
+    evaluated = start([*command(taught[0], taught[1], run)[:3], "evaluate", str(run)], tmp_path / "evaluated")
+    said = (evaluated.wait(), (tmp_path / "evaluated").read_text())
+    assert said[0] == 0 and f"{found['eval/distil_mlm_loss'][1][-1]:.4f}" in said[1], said
     # Another teacher of the same shape is refused.
     other = tmp_path / "other"
     finish(command(taught[0] / "tiny_recipe.py", taught[1], other, "--training.steps", "20"), log)
