@@ -80,7 +80,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_member_trains_resumes_and_is_exported(family: str, corpus: Path, tmp_path: Path) -> None:
     arguments, architecture = MEMBERS[family]
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
-    fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40", *arguments)
+    fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40")
+    fixed += ("--optimizer.warmup-steps", "10", *arguments)
     finish(command(recipe, corpus, run, *fixed, "--training.steps", str(STEPS)), log)
     found = curves(read_metrics(run / "metrics.jsonl"))
     assert found["eval/mlm_loss"][1][-1] < found["baseline/unigram_loss"][1][-1]
