@@ -16,8 +16,8 @@ def config_with(changes: dict[str, Any]) -> Config:
     """The default config with other values at dotted keys."""
     config = Config()
     for key, value in changes.items():
-        part, name = key.split(".")
-        config = replace(config, **{part: replace(getattr(config, part), **{name: value})})
+        part, _, name = key.partition(".")
+        config = replace(config, **{part: replace(getattr(config, part), **{name: value}) if name else value})
     return config
 
 
@@ -88,6 +88,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "data.keep_share=0.6 and data.random_share=0.5 are shares",
     ),
     "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
+    "layers to start as are of a model": (
+        {"init_from": "runs/teacher", "init_layers": (0, 2)},
+        "init_layers=(0, 2) with init_from='runs/teacher': name a model, and one of its layers for each",
+    ),
     "features are layers of the model": (
         {"model.head": "tokens", "model.num_labels": 2, "model.features": (-1, 13)},
         "model.features=(-1, 13): the model has no layer 13; choose from 1 to 12",

@@ -15,8 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures beside the baselines."""
     from bertjax.config import FinetuneConfig
+    from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE
     from bertjax.storage.progress import ProgressLine
+    from bertjax.storage.remote import place_of
+    from bertjax.training.checkpoint import read_metadata
     from bertjax.training.run_directory import load_run
     from bertjax.training.stages import open_data
     from bertjax.training.trainer import evaluate_params
@@ -27,8 +30,15 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "
             "another file, repeat the command that trained it with --test FILE: it trains nothing again"
         )
+    found = read_teacher(model.config)
+    teacher = None if found is None else fit_teacher(found, model.config, model.tokenizer)
+    if teacher is not None and teacher.digest != read_metadata(place_of(arguments.run))["teacher_digest"]:
+        raise ValueError(
+            f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {arguments.run} learned "
+            "from: its weights have another digest; put the original back"
+        )
     content = open_data(model.config, ProgressLine())
-    figures, baselines = evaluate_params(model.config, content, model.params, model.step)
+    figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")

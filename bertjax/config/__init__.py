@@ -9,6 +9,7 @@ from bertjax.config.recipes import load_recipe, override, variant_of
 from bertjax.config.rules import validate
 from bertjax.config.run import (
     Config,
+    DistillationConfig,
     FinetuneConfig,
     HostsConfig,
     MeshConfig,
@@ -24,6 +25,7 @@ __all__ = [
     "SHORTEST_ROW",
     "Config",
     "DataConfig",
+    "DistillationConfig",
     "ExecutionConfig",
     "FinetuneConfig",
     "HostsConfig",

@@ -32,8 +32,9 @@ class ModelConfig:
     position_embedding: Literal["learned", "sinusoidal"] = "learned"  # sinusoidal has no parameters; an ablation
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
-    # tanh: dense and tanh on [CLS]. In heads of tasks alone, none: the same (RoBERTa), gelu: with GELU (ELECTRA).
-    pooler: Literal["tanh", "none", "gelu"] = "tanh"
+    # tanh: dense and tanh on [CLS]. In heads of tasks alone, none: the same (RoBERTa), gelu: with GELU (ELECTRA), relu:
+    # with ReLU (DistilBERT).
+    pooler: Literal["tanh", "none", "gelu", "relu"] = "tanh"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02

@@ -87,6 +87,7 @@ BOUNDS: dict[str, Bounds] = {
     "optimizer.eps": Bounds(0, above=True),
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.clip_norm": _NOT_NEGATIVE,
+    "distillation.temperature": Bounds(0, above=True),
     "training.steps": _COUNT,
     "training.global_batch_size": _COUNT,
     "training.grad_accum_steps": _COUNT,
@@ -222,6 +223,13 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"optimizer.warmup_steps={c.optimizer.warmup_steps} leaves nothing of training.steps={c.training.steps}; "
             "shorten the warm-up or train longer"
+        ),
+    ),
+    "layers to start as are of a model": Rule(
+        lambda c: not c.init_layers or (bool(c.init_from) and len(c.init_layers) == c.model.num_hidden_layers),
+        lambda c: (
+            f"init_layers={c.init_layers} with init_from={c.init_from!r}: name a model, and one of its layers for each "
+            f"of model.num_hidden_layers={c.model.num_hidden_layers}"
         ),
     ),
     "features are layers of the model": Rule(

@@ -9,6 +9,8 @@ from bertjax.config.data import DataConfig
 from bertjax.config.model import ExecutionConfig, ModelConfig
 from bertjax.config.resume import changes_with_notice, may_change
 
+_ONLY_AT_STEP_0 = "has no effect on a run that goes on from its own checkpoint"
+
 
 @dataclass(frozen=True)
 class MeshConfig:
@@ -64,6 +66,7 @@ class TrainingConfig:
     global_batch_size: int = 256
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
     objectives: tuple[str, ...] = ("mlm", "nsp")
+    objective_weights: tuple[float, ...] = ()  # of their losses in the total; empty: each its own (1; 50 for rtd)
     seed: int = 0
     log_every: int = may_change(100)
     eval_every: int = may_change(10_000)
@@ -72,6 +75,15 @@ class TrainingConfig:
     keep_last: int = may_change(2)
     keep_every: int = may_change(0)  # checkpoints whose step is a multiple are kept for good; 0 = none
     max_skipped_updates: int = may_change(20)  # non-finite updates in a row that stop the run
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """The frozen network that a run learns from, where one of its objectives asks for one."""
+
+    # RUN, hf:DIR, hf:NAME or tf1:DIR. A run resumes with the weights that it began with, wherever they lie.
+    teacher: str = may_change("")
+    temperature: float = 2.0  # at which the probabilities of both networks are compared
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,9 @@ class Config:
     name: str = may_change("bert")
     run_dir: str = may_change("")  # a folder or a URL; empty: runs/<name>
     # RUN, hf:DIR, hf:NAME or tf1:DIR, whose weights start this run at step 0.
-    init_from: str = changes_with_notice("", "has no effect on a run that goes on from its own checkpoint")
+    init_from: str = changes_with_notice("", _ONLY_AT_STEP_0)
+    # Of init_from, the layers that those of this model start as, counted from 0; empty: all of as many.
+    init_layers: tuple[int, ...] = changes_with_notice((), _ONLY_AT_STEP_0)
     restore: Literal["newest", "previous"] = may_change("newest")  # previous: when the newest checkpoint is damaged
     log: tuple[str, ...] = may_change(("tensorboard",))  # besides metrics.jsonl; --log wandb, --log mlflow add others
     profile: str = may_change("")  # FIRST:LAST, the steps to write a trace of
@@ -108,6 +122,7 @@ class Config:
     hosts: HostsConfig = field(default_factory=HostsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     stages: tuple[StageConfig, ...] = ()
 
     @property

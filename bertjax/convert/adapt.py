@@ -5,12 +5,14 @@ What gives the weights their meaning must be equal; the three tables may differ,
 words      a token of both keeps its row; a new one starts as the mean of the rows of the pieces that the old vocabulary
            makes of it (of all rows, if it makes none)
 positions  a longer table repeats the old one from its start (Longformer's rule); a shorter one is cut
-segments   new ones start as the row of segment 0
+segments   new ones start as the row of segment 0; a model without segments has no rows for them
 
 Modules of the new network that the old one lacks are drawn at random; those that only the old one has are left out.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -36,9 +38,22 @@ _EQUAL = (
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
-def require_same_shape(model: ForeignModel, config: ModelConfig) -> None:
-    """Raise ValueError with every key that gives weights their meaning and differs."""
-    different = {key: (getattr(model.config, key), getattr(config, key)) for key in _EQUAL}
+def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[int, ...] = ()) -> None:
+    """Raise ValueError with every key that gives weights their meaning and differs, or a layer that is not there.
+
+    `layers` are those of the model that are taken, as `init_layers` of a run has them.
+    """
+    there = model.config
+    if layers:
+        if beyond := [layer for layer in layers if not 0 <= layer < there.num_hidden_layers]:
+            raise ValueError(
+                f"init_layers={layers}: {model.origin} has no layer {beyond[0]}; give numbers from 0 to "
+                f"{there.num_hidden_layers - 1}"
+            )
+        if there.layer_groups:
+            raise ValueError(f"init_layers={layers}: layers of {model.origin} share parameters; leave init_layers out")
+        there = replace(there, num_hidden_layers=len(layers))
+    different = {key: (getattr(there, key), getattr(config, key)) for key in _EQUAL}
     refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
     if refused:
         raise ValueError(
@@ -47,18 +62,26 @@ def require_same_shape(model: ForeignModel, config: ModelConfig) -> None:
         )
 
 
-def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tuple[Params, list[str]]:
+def adapt(
+    model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer, layers: tuple[int, ...] = ()
+) -> tuple[Params, list[str]]:
     """(parameters for pretraining a model of `config` over `tokenizer`, what was done to get them, in lines).
+
+    `layers` as in `require_same_shape`.
 
     Raises ValueError as `require_same_shape` does, and for another vocabulary.
     """
-    require_same_shape(model, config)
+    require_same_shape(model, config, layers)
     wanted = abstract_network(config)[1]
     lacking = [name for name in wanted if name not in model.params]
     # Dicts of our own, the arrays shared.
     params = jax.tree.map(lambda x: x, {name: part for name, part in model.params.items() if name in wanted})
     drawn = (*model.drawn, *map(module_label, lacking))
     notes = [f"{', '.join(drawn)}: not there; drawn at random"] if drawn else []
+    if layers:
+        taken = np.array(layers)
+        params["encoder"]["layers"] = jax.tree.map(lambda x: x[taken], params["encoder"]["layers"])
+        notes.append(f"of its {model.config.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
     tables = params["encoder"]["embeddings"]
     rows, said = _rows_for(model.tokenizer, tokenizer)
     tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
@@ -68,8 +91,15 @@ def adapt(model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer) -> tup
     notes += said
     tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
     notes += said
-    tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
-    return params | fresh_modules(config, lacking), notes + said
+    if not config.type_vocab_size:
+        if tables.pop("token_type", None) is not None:
+            notes.append("the rows of segments were left out: the model has none")
+    elif "token_type" not in tables:
+        raise ValueError(f"model.type_vocab_size={config.type_vocab_size}: the weights have no segments; set it to 0")
+    else:
+        tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
+        notes += said
+    return params | fresh_modules(config, lacking), notes
 
 
 def _rows_for(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str]]:

@@ -189,7 +189,9 @@ def _their_outputs(
     """The same of transformers' network, as far as its class has them."""
     import torch
 
-    inputs = {key: torch.from_numpy(x) for key, x in batch.items()}
+    # A class without token types has no such input.
+    has_types = getattr(network.config, "type_vocab_size", 0)
+    inputs = {key: torch.from_numpy(x) for key, x in batch.items() if has_types or key != "token_type_ids"}
     if "MultipleChoice" in made.name:
         inputs = {key: x[:, None] for key, x in inputs.items()}  # each of them the only choice
     with torch.no_grad():

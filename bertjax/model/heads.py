@@ -10,8 +10,10 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import embedding_width, padded_vocab_size
-from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, gelu, zeros
+from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, zeros
 from bertjax.parallel.sharding import constrain
+
+POOLERS_OF_TASKS = ("gelu", "relu")  # values of `model.pooler` of a pooler that no other network has
 
 
 def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
@@ -26,16 +28,16 @@ class Head(nnx.Module):
 
 
 class Pooler(Head):
-    """Dense and tanh, or GELU as `model.pooler` says, on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
+    """Dense and tanh, or the activation that `model.pooler` names, on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D = config.hidden_size
         self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
-        self.has_gelu = config.pooler == "gelu"
+        self.activation = config.pooler if config.pooler in ACTIVATIONS else "tanh"
 
     def __call__(self, cls_BSD: jax.Array) -> jax.Array:
         x = self.dense(cls_BSD)
-        return gelu(x) if self.has_gelu else jnp.tanh(x)
+        return jnp.tanh(x) if self.activation == "tanh" else ACTIVATIONS[self.activation](x)
 
 
 class VocabularyHead(Head):

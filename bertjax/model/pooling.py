@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
+from bertjax.model.heads import POOLERS_OF_TASKS
 from bertjax.model.network import PretrainingNetwork, head_of
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
@@ -30,7 +31,8 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
     if pooling == "pooler" and not head_of(config).pooled:
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
-    if pooling == "pooler" and (config.pooler == "gelu" or (config.pooler == "none" and not head_of(config).of_task)):
+    of_tasks = config.pooler in POOLERS_OF_TASKS or (config.pooler == "none" and not head_of(config).of_task)
+    if pooling == "pooler" and of_tasks:
         raise ValueError(
             f"pooling=pooler: the model has none (model.pooler={config.pooler!r}); choose mean, cls or max"
         )

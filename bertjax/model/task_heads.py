@@ -16,7 +16,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Embeddings, Encoder
-from bertjax.model.heads import Pooler, gather_positions
+from bertjax.model.heads import POOLERS_OF_TASKS, Pooler, gather_positions
 from bertjax.model.layers import HEAD, Dense, dropout, uniform
 
 _FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
@@ -263,7 +263,7 @@ class VectorNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        if config.pooler != "gelu":
+        if config.pooler not in POOLERS_OF_TASKS:
             self.pooler = Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:

@@ -12,6 +12,7 @@ from bertjax.convert.adapt import adapt, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source, require_source
+from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.batches import batch_keys
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
@@ -110,7 +111,7 @@ def _pretrain(
             batch_keys(stage.data, config.training.objectives)
         require_sources(config.data)
         require_own_run(as_begun(config))
-        start = _start_of(config)
+        start, teacher = _start_of(config), read_teacher(config)
     if announce:
         say(announce)
     with SIGNS.doing("opening the training text"):
@@ -118,7 +119,9 @@ def _pretrain(
     say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
     with tensorflow_ahead():
         with SIGNS.doing("planning the first epoch"):
-            job = assemble(config, content)
+            asked = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
+            job = assemble(config, content, teacher=asked)
+        processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
         say(describe(job))
         if processes.count > 1:
             print_now(describe_process(job))
@@ -162,13 +165,13 @@ def _start_of(config: Config) -> ForeignModel | None:
     if saved_steps(config.directory):
         return None
     start = read_source(config.init_from)
-    require_same_shape(start, config.model)
+    require_same_shape(start, config.model, config.init_layers)
     return start
 
 
 def _initial_params(start: ForeignModel, job: Job, say: Say) -> Params:
     """The weights of another model, fitted to the job's model and vocabulary."""
-    params, notes = adapt(start, job.config.model, job.tokenizer)
+    params, notes = adapt(start, job.config.model, job.tokenizer, job.config.init_layers)
     say("\n  ".join([f"starting from the weights of {job.config.init_from}", *notes]))
     return params
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import jax
+import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -19,9 +20,11 @@ from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES, make_abstract_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.plan.hlo import Module, parse
+from bertjax.training.exchange import frozen_shapes
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import Stage, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
+from bertjax.training.teacher import frozen_networks, teacher_to_plan
 
 
 def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, platform: str) -> jax.stages.Lowered:
@@ -32,9 +35,9 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
     optimizer = make_optimizer(config.optimizer)
     with _on(mesh):
-        blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
+        blueprint = _blueprint(config, optimizer, mesh)
         step = stage_step(config, stage, blueprint, optimizer, platform)
-        traced = step.trace(blueprint.state, batch_shapes(stage, mesh))
+        traced = step.trace(blueprint.state, batch_shapes(stage, mesh), *frozen_shapes(blueprint))
         return traced.lower(lowering_platforms=(platform,))
 
 
@@ -52,7 +55,12 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
 def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
     """The state of a run of `config` on a mesh."""
     with _on(mesh):
-        return draw_blueprint(config.model, make_optimizer(config.optimizer), mesh, config.execution)
+        return _blueprint(config, make_optimizer(config.optimizer), mesh)
+
+
+def _blueprint(config: Config, optimizer: optax.GradientTransformation, mesh: Mesh | AbstractMesh) -> Blueprint:
+    drawn = frozen_networks(teacher_to_plan(config), mesh, config.execution)
+    return draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
 
 
 def _on(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:
@@ -133,9 +141,10 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
 
 
 def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, int]:
-    """Bytes on one device of the parameters, of the optimizer's state and of the batch."""
-    state = blueprint_on(config, mesh).state
-    groups = (state.params, state.opt_state, batch_shapes(stage, mesh))
+    """Bytes on one device of the parameters, frozen ones included, of the optimizer's state and of the batch."""
+    blueprint = blueprint_on(config, mesh)
+    state = blueprint.state
+    groups = ((state.params, frozen_shapes(blueprint)), state.opt_state, batch_shapes(stage, mesh))
     return tuple(_bytes_on_a_device(jax.tree.leaves(group)) for group in groups)
 
 

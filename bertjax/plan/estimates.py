@@ -18,6 +18,7 @@ from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
 from bertjax.training.flops import train_flops_per_token
 from bertjax.training.stages import Stage, stages_of
+from bertjax.training.teacher import flops_of_teacher, teacher_to_plan
 
 HOUR = 3600.0
 Say = Callable[[str], None]
@@ -132,6 +133,8 @@ def make_plan(
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
     for one in chosen:
         check_divisible(mesh, config.model, one.training, padded_vocab_size(config.model), one.number)
+    if teacher := teacher_to_plan(config):
+        say(f"distillation.teacher: assumed to be as the model, with {teacher.num_hidden_layers} layers")
     planned = []
     for one in chosen:
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
@@ -163,7 +166,9 @@ def plan_stage(
     """Compile a stage and work out what it takes."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
-    flops = tokens * train_flops_per_token(config.model, stage.data.sequence_length, expected_predictions(stage.data))
+    sizes = stage.data.sequence_length, expected_predictions(stage.data)
+    of_token = train_flops_per_token(config.model, *sizes) + flops_of_teacher(teacher_to_plan(config), *sizes)
+    flops = tokens * of_token
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound = None, (), None
     devices = list(mesh.devices.flat)

@@ -19,14 +19,17 @@ from bertjax.input.batches import batch_spec
 from bertjax.input.feed import AHEAD, Feed, open_feed
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches
+from bertjax.model.network import Params, init_params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.training.exchange import Frozen, frozen_shapes
 from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops, train_flops_per_token
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.stages import Stage, stage_step, stages_of
-from bertjax.training.state import TrainState, draw_blueprint, init_state
+from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, draw_blueprint, init_state
 from bertjax.training.step import TrainStep
+from bertjax.training.teacher import flops_of_teacher, frozen_networks, teacher_to_plan
 
 MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
 _WARM_UP = 2  # steps that are not counted
@@ -145,7 +148,8 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
 def _bench_stage(
     config: Config, mesh: Mesh, machine: Machine, stage: Stage, make_rows: MakeRows, seconds: float
 ) -> StageFigures:
-    flops = train_flops_per_token(config.model, stage.data.sequence_length, expected_predictions(stage.data))
+    sizes = stage.data.sequence_length, expected_predictions(stage.data)
+    flops = train_flops_per_token(config.model, *sizes) + flops_of_teacher(teacher_to_plan(config), *sizes)
     peak = machine.measured.flops * machine.devices
     affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
     measured = shortened(stage, batch_shards(mesh), affordable)
@@ -183,18 +187,31 @@ def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
 
 def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
     optimizer = make_optimizer(config.optimizer)
-    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
+    drawn = frozen_networks(teacher_to_plan(config), mesh, config.execution)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
     state = init_state(blueprint, config.model, optimizer, config.training.seed)
     size = stage.training.global_batch_size
     spec = batch_spec(stage.data, size, stage.training.objectives)
     batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
     start = time.perf_counter()
     step = stage_step(config, stage, blueprint, optimizer)
-    compiled: Any = step.trace(state, batch).lower().compile()
+    compiled: Any = step.trace(state, batch, *frozen_shapes(blueprint)).lower().compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return replace(step, program=compiled), state, Program(seconds, held + memory.temp_size_in_bytes, None)
+    step = replace(step, program=compiled, frozen=_drawn(blueprint))
+    return step, state, Program(seconds, held + memory.temp_size_in_bytes, None)
+
+
+def _drawn(blueprint: Blueprint) -> tuple[Frozen, ...]:
+    """Fresh weights for the frozen networks: a step takes as long with them as with trained ones."""
+
+    def draw(one: FrozenNetwork) -> Params:
+        places = jax.tree.map(lambda leaf: leaf.sharding, one.params)
+        return jax.jit(lambda: init_params(one.model, jax.random.key(0)), out_shardings=places)()
+
+    found = {name: draw(one) for name, one in blueprint.frozen.items()}
+    return (found,) if found else ()
 
 
 def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:

@@ -66,13 +66,14 @@ class Restored:
 
 
 def run_metadata(
-    config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh
+    config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh, teacher_digest: str = ""
 ) -> dict[str, Any]:
     """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
     return {
         "config": config,
         "tokenizer_fingerprint": tokenizer_fingerprint,
         "data_fingerprint": data_fingerprint,
+        "teacher_digest": teacher_digest,
         "versions": {
             "bertjax": bertjax.__version__,
             "jax": jax.__version__,

@@ -1,7 +1,7 @@
 """Whether a config may resume a checkpoint; the rules are metadata of the config's fields (bertjax/config/resume.py).
 
 The two dicts that are compared are metadata as `checkpoint.run_metadata` makes it: the config, and the fingerprints of
-the tokenizer and of the data. The fingerprints identify the data, not its path.
+the tokenizer, of the data and of the teacher's weights, which identify each, not its path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.config import FinetuneConfig, differences, from_dict
 from bertjax.config.resume import IDENTITY, rules_of
 
-FINGERPRINTS = ("tokenizer_fingerprint", "data_fingerprint")
+FINGERPRINTS = ("tokenizer_fingerprint", "data_fingerprint", "teacher_digest")
 
 RULES = rules_of(FinetuneConfig)
 
@@ -39,7 +39,8 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
 
 def _changed(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The values (in the checkpoint, now) of each key that differs, fingerprints first."""
-    prints = {key: (saved[key], current[key]) for key in FINGERPRINTS if saved[key] != current[key]}
+    prints = {key: (saved.get(key, ""), current.get(key, "")) for key in FINGERPRINTS}
+    prints = {key: (was, now) for key, (was, now) in prints.items() if was != now}
     return prints | differences(from_dict(current["config"]), from_dict(saved["config"]))
 
 

@@ -29,6 +29,12 @@ def frozen_shardings(blueprint: Blueprint) -> tuple[Any, ...]:
     return (trees,) if trees else ()
 
 
+def frozen_shapes(blueprint: Blueprint) -> tuple[Any, ...]:
+    """The shapes of that argument, each with its sharding."""
+    trees = {name: one.params for name, one in blueprint.frozen.items()}
+    return (trees,) if trees else ()
+
+
 def frozen_specs(blueprint: Blueprint) -> tuple[Any, ...]:
     """As `frozen_shardings`, over the batch axes only."""
     trees = {name: specs_over(one.logical_axes, BATCH_AXES) for name, one in blueprint.frozen.items()}

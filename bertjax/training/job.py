@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, TrainingConfig, to_dict
+from bertjax.input.batches import batch_keys
 from bertjax.input.targets import registry as targets
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
@@ -20,19 +21,22 @@ from bertjax.model.encoder import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of, generator_config, heads_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import check_divisible, local_rows, replicated
+from bertjax.parallel.sharding import check_divisible, local_rows, place, replicated
 from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
+from bertjax.training.exchange import Frozen
 from bertjax.training.flops import Peak, device_peak, train_flops_per_token
 from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
+from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
+from bertjax.training.teacher import Teacher, check_teacher, flops_of_teacher, frozen_networks
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
@@ -114,6 +118,8 @@ def preflight(config: Config) -> Config:
         stage.schedule()
     _check_heads(config)
     _check_pairs(config)
+    _check_weights(config)
+    check_teacher(config)
     if check_head(config.model).of_task:
         raise ValueError(
             f"model.head={config.model.head!r}: it is the head of a task; use {PretrainingNetwork.name!r} to pretrain"
@@ -124,8 +130,10 @@ def preflight(config: Config) -> Config:
     return config
 
 
-def assemble(config: Config, content: TrainingData, *, only_at: int | None = None) -> Job:
-    """Assemble a run; with `only_at`, only the stage of that step.
+def assemble(
+    config: Config, content: TrainingData, *, only_at: int | None = None, teacher: Teacher | None = None
+) -> Job:
+    """Assemble a run; with `only_at`, only the stage of that step. `teacher` is what `distillation.teacher` names.
 
     Raises ValueError naming the key, its value and what to do.
     """
@@ -135,22 +143,32 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     optimizer = make_optimizer(config.optimizer)
-    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
-    chosen = objectives.choose(config.training.objectives)
+    asked = None if teacher is None else teacher.model
+    drawn = frozen_networks(asked, mesh, config.execution)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
+    frozen = () if teacher is None else (_placed_teacher(teacher, blueprint, config),)
+    chosen = objectives.objectives_of(config)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
-    eval_step = make_eval_step(
+    make_sums = make_eval_step(
         blueprint, chosen, packed=rows_are_packed(config.data), deterministic=config.deterministic
     )
+
+    def eval_step(params: Params, batch: objectives.Batch) -> dict[str, jax.Array]:
+        return make_sums(params, batch, *frozen)
+
+    def flops_of(stage: Stage) -> float:
+        sizes = stage.data.sequence_length, expected_predictions(stage.data)
+        return train_flops_per_token(config.model, *sizes) + flops_of_teacher(asked, *sizes)
 
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
         return Rows(
             stage,
-            stage_step(config, stage, blueprint, optimizer),
+            replace(stage_step(config, stage, blueprint, optimizer), frozen=frozen),
             content.train(data, stage.seed),
             HeldOutText(eval_step, chosen, tuple(sets), unigram),
-            train_flops_per_token(config.model, data.sequence_length, expected_predictions(data)),
+            flops_of(stage),
         )
 
     return Job(
@@ -165,10 +183,18 @@ def assemble(config: Config, content: TrainingData, *, only_at: int | None = Non
             tokenizer_fingerprint=tokenizer.fingerprint,
             data_fingerprint=content.fingerprint,
             mesh=mesh,
+            teacher_digest="" if teacher is None else teacher.digest,
         ),
         peak=device_peak(mesh.devices.flat[0]),
         shown=shown_of(chosen),
     )
+
+
+def _placed_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
+    """The teacher's weights on the devices, as the argument `frozen` of the steps."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[objectives.TEACHER].params)
+    with settings_named("placing the teacher", config, blueprint.mesh):
+        return {objectives.TEACHER: place(teacher.params, shardings)}
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
@@ -289,6 +315,17 @@ def _check_heads(config: Config) -> None:
             raise ValueError(
                 f"training.objectives={config.training.objectives} with model.family={family.name!r}: its networks "
                 f"have no {lacking[0]}, which {objective.name} needs; they have {', '.join(heads)}{advice}"
+            )
+
+
+def _check_weights(config: Config) -> None:
+    """Refuse an objective about the predictions of another one that is not there."""
+    made = batch_keys(config.data, config.training.objectives)
+    for objective in objectives.choose(config.training.objectives):
+        if objective.weight_key not in made:
+            raise ValueError(
+                f"training.objectives={config.training.objectives}: {objective.name} is about the predictions of "
+                f"{objective.weight_key.partition('_')[0]}; add that objective"
             )
 
 

@@ -13,7 +13,7 @@ from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.families.registry import family_of
 from bertjax.storage.progress import Progress
 from bertjax.training.course import Course
-from bertjax.training.objectives import Objective, choose
+from bertjax.training.objectives import Objective, objectives_of
 from bertjax.training.optimizer import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import Packed, TrainStep, make_train_step
@@ -90,7 +90,7 @@ def stage_step(
     packed = packed or rows_are_packed(stage.data)
     return make_train_step(
         blueprint,
-        objectives or choose(config.training.objectives),
+        objectives or objectives_of(config),
         optimizer,
         stage.schedule(),
         clip_norm=config.optimizer.clip_norm,

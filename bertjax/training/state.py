@@ -34,6 +34,7 @@ class TrainState:
 class FrozenNetwork:
     """A network that no step changes, such as a teacher: it is in neither the optimizer nor a checkpoint."""
 
+    model: ModelConfig
     graphdef: nnx.GraphDef
     logical_axes: dict[str, Any]
     params: Params  # of jax.ShapeDtypeStruct, each with its NamedSharding
@@ -94,7 +95,7 @@ def draw_blueprint(
 def draw_frozen(model: ModelConfig, mesh: Mesh, execution: ExecutionConfig = DEFAULT_EXECUTION) -> FrozenNetwork:
     """The shapes and shardings of a network that is not trained: sharded as if it were."""
     graphdef, shapes, axes = abstract_network(model, execution)
-    return FrozenNetwork(graphdef, axes, jax.tree.map(_placed, shapes, named_shardings(mesh, axes)))
+    return FrozenNetwork(model, graphdef, axes, jax.tree.map(_placed, shapes, named_shardings(mesh, axes)))
 
 
 def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bertjax.config import ModelConfig
+from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.layers import row_keys
 from bertjax.model.network import Network, Params, bind
@@ -47,7 +49,7 @@ PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 @dataclass(frozen=True)
 class TrainStep:
-    """`(state, batch) -> (state, metrics)`, or with `frozen` as the last argument; the state is donated.
+    """`(state, batch) -> (state, metrics)`; the state is donated.
 
     The learning rate is an argument of the compiled program, which thus serves runs of every length.
     """
@@ -55,10 +57,11 @@ class TrainStep:
     program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
     schedule: Schedule
     mesh: Mesh | AbstractMesh
+    frozen: tuple[Frozen, ...] = ()  # parameters of the frozen networks, unless they come with the call
 
     def __call__(self, state: TrainState, batch: Batch, *frozen: Frozen) -> tuple[TrainState, Metrics]:
         """Take a step, under `jax.set_mesh(mesh)`. Metrics are float32 scalars, still on the device."""
-        return self.program(state, self._rate(state.step), batch, *frozen)
+        return self.program(state, self._rate(state.step), batch, *(frozen or self.frozen))
 
     def trace(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Traced:
         """The program of arguments of these shapes, traced."""
@@ -106,13 +109,27 @@ def _forward(
     blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
 ) -> Forward:
     """The networks for a shard's rows, with the attention back end for rows of their length."""
-    model, execution, length = blueprint.model, blueprint.execution, batch["input_ids"].shape[1]
+    execution, length = blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
-    attention = choose_attention(model, execution, platform, length, packed(batch), capability).backend
+
+    def attention_of(model: ModelConfig) -> Backend:
+        return choose_attention(model, execution, platform, length, packed(batch), capability).backend
+
+    # A frozen network has no dropout, whatever it was trained with.
+    of_frozen = {
+        name: attention_of(replace(blueprint.frozen[name].model, attention_probs_dropout_prob=0.0)) for name in frozen
+    }
     networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
     trained = {MODEL: bind(blueprint.graphdef, params)}
     trained |= trained[MODEL].beside()
-    return Forward(networks | trained, keys, packed=packed(batch), attention=attention, trained=tuple(trained))
+    return Forward(
+        networks | trained,
+        keys,
+        packed=packed(batch),
+        attention=attention_of(blueprint.model),
+        trained=tuple(trained),
+        frozen_attention=of_frozen,
+    )
 
 
 def split_microbatches(batch: Any, count: int) -> Any:

@@ -40,6 +40,7 @@ from bertjax.training.progress import Progress
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.stages import Stage
 from bertjax.training.state import TrainState, init_state, state_of
+from bertjax.training.teacher import Teacher
 from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
 from bertjax.training.timekeeper import Timekeeper
 
@@ -453,13 +454,13 @@ def _rows_of(rows: Rows) -> str:
 
 
 def evaluate_params(
-    config: Config, content: TrainingData, params: Params, step: int
+    config: Config, content: TrainingData, params: Params, step: int, teacher: Teacher | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # Who computed the attention when the run was trained may not be had here, and is no part of the model.
     # And it may have been trained on more devices than are here.
     config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
-    job = assemble(config, content, only_at=step)
+    job = assemble(config, content, only_at=step, teacher=teacher)
     (rows,) = job.stages
     told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
     with jax.set_mesh(job.mesh), told:

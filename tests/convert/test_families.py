@@ -57,6 +57,8 @@ COUNTS = {
     ("spanbert", "large", "ForMaskedLM"): 333_610_308,
     ("spanbert", "base", "Model"): 108_310_272,
     ("spanbert", "large", "Model"): 333_579_264,
+    ("distilbert", "base", "ForMaskedLM"): 66_985_530,
+    ("distilbert", "base", "Model"): 66_362_880,
     ("electra", "small", "ForPreTraining"): 13_549_057,
     ("electra", "base", "ForPreTraining"): 109_483_009,
     ("electra", "large", "ForPreTraining"): 335_142_913,
@@ -119,7 +121,7 @@ def test_a_network_of_the_full_size_equals_transformers(name: tuple[str, str, st
     assert sum(leaf.size for leaf in jax.tree.leaves(theirs)) + before == COUNTS[name]
     draw = np.random.default_rng(3)
     ids = draw.integers(3, config.vocab_size, (1, 32))
-    types = draw.integers(0, config.type_vocab_size, ids.shape)
+    types = draw.integers(0, max(1, config.type_vocab_size), ids.shape)
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)}
     params = our_params(network, config)
     theirs = {key: output.detach().numpy() for key, output in their_forward(network, config, batch).items()}
@@ -226,6 +228,8 @@ def test_a_config_without_keys_has_the_defaults_of_transformers(family: str) -> 
         ("bert", {"pooler": "none"}),
         ("roberta", {"window": 4}),
         ("roberta", {"hidden_act": "gelu_tanh"}),
+        ("distilbert", {"type_vocab_size": 2}),
+        ("distilbert", {"layer_norm_eps": 1e-5}),
         ("electra", {"embedding_size": 12}),
         ("electra", {"pooler": "tanh"}),
         ("albert", {"causal": True}),

@@ -79,7 +79,7 @@ def rows(config: ModelConfig) -> dict[str, np.ndarray]:
     lengths = np.array([LENGTH, 9, 1, LENGTH])
     real = np.arange(LENGTH) < lengths[:, None]
     ids = np.where(real, draw.integers(3, config.vocab_size, real.shape), SPECIAL["pad"])
-    types = np.where(real, draw.integers(0, config.type_vocab_size, real.shape), 0)
+    types = np.where(real, draw.integers(0, max(1, config.type_vocab_size), real.shape), 0)
     return {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
 
 
@@ -102,7 +102,8 @@ def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
 def their_forward(network, config: ModelConfig, batch) -> dict:
     import torch
 
-    inputs = {name: torch.from_numpy(x) for name, x in batch.items()}
+    has_types = config.type_vocab_size > 0
+    inputs = {name: torch.from_numpy(x) for name, x in batch.items() if has_types or name != "token_type_ids"}
     out = network(**inputs, output_hidden_states=True)
     found = {"states": torch.stack(out.hidden_states)}
     for head, output in class_of(config).outputs.items():

@@ -44,6 +44,13 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "BertForMaskedLM",
     ),
+    "distilbert": (
+        (
+            *("--model.pooler", "relu", "--model.type-vocab-size", "0", "--training.objectives", "mlm"),
+            *("--data.rows", "doc_sentences", "--data.packing", "pairs"),
+        ),
+        "DistilBertForMaskedLM",
+    ),
     "electra": (
         (
             *("--model.pooler", "gelu", "--model.generator-width", "1.0"),
@@ -114,7 +121,7 @@ def batches_of(family: str) -> Iterator[Batch]:
         types = FAMILIES[family].presets["base"].type_vocab_size
         positions = batch["mlm_positions"]
         yield batch | {
-            "token_type_ids": batch["token_type_ids"].clip(max=types - 1),
+            "token_type_ids": batch["token_type_ids"].clip(max=max(types - 1, 0)),
             "sbo_left": positions - 1,
             "sbo_right": positions + 1,
             "sbo_weights": batch["mlm_weights"],

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import embedding_width
-from bertjax.model.families.family import Family
+from bertjax.model.families.family import Family, HuggingFace
 from bertjax.model.families.registry import FAMILIES, family_of
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
@@ -22,7 +22,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# Fields that all families have under the same key.
+# Fields that have a key in all families, mostly of the same name, but where a family implies them.
 CONFIG_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -52,13 +52,13 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
     return {
         "model_type": known.model_type,
         **({FAMILY: model.family} if _of_type(known.model_type)[0] != model.family else {}),
-        **{name: getattr(model, name) for name in CONFIG_FIELDS},
+        **{key: getattr(model, name) for name, key in _keys(known).items()},
         **{key: getattr(model, name) for name, key in known.fields.items()},
         **({} if known.projects else {_WIDTH: embedding_width(model)}),
         **{key: getattr(model, name) for key, name in known.copies.items()},
         **known.constants,
         "max_position_embeddings": model.max_position_embeddings + rows,
-        "hidden_act": _WRITTEN_ACTIVATIONS[model.hidden_act],
+        known.renamed.get("hidden_act", "hidden_act"): _WRITTEN_ACTIVATIONS[model.hidden_act],
         **({"is_decoder": True} if model.causal else {}),
         **ids,
         "tie_word_embeddings": True,
@@ -78,7 +78,7 @@ def from_config_json(
     for key, value in (_CONSTANTS | dict(known.constants)).items():
         if values.get(key, value) != value:
             raise ValueError(f"{where}: {key} is {values[key]!r}; bertjax imports models with {key} {value!r} alone")
-    keys = {name: name for name in CONFIG_FIELDS if name != "vocab_size"} | dict(known.fields)
+    keys = {name: key for name, key in _keys(known).items() if name != "vocab_size"} | dict(known.fields)
     found = {name: _number(values, key, _default(name, key, known.defaults), where) for name, key in keys.items()}
     found["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known.defaults, where))
     if min(value for value in found.values() if type(value) is int) < 1:
@@ -87,10 +87,11 @@ def from_config_json(
         found[_WIDTH] = 0
     if found["hidden_size"] % found["num_attention_heads"]:
         raise ValueError(f"{where}: hidden_size {found['hidden_size']} is not divisible by its heads")
-    activation = values.get("hidden_act", known.defaults.get("hidden_act", "gelu"))
+    key = known.renamed.get("hidden_act", "hidden_act")
+    activation = values.get(key, known.defaults.get(key, "gelu"))
     if not isinstance(activation, str) or activations.get(activation) not in known.activations:
         names = [name for name, ours in activations.items() if ours in known.activations]
-        raise ValueError(f"{where}: hidden_act is {activation!r}; of this family bertjax has {', '.join(names)}")
+        raise ValueError(f"{where}: {key} is {activation!r}; of this family bertjax has {', '.join(names)}")
     causal = values.get("is_decoder", False)
     if causal and not known.causal:
         raise ValueError(f"{where}: is_decoder is {causal!r}; {known.model_type} has no such mode")
@@ -99,6 +100,11 @@ def from_config_json(
         **found, **vocabulary, **known.implied, family=family.name, hidden_act=activations[activation],
         causal=bool(causal),
     )  # fmt: skip
+
+
+def _keys(known: HuggingFace) -> dict[str, str]:
+    """Fields that all families have -> the key of one of them, without those that it implies."""
+    return {name: known.renamed.get(name, name) for name in CONFIG_FIELDS if name not in known.implied}
 
 
 def _family(values: Mapping[str, Any], where: str | Path) -> Family:

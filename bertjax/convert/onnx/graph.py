@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import sinusoids
+from bertjax.model.heads import POOLERS_OF_TASKS
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
 
@@ -122,9 +123,9 @@ def _first(graph: Graph, hidden: str) -> str:
     return graph.node("Gather", hidden, graph.weight("first", np.array(0, np.int64)), axis=1)
 
 
-def _pooled(graph: Graph, arrays: Arrays, hidden: str, has_gelu: bool = False) -> str:
+def _pooled(graph: Graph, arrays: Arrays, hidden: str, pooler: str = "tanh") -> str:
     x = _dense(graph, arrays, "pooler/dense", _first(graph, hidden))
-    return _activated(graph, x, "gelu") if has_gelu else graph.node("Tanh", x)
+    return _activated(graph, x, pooler) if pooler in POOLERS_OF_TASKS else graph.node("Tanh", x)
 
 
 def add_head(graph: Graph, arrays: Arrays, hidden: str, config: ModelConfig) -> None:
@@ -136,7 +137,7 @@ def add_head(graph: Graph, arrays: Arrays, hidden: str, config: ModelConfig) -> 
     head = head_of(config)
     x, shape = hidden, ("batch", "length")
     if not head.per_token:
-        x, shape = _pooled(graph, arrays, hidden, config.pooler == "gelu"), ("batch",)
+        x, shape = _pooled(graph, arrays, hidden, config.pooler), ("batch",)
     logits = _dense(graph, arrays, "head/dense", x)
     if len(head.outputs) == 1:
         graph.output(logits, head.outputs[0], (*shape, len(arrays["head/dense/bias"])))

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
-from bertjax.convert.huggingface.names import architecture, bare_names, encoder_of, to_huggingface_tensors
+from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
@@ -32,7 +32,6 @@ from bertjax.training.run_directory import TrainedModel
 LIBRARY = "sentence-transformers"
 MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
 
-_ENCODER = ("embeddings.", "embeddings_project.", "encoder.", "pooler.")
 _DENSE, _NORMALIZE = "2_Dense", "Normalize"
 _FILES = (
     "config.json",
@@ -91,8 +90,8 @@ def export_sentence_transformers(
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
     """The weights of the encoder and the pooler alone, under the names of the encoder's own class."""
     config = model.config.model
-    tensors = bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id), config)
-    return {name: x for name, x in tensors.items() if name.startswith(_ENCODER)}
+    made = classes_of(config)["encoder"]
+    return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id, made), config)
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:

@@ -4,6 +4,7 @@ The NumPy half of the same name, which makes an objective's part of a batch, is 
 """
 
 from bertjax.training.objectives.objective import (
+    TEACHER,
     Batch,
     Forward,
     HeldOutFacts,
@@ -13,10 +14,11 @@ from bertjax.training.objectives.objective import (
     Sums,
     classified,
 )
-from bertjax.training.objectives.registry import OBJECTIVES, choose, measures_of
+from bertjax.training.objectives.registry import OBJECTIVES, choose, measures_of, objectives_of
 
 __all__ = [
     "OBJECTIVES",
+    "TEACHER",
     "Batch",
     "Forward",
     "HeldOutFacts",
@@ -27,4 +29,5 @@ __all__ = [
     "choose",
     "classified",
     "measures_of",
+    "objectives_of",
 ]

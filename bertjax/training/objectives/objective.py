@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bertjax.config import Config
 from bertjax.model.attention.backends import Backend
 from bertjax.model.layers import fold
 
@@ -24,6 +25,7 @@ Sums = dict[str, jax.Array]
 Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes without dropout
 
 MODEL = "model"  # the network that is trained, measured and exported
+TEACHER = "teacher"  # a frozen one that it learns from
 
 
 class Forward:
@@ -40,9 +42,14 @@ class Forward:
         packed: bool,
         attention: Backend = "xla",
         trained: Sequence[str] = (MODEL,),
+        frozen_attention: Mapping[str, Backend] | None = None,
     ) -> None:
-        """`networks` by name, of which those that are `trained` have dropout; the others are frozen."""
-        self._networks, self._keys, self._packed, self._attention = networks, keys, packed, attention
+        """`networks` by name, of which those that are `trained` have dropout; the others are frozen.
+
+        `attention` is the back end of all networks but those that `frozen_attention` names.
+        """
+        self._networks, self._keys, self._packed = networks, keys, packed
+        self._attention = dict.fromkeys(networks, attention) | dict(frozen_attention or {})
         self._trained = trained
         # Inputs are compared by identity: the arrays are kept, so that no other array can get the same id.
         self._encoded: dict[tuple[str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
@@ -68,7 +75,8 @@ class Forward:
         if known not in self._encoded:
             keys = self._dropout_keys(network)
             encode = self._networks[network].encode
-            self._encoded[known] = inputs, encode(*inputs, keys, packed=self._packed, attention=self._attention)
+            how: dict[str, Any] = {"packed": self._packed, "attention": self._attention[network]}
+            self._encoded[known] = inputs, encode(*inputs, keys, **how)
         return self._encoded[known][1]
 
     def _dropout_keys(self, network: str) -> Keys:
@@ -125,11 +133,20 @@ class HeldOutFacts:
 
 
 @dataclass(frozen=True)
+class OfTeacher:
+    """What an objective needs of the frozen teacher that it asks."""
+
+    heads: tuple[str, ...] = ()  # modules of the teacher that it uses
+    same_width: bool = False  # the teacher's vectors are as wide as the model's
+
+
+@dataclass(frozen=True)
 class Objective:
     """A training objective: its part of the loss, its figures, and their baselines.
 
     `weight_key` names the batch array whose sum is the weight of all its figures; `sums(forward, batch, keys)` returns
-    its `figures` as float32 scalars, summed over the weighted predictions of this shard's rows.
+    its `figures` as float32 scalars, summed over the weighted predictions of this shard's rows. `options(config)` are
+    further arguments of it.
     """
 
     name: str
@@ -141,6 +158,8 @@ class Objective:
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # figures that are one of those over another
     heads: tuple[str, ...] = ()  # modules of the network that it uses
     measures: tuple[Measure, ...] = ()
+    teacher: OfTeacher | None = None  # of one that asks a teacher
+    options: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     about: str = ""  # what its head predicts, in the report: "the next sentence (NSP)"
     baselines: Callable[[HeldOutFacts], dict[str, float]] = lambda facts: {}  # by `Measure.baseline`
 

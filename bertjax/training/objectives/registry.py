@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from bertjax.config import Config
+from bertjax.training.objectives.distil_cosine import DISTIL_COSINE
+from bertjax.training.objectives.distil_mlm import DISTIL_MLM
 from bertjax.training.objectives.mlm import MLM
 from bertjax.training.objectives.nsp import NSP
 from bertjax.training.objectives.objective import Measure, Objective
@@ -11,7 +17,8 @@ from bertjax.training.objectives.rtd import RTD
 from bertjax.training.objectives.sbo import SBO
 from bertjax.training.objectives.sop import SOP
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MLM, NSP, SOP, SBO, RTD)}
+_ALL = (MLM, NSP, SOP, SBO, RTD, DISTIL_MLM, DISTIL_COSINE)
+OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in _ALL}
 
 
 def choose(names: Sequence[str]) -> tuple[Objective, ...]:
@@ -25,6 +32,24 @@ def choose(names: Sequence[str]) -> tuple[Objective, ...]:
             f"training.objectives={tuple(names)}: choose one or more of {', '.join(OBJECTIVES)}, each once"
         )
     return tuple(OBJECTIVES[name] for name in names)
+
+
+def objectives_of(config: Config) -> tuple[Objective, ...]:
+    """The objectives of a run, with the weights and the options that its config has.
+
+    Raises ValueError as `choose` does, and for `training.objective_weights` that do not fit them.
+    """
+    chosen, weights = choose(config.training.objectives), config.training.objective_weights
+    sound = all(math.isfinite(weight) and weight >= 0 for weight in weights)
+    if weights and not (len(weights) == len(chosen) and sound and sum(weights) > 0):
+        raise ValueError(
+            f"training.objective_weights={weights}: give one for each of training.objectives="
+            f"{config.training.objectives}, finite, none below 0 and not all of them 0"
+        )
+    return tuple(
+        replace(objective, sums=functools.partial(objective.sums, **objective.options(config)), scale=scale)
+        for objective, scale in zip(chosen, weights or [one.scale for one in chosen], strict=True)
+    )
 
 
 def measures_of(objectives: Iterable[Objective]) -> Iterator[tuple[str, Measure]]:

@@ -1,0 +1,112 @@
+"""The divergence of one network's token probabilities from another's (Hinton et al. 2015), in chunks of predictions."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.model.heads import in_chunks, real_bias
+from bertjax.parallel.sharding import constrain
+
+
+class Vocabulary(NamedTuple):
+    """What the logits of N predictions are made of: hidden table^T + bias."""
+
+    hidden: jax.Array  # [N, E] in the compute dtype; E may differ between two networks
+    table: jax.Array  # float32 [V padded, E]
+    bias: jax.Array  # float32 [V padded]
+
+
+class SoftSums(NamedTuple):
+    """Sums over the weighted predictions, float32 scalars."""
+
+    loss: jax.Array
+    agreement: jax.Array  # weight of the predictions whose most likely token is the teacher's
+
+
+def soft_cross_entropy(
+    student: Vocabulary,
+    teacher: Vocabulary,
+    weights_N: jax.Array,
+    *,
+    vocab_size: int,
+    temperature: float,
+    chunk: int,
+) -> SoftSums:
+    """Sum of weighted T² KL(softmax(teacher / T) || softmax(student / T)), differentiable in the student.
+
+    The factor T² keeps the gradient's size at any temperature T (Hinton et al. 2015, section 2). Both have the same
+    vocabulary and padding; entries from `vocab_size` on are padding and get no probability. weights are float32 [N].
+    The logits of `chunk` predictions exist at a time.
+    """
+    parts = [
+        (in_chunks(of.hidden, chunk), of.table.astype(of.hidden.dtype), real_bias(of.bias / temperature, vocab_size))
+        for of in (student, jax.lax.stop_gradient(teacher))
+    ]
+    loss, agreement = _divergence(temperature, *parts, in_chunks(weights_N, chunk))
+    return SoftSums(loss * temperature**2, agreement)
+
+
+_Part = tuple[jax.Array, jax.Array, jax.Array]  # hidden [chunks, n, E], table [V, E], bias / T [V]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _divergence(temperature: float, student: _Part, teacher: _Part, weights: jax.Array) -> SoftSums:
+    def add(total: SoftSums, part: tuple[jax.Array, ...]) -> tuple[SoftSums, None]:
+        sums, _ = _chunk(temperature, student[1:], teacher[1:], *part)
+        return jax.tree.map(jnp.add, total, sums), None
+
+    zero = jnp.zeros((), jnp.float32)
+    return jax.lax.scan(add, SoftSums(zero, zero), (student[0], teacher[0], weights))[0]
+
+
+def _chunk(
+    temperature: float,
+    student: tuple[jax.Array, jax.Array],
+    teacher: tuple[jax.Array, jax.Array],
+    of_student: jax.Array,
+    of_teacher: jax.Array,
+    weights: jax.Array,
+) -> tuple[SoftSums, jax.Array]:
+    """A chunk's sums, and the gradient of its loss with respect to the student's logits / T, [n, V]."""
+    s, t = _scaled_logits(temperature, of_student, *student), _scaled_logits(temperature, of_teacher, *teacher)
+    log_s, log_t = jax.nn.log_softmax(s), jax.nn.log_softmax(t)
+    p_t = jnp.exp(log_t)
+    divergence = jnp.sum(p_t * (log_t - log_s), axis=-1)
+    agree = (jnp.argmax(s, axis=-1) == jnp.argmax(t, axis=-1)).astype(jnp.float32)
+    by_logits = (jnp.exp(log_s) - p_t) * weights[:, None]
+    return SoftSums(jnp.sum(divergence * weights), jnp.sum(agree * weights)), by_logits
+
+
+def _scaled_logits(temperature: float, hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+    logits = jnp.einsum("nE,VE->nV", hidden, table, preferred_element_type=jnp.float32) / temperature + bias
+    return constrain(logits, "act_batch", "act_vocab")
+
+
+def _forward(
+    temperature: float, student: _Part, teacher: _Part, weights: jax.Array
+) -> tuple[SoftSums, tuple[jax.Array, jax.Array, jax.Array]]:
+    hidden, table, bias = student
+
+    def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
+        sums, by_scaled = _chunk(temperature, student[1:], teacher[1:], *part)
+        by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_scaled[:, 0]), by_scaled, preferred_element_type=jnp.float32)
+        by_logits = (by_scaled / temperature).astype(hidden.dtype)
+        by_table = jnp.einsum("nV,nE->VE", by_logits, part[0], preferred_element_type=jnp.float32)
+        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_logits @ table
+
+    zero = jnp.zeros((), jnp.float32)
+    start = (SoftSums(zero, zero), jnp.zeros(table.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))
+    (sums, by_table, by_bias), by_hidden = jax.lax.scan(add, start, (hidden, teacher[0], weights))
+    return sums, (by_hidden, by_table.astype(table.dtype), by_bias)
+
+
+def _backward(temperature: float, gradients: tuple[jax.Array, jax.Array, jax.Array], cotangent: SoftSums) -> tuple:
+    by_student = jax.tree.map(lambda g: g * cotangent.loss.astype(g.dtype), gradients)
+    return by_student, None, None  # nothing for the teacher and the weights
+
+
+_divergence.defvjp(_forward, _backward)

@@ -1,0 +1,117 @@
+"""A teacher is read from a run or a folder, padded as the student is, and refused where it cannot be asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exported_models import fine_tuned_model, trained_model, wordpiece
+from family_models import family_model
+
+from bertjax.config import Config, DataConfig, DistillationConfig, TrainingConfig
+from bertjax.convert.adapt import adapt
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.sources import read_source
+from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.model.families.registry import FAMILIES
+from bertjax.model.network import abstract_network
+from bertjax.training.checkpoint import named_arrays
+from bertjax.training.run_directory import TrainedModel
+
+NAMES = ("distil_mlm", "mlm", "distil_cosine")
+FEW = 5  # rows of the padded vocabulary are a multiple of it
+
+
+def run_of(teacher: Path | str, objectives: tuple[str, ...] = NAMES, **model) -> Config:
+    """The config of a student with two layers."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    preset = replace(FAMILIES["distilbert"].presets["base"], vocab_pad_multiple=FEW, **(sizes | model))
+    return Config(
+        model=preset,
+        data=DataConfig(sequence_length=64),
+        training=TrainingConfig(objectives=objectives),
+        distillation=DistillationConfig(teacher=f"hf:{teacher}"),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainedModel]:
+    """A BERT of four layers, in transformers' layout."""
+    place = tmp_path_factory.mktemp("teacher")
+    model = trained_model(place / "run", num_hidden_layers=4)
+    export_huggingface(model, place / "export")
+    return place / "export", model
+
+
+def test_a_teacher_has_the_padding_of_the_run_and_one_digest_wherever_it_lies(folder, tmp_path: Path) -> None:
+    place, model = folder
+    config = run_of(place)
+    teacher = fit_teacher(read_teacher(config), config, model.tokenizer)
+    arrays, shapes = named_arrays(teacher.params), named_arrays(abstract_network(teacher.model)[1])
+    assert {name: x.shape for name, x in arrays.items()} == {name: x.shape for name, x in shapes.items()}
+    size = model.tokenizer.vocab_size
+    word = arrays["encoder/embeddings/word"]
+    assert len(word) % FEW == 0 and len(word) - size < FEW
+    np.testing.assert_array_equal(word[:size], np.asarray(model.params["encoder"]["embeddings"]["word"])[:size])
+    copy = export_huggingface(model, tmp_path / "copy")
+    assert fit_teacher(read_teacher(run_of(copy)), config, model.tokenizer).digest == teacher.digest
+    other = export_huggingface(trained_model(tmp_path / "run", num_hidden_layers=3), tmp_path / "other")
+    assert fit_teacher(read_teacher(run_of(other)), config, model.tokenizer).digest != teacher.digest
+    assert read_teacher(replace(config, training=TrainingConfig())) is None
+
+
+def test_what_cannot_be_asked_is_refused(folder, tmp_path: Path) -> None:
+    place, model = folder
+    with pytest.raises(ValueError, match=r"vectors are 32 wide and those of the model 16, so distil_cosine cannot"):
+        read_teacher(run_of(place, hidden_size=16))
+    assert read_teacher(run_of(place, NAMES[:2], hidden_size=16)) is not None, "probabilities know no width"
+    long = replace(run_of(place), data=DataConfig(sequence_length=96))
+    with pytest.raises(ValueError, match=r"it has 80 positions, and rows have 96 tokens; lower data.sequence_length"):
+        read_teacher(long)
+    with pytest.raises(
+        ValueError, match=r"rows of its family 'bert' have other special tokens than those of model.fam"
+    ):
+        read_teacher(run_of(place, family="roberta", type_vocab_size=1))
+    tuned = export_huggingface(fine_tuned_model(tmp_path / "tuned", "sequence", ("a", "b")), tmp_path / "t")
+    with pytest.raises(ValueError, match="it was fine-tuned for sequence; name a model that was only pretrained"):
+        read_teacher(run_of(tuned))
+    headless = export_huggingface(model, tmp_path / "headless", "encoder")
+    with pytest.raises(ValueError, match="it has no trained MLM head, which distil_mlm asks; name another teacher, or"):
+        read_teacher(run_of(headless))
+    finder = export_huggingface(family_model(tmp_path / "electra", "electra"), tmp_path / "e")
+    with pytest.raises(ValueError, match="it has no trained MLM head"):
+        read_teacher(run_of(finder))
+    with pytest.raises(ValueError, match="there is no folder"):
+        read_teacher(run_of(tmp_path / "nowhere"))
+    shuffled = wordpiece()
+    shuffled.tokens = [*shuffled.tokens[:-2], *shuffled.tokens[:-3:-1]]
+    with pytest.raises(ValueError, match=r"is not the run's of .* \(id \d+\), .*; give its vocabulary as data.vocab"):
+        fit_teacher(read_teacher(run_of(place)), run_of(place), shuffled)
+
+
+def foreign(folder) -> ForeignModel:
+    return read_source(f"hf:{folder[0]}")
+
+
+def test_a_student_starts_as_some_layers_of_a_model_without_its_segments(folder) -> None:
+    place, model = folder
+    config = replace(run_of(place).model, vocab_size=model.tokenizer.vocab_size, max_position_embeddings=80)
+    params, notes = adapt(foreign(folder), config, model.tokenizer, (3, 1))
+    assert "of its 4 layers, 3, 1 were taken" in notes and any("rows of segments were left out" in n for n in notes)
+    found, wanted = named_arrays(params), named_arrays(abstract_network(config)[1])
+    assert {name: x.shape for name, x in found.items()} == {name: x.shape for name, x in wanted.items()}
+    for name, array in named_arrays(model.params).items():
+        if name.startswith("encoder/layers/"):
+            np.testing.assert_array_equal(found[name], np.asarray(array)[[3, 1]], name)
+    np.testing.assert_array_equal(found["mlm_head/transform/kernel"], model.params["mlm_head"]["transform"]["kernel"])
+
+
+def test_layers_that_are_not_there_are_refused(folder) -> None:
+    config = replace(run_of(folder[0]).model, vocab_size=folder[1].tokenizer.vocab_size, max_position_embeddings=80)
+    with pytest.raises(ValueError, match=r"init_layers=\(0, 4\): hf:.* has no layer 4; give numbers from 0 to 3"):
+        adapt(foreign(folder), config, folder[1].tokenizer, (0, 4))
+    with pytest.raises(ValueError, match=r"model.num_hidden_layers: there 4, here 2"):
+        adapt(foreign(folder), config, folder[1].tokenizer)

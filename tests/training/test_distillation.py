@@ -1,0 +1,217 @@
+"""A run with a teacher: its losses, what the student learns, that it resumes with this teacher only and keeps none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from random_batches import random_batches
+from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
+from tiny_runs import command, digests, finish, start, write_recipe
+
+from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, TrainingConfig
+from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import place, to_global
+from bertjax.training.checkpoint import read_metadata
+from bertjax.training.job import preflight
+from bertjax.training.objectives import TEACHER, Forward, objectives_of
+from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.state import draw_blueprint, draw_frozen, init_state
+from bertjax.training.step import averages, batch_weights, make_eval_step, make_train_step, objective_sums
+from bertjax.training.telemetry import curves, read_metrics
+
+NAMES = ("distil_mlm", "mlm", "distil_cosine")
+CONFIG = Config(
+    training=TrainingConfig(objectives=NAMES, objective_weights=(5.0, 2.0, 1.0)),
+    distillation=DistillationConfig(teacher="hf:elsewhere", temperature=3.0),
+)
+OBJECTIVES = objectives_of(CONFIG)
+STUDENT = replace(MODEL, num_hidden_layers=1, initializer_range=0.2)
+DEEP = replace(MODEL, num_hidden_layers=3, initializer_range=0.2)  # of dropout 0.1, which a teacher does not have
+IN_CHUNKS = ExecutionConfig(logits_chunk=16)
+
+
+def batches(count: int = 3):
+    for batch in random_batches(
+        count, rows=ROWS, length=LENGTH, predictions=PREDICTIONS, vocab_size=MODEL.vocab_size, seed=1
+    ):
+        yield batch | {"distil_cosine_weights": (batch["sequence_ids"] > 0).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def networks() -> dict:
+    """Student and teacher, every parameter random."""
+    found = {}
+    for seed, (name, config) in enumerate((("model", STUDENT), (TEACHER, DEEP))):
+        draw = np.random.default_rng(seed)
+        params = init_params(config, jax.random.key(seed))
+        params = jax.tree.map(lambda x, draw=draw: np.asarray(x + draw.normal(0, 0.1, x.shape), np.float32), params)
+        found[name] = abstract_network(config, IN_CHUNKS)[0], params
+    return found
+
+
+def loss_of(networks: dict, batch: dict, params=None):
+    bound = {
+        name: bind(graph, params if params and name == "model" else own) for name, (graph, own) in networks.items()
+    }
+    sums = objective_sums(Forward(bound, None, packed=False), batch, None, OBJECTIVES)
+    return averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
+
+
+def test_losses_are_their_formulas(networks: dict) -> None:
+    """Against logits and vectors of both networks in float64 NumPy."""
+    batch = next(batches())
+    figures = jax.device_get(jax.jit(lambda batch: loss_of(networks, batch))(batch))
+    logits, vectors = {}, {}
+    for name, (graph, params) in networks.items():
+        one = bind(graph, params)
+        hidden = one.encode(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"], packed=False)
+        vectors[name] = np.asarray(hidden, np.float64)
+        logits[name] = np.asarray(one.mlm_logits(hidden, batch["mlm_positions"]), np.float64)[..., : MODEL.vocab_size]
+
+    def log_softmax(z: np.ndarray) -> np.ndarray:
+        z = z - z.max(axis=-1, keepdims=True)
+        return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+    used, real = batch["mlm_weights"], batch["sequence_ids"] > 0
+    log_s, log_t = (log_softmax(logits[name] / 3.0) for name in ("model", TEACHER))
+    soft = 9.0 * ((np.exp(log_t) * (log_t - log_s)).sum(axis=-1) * used).sum() / (used.sum() + 1e-5)
+    picked = np.take_along_axis(log_softmax(logits["model"]), batch["mlm_labels"][..., None], axis=-1)[..., 0]
+    mlm = -(picked * used).sum() / (used.sum() + 1e-5)
+    a, b = vectors["model"], vectors[TEACHER]
+    cosine = (1 - (a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1))[real].mean()
+    assert figures["distil_mlm_loss"] == pytest.approx(soft, rel=1e-6)
+    assert figures["mlm_loss"] == pytest.approx(mlm, rel=1e-6)
+    assert figures["distil_cosine_loss"] == pytest.approx(cosine, rel=1e-6)
+    assert figures["loss"] == pytest.approx(5 * soft + 2 * mlm + cosine, rel=1e-6)
+
+
+def test_the_cosine_and_its_gradient_equal_torch() -> None:
+    """`CosineEmbeddingLoss`, as the published distiller has it."""
+    torch = pytest.importorskip("torch")
+    from torch.nn import functional
+
+    draw = np.random.default_rng(4)
+    s, t = (draw.normal(size=(7, 12)).astype(np.float32) for _ in range(2))
+
+    def ours(x):
+        forward = lambda batch, network="model": {"model": x, TEACHER: t[None]}[network]  # noqa: E731
+        batch = {"distil_cosine_weights": np.ones((1, 7), np.float32)}
+        return OBJECTIVES[2].sums(forward, batch, None)["loss"]
+
+    loss, gradient = jax.jit(jax.value_and_grad(ours))(s[None])
+    theirs = torch.from_numpy(s).requires_grad_()
+    wanted = functional.cosine_embedding_loss(theirs, torch.from_numpy(t), torch.ones(7), reduction="sum")
+    wanted.backward()
+    assert float(loss) == pytest.approx(float(wanted.detach()), rel=1e-6)
+    off = np.linalg.norm(np.asarray(gradient)[0] - theirs.grad.numpy())
+    assert off <= 1e-6 * np.linalg.norm(theirs.grad.numpy())
+
+
+def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list[float]:
+    """Losses of three steps and an evaluation."""
+    devices = jax.devices()[: mesh_config.data * mesh_config.fsdp * mesh_config.tensor]
+    mesh, optimizer = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER)
+    with jax.set_mesh(mesh):
+        teacher = draw_frozen(DEEP, mesh, IN_CHUNKS)
+        frozen = {TEACHER: place(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))}
+        blueprint = draw_blueprint(STUDENT, optimizer, mesh, IN_CHUNKS, {TEACHER: teacher})
+        state = init_state(blueprint, STUDENT, optimizer, 0)
+        how = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
+        step = make_train_step(blueprint, OBJECTIVES, optimizer, make_schedule(OPTIMIZER, 100), **how)
+        step = replace(step, frozen=(frozen,))
+        found = []
+        for batch in batches():
+            state, metrics = step(state, to_global(mesh, batch))
+            found.append(float(metrics["loss"]))
+        evaluate = make_eval_step(blueprint, OBJECTIVES, packed=lambda batch: False)
+        sums = evaluate(state.params, to_global(mesh, batch), frozen)
+        return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: int) -> None:
+    wanted = losses(networks, MeshConfig(1, 1, 1))
+    np.testing.assert_allclose(losses(networks, MeshConfig(2, 2, 2), accumulate), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (replace(CONFIG, distillation=DistillationConfig()), "distil_mlm asks a teacher, and distillation.teacher is"),
+        (replace(CONFIG, training=TrainingConfig()), "none of them asks a teacher; add distil_mlm or distil_cosine"),
+        (replace(CONFIG, training=TrainingConfig(objectives=("distil_mlm",))), "about the predictions of mlm; add"),
+        (
+            replace(CONFIG, training=replace(CONFIG.training, objective_weights=(1.0,))),
+            r"objective_weights=\(1.0,\): give one for each of training.objectives=\('distil_mlm', 'mlm', 'distil_cos",
+        ),
+        (
+            replace(CONFIG, training=replace(CONFIG.training, objective_weights=(1.0, -1.0, 0.0))),
+            "finite, none below 0 and not all of them 0",
+        ),
+    ],
+)
+def test_objectives_without_their_teacher_are_refused(config: Config, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        preflight(config)
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """(folder of the recipe, text, the run of a teacher)."""
+    folder = tmp_path_factory.mktemp("taught")
+    corpus, recipe = write_corpus(folder / "corpus.txt", 300), write_recipe(folder)
+    finish(command(recipe, corpus, folder / "teacher", "--training.steps", "60"), folder / "log")
+    return folder, corpus, folder / "teacher"
+
+
+def student(taught: tuple[Path, Path, Path], run: Path, teacher: str, *arguments: str) -> list[str]:
+    folder, corpus, _ = taught
+    return command(
+        folder / "tiny_recipe.py",
+        corpus,
+        run,
+        *("--model.num-hidden-layers", "1", "--distillation.teacher", teacher),
+        *("--init-from", teacher, "--init-layers", "1", "--training.objectives", *NAMES),
+        *("--training.objective-weights", "5", "2", "1", "--training.eval-every", "20"),
+        *("--training.checkpoint-every", "20"),
+        *arguments,
+    )
+
+
+def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    teacher, run, log = taught[2], tmp_path / "run", tmp_path / "log"
+    finish(student(taught, run, str(teacher), "--training.steps", "40"), log)
+    found = curves(read_metrics(run / "metrics.jsonl"))
+    for name in ("distil_mlm_loss", "distil_cosine_loss"):
+        assert found[f"eval/{name}"][1][-1] < found[f"eval/{name}"][1][0], name
+    metadata = read_metadata(run)
+    assert len(metadata["teacher_digest"]) == 64 and not any(TEACHER in name for name in metadata["arrays"])
+    assert "of its 2 layers, 1 were taken" in log.read_text()
+    # Its export is the same teacher, and the run goes on with it to the same bits.
+    half = tmp_path / "half"
+    finish(student(taught, half, str(teacher), "--training.steps", "40"), log)
+    for step in (half / "checkpoints").iterdir():
+        if step.name != "20":
+            shutil.rmtree(step)
+    export = f"hf:{teacher / 'huggingface'}"
+    finish(student(taught, half, export, "--training.steps", "40"), log)
+    assert "resuming" in log.read_text() and digests(half) == digests(run)
+    # Measured again with its teacher, it has the figures of the run's log.
+    evaluated = start([*command(taught[0], taught[1], run)[:3], "evaluate", str(run)], tmp_path / "evaluated")
+    said = (evaluated.wait(), (tmp_path / "evaluated").read_text())
+    assert said[0] == 0 and f"{found['eval/distil_mlm_loss'][1][-1]:.4f}" in said[1], said
+    # Another teacher of the same shape is refused.
+    other = tmp_path / "other"
+    finish(command(taught[0] / "tiny_recipe.py", taught[1], other, "--training.steps", "20"), log)
+    refused = start(student(taught, run, str(other), "--training.steps", "50"), log)
+    assert refused.wait() != 0
+    assert "teacher_digest: checkpoint has" in log.read_text() and "Traceback" not in log.read_text()
+    assert json.loads((run / "config.json").read_text())["distillation"]["teacher"] == str(teacher)
