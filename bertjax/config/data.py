@@ -56,6 +56,8 @@ class DataConfig:
     mask_special: bool = False  # also [CLS] and [SEP] may be hidden
     replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
     random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus
+    # A table of `bertjax similar`: hidden words are shown as similar ones, where there are any, and never as [MASK].
+    similar_words: str = changes_with_notice("", "the table is the same by its fingerprint")
     threads: int = may_change(2)  # threads that make batches
 
     @property
