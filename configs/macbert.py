@@ -10,7 +10,7 @@ Text: as in multilingual.py:chinese. The published models start from Chinese BER
     `bertjax similar VECTORS --vocab vocab.txt --output similar.tsv` makes the table of word vectors.
 Expected: CMRC 2018 (development) EM/F1: base 68.5/87.9, large 70.7/88.9; XNLI (development): 80.3, 82.4. The model
     cannot fill in [MASK], which it never saw.
-Cost: base 102,882,442 parameters and 1.3e20 FLOP, large 326,597,258 and 4.2e20; needs `pip install 'bertjax[chinese]'`.
+Cost: base 102,882,442 parameters and 1.1e20 FLOP, large 326,597,258 and 3.9e20; needs `pip install 'bertjax[chinese]'`.
 Command: bertjax pretrain macbert --data.vocab vocab.txt --data.similar-words similar.tsv
 """
 

@@ -17,7 +17,6 @@ from bertjax.input.layout import BERT, Template
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.storage.progress import Progress
-from bertjax.text.corpus import fingerprint
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SPLITS, Split, TokenStore, size_of
@@ -55,7 +54,7 @@ class TrainingData(Protocol):
 
     name: str  # shown to the user
     notes: list[str]  # on how the text was read, likewise
-    fingerprint: str  # of what is trained on
+    fingerprint: str  # of what is trained on: of text that of its store, and the digests of files that rows need beside
     tokenizer: Tokenizer
 
     def train(self, data: DataConfig, seed: int) -> RunBatches:
@@ -90,7 +89,7 @@ class StoredText:
         self._kind = {"objectives": tuple(objectives), "template": template}
         self.name = f"token store {store.path}"
         self.notes = reading_notes(store.manifest)
-        self.fingerprint = fingerprint({"store": store.fingerprint, "tables": tables}) if tables else store.fingerprint
+        self.fingerprint = "+".join((store.fingerprint, *tables))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
