@@ -1,4 +1,4 @@
-"""What the four pages say is so: their commands parse, their links and files exist, and each fact names its test."""
+"""What the pages say is so: their commands parse, their links and files exist, and each fact names its test."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bertjax.training.stages import stages_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = {
-    name: (REPOSITORY / name).read_text(encoding="utf-8")
-    for name in ("README.md", "configs/README.md", "launch/README.md", "bertjax/README.md")
+    f"{room}README.md": (REPOSITORY / room / "README.md").read_text(encoding="utf-8")
+    for room in ("", "configs/", "launch/", "bertjax/", "bertjax/finetune/")
 }
 ALL = "\n".join(PAGES.values())
 FENCES = re.findall(r"^```\n(.*?)^```", ALL, re.M | re.S)
@@ -119,8 +119,8 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readme_names_every_verb() -> None:
-    named = [re.match(r"\| `bertjax ([\w-]+)", row) for row in rows_of("README.md", "## All verbs")]
-    assert sorted(found[1] for found in named if found) == sorted(VERBS)
+    section = PAGES["README.md"].partition("\n## All verbs\n")[2].partition(":")[0]
+    assert sorted(re.findall(r"`([\w-]+)`", section)) == sorted(VERBS)
 
 
 def test_every_recipe_is_in_the_table_of_recipes() -> None:
@@ -133,7 +133,8 @@ def test_every_recipe_is_in_the_table_of_recipes() -> None:
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     named = set(re.findall(r"(?<![\w/-])((?:bertjax|configs|launch|tests)/[\w/]+\.(?:py|sh))\b", PAGES[page]))
     lost = [path for path in named if "NAME" not in path and not (REPOSITORY / path).is_file()]
-    assert named and not lost
+    assert not lost
+    assert named or page == "bertjax/finetune/README.md"
 
 
 def anchors(page: Path) -> set[str]:

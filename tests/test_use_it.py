@@ -16,7 +16,7 @@ from bertjax.__main__ import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-DETAILS = (REPOSITORY / "bertjax" / "README.md").read_text(encoding="utf-8")
+DETAILS = (REPOSITORY / "bertjax" / "finetune" / "README.md").read_text(encoding="utf-8")
 
 
 def fences(page: str, heading: str) -> list[str]:

@@ -106,8 +106,9 @@ class Budget:
             "eval_every": max(int(_EVALUATING * self.seconds / max(costs.evaluation[-1], 1e-9)), 1),
             "checkpoint_every": max(int(_EVALUATING * self.seconds / max(costs.save, 1e-9)), 1),
         }
+        # The last period ends half-way behind the end, or an end that is moved on a little has one more of them.
         periods = {
-            name: max(getattr(training, name), -(-steps // count))
+            name: max(getattr(training, name), math.ceil(steps / (count - 0.5)))
             for name, count in most.items()
             if f"training.{name}" not in self.given
         }

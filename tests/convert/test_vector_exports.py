@@ -196,7 +196,8 @@ def test_an_export_to_object_storage_is_the_same(
     # An upload that was cut short has no card: it is made again, and what is of the earlier export alone goes.
     (folder / CARD_FILE).unlink()
     run = write_run(trained_model(tmp_path / "run"))
-    assert main(["export", str(run), "--to", form, "--output", str(folder), "--pooling", "mean"]) == 0
+    again = ["export", str(run), "--to", form, "--output", str(folder), "--pooling", "mean", "--overwrite"]
+    assert main(again) == 0
     said = capsys.readouterr().out
     assert "compared with" in said and "not compared" not in said
     assert f"exported step 0 to {folder}: pooling mean" in said

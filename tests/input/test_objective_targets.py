@@ -242,4 +242,6 @@ def test_an_objective_is_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch,
 
 def test_pairs_are_those_of_bert_where_no_objective_is_about_pairs() -> None:
     assert registry.pairing_of(("mlm",)) == registry.pairing_of(("mlm", "nsp")) == Pairing()
-    assert registry.pairing_of(("sop", "mlm")) == Pairing(random_b=False, exchanges=True)
+    assert registry.pairing_of(("sop", "mlm")) == Pairing(
+        random_b=False, exchanges=True, names=("in order", "out of order")
+    )

@@ -191,6 +191,14 @@ def test_the_last_evaluation_has_fewer_rows_where_it_would_take_the_budget() -> 
     assert kept.training.eval_rows == 1_024 and of_kept == costs
 
 
+def test_an_end_that_is_moved_on_has_no_further_evaluation_where_only_one_fits() -> None:
+    costs = Costs(pace=(0.3,), evaluation=(29.0,), save=1.0, ending=5.0)
+    run, costs = Budget("5m").decide(config(steps=30_000), costs, spent=30.0)
+    longer = moved(run, 100, run.training.steps + run.training.steps // 3)
+    alone = replace(costs, pace=(0.0,), save=0.0, ending=0.0)
+    assert seconds_left(run, 0, alone) == seconds_left(longer, 0, alone) == 29.0
+
+
 def test_what_the_user_set_stays() -> None:
     given = {"optimizer.warmup_steps", "training.eval_every", "training.checkpoint_every"}
     run, _ = Budget("5m", given).decide(config(steps=30_000), Costs((0.3,), (1.0,), 1.0, 8.0), spent=40.0)

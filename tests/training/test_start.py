@@ -19,7 +19,7 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import command, surroundings, write_recipe
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+REPOSITORY = Path(__file__).resolve().parents[2]
 SILENCE = 5.0  # seconds
 
 
@@ -32,7 +32,7 @@ class Line:
     processor: float
 
 
-def lines_of(arguments: list[str], cwd: Path) -> list[Line]:
+def lines_of(arguments: list[str], cwd: Path, environment: dict[str, str]) -> list[Line]:
     """The lines of a command as they come; it must end well."""
     if not Path("/proc/self/stat").exists():
         pytest.skip("needs /proc to tell the processor time of another process")
@@ -43,7 +43,7 @@ def lines_of(arguments: list[str], cwd: Path) -> list[Line]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        env=surroundings(devices=1) | {"PYTHONUNBUFFERED": "1"},
+        env=environment | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
     lines = [Line("", 0.0, 0.0)]
@@ -90,7 +90,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
     folder = tmp_path_factory.mktemp("begun")
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 60)
     few = ("--training.steps", "4", "--training.eval-rows", "8", "--data.workers", "1")
-    return Begun(folder, source, lines_of(command(recipe, source, folder / "run", *few), folder))
+    return Begun(
+        folder, source, lines_of(command(recipe, source, folder / "run", *few), folder, surroundings(devices=1))
+    )
 
 
 def test_a_run_says_each_stretch_of_work_and_is_never_silent_for_long(begun: Begun) -> None:
@@ -118,16 +120,19 @@ def test_a_run_says_each_stretch_of_work_and_is_never_silent_for_long(begun: Beg
 @pytest.mark.long
 def test_the_quickstart_takes_its_first_step_in_time(tmp_path: Path) -> None:
     """On a prepared store: 45 s with nothing compiled yet, 20 s with everything compiled."""
-    recipe, source = str(CONFIGS / "quickstart.py"), write_corpus(tmp_path / "corpus.txt", 400)
+    recipe, source = str(REPOSITORY / "configs" / "quickstart.py"), write_corpus(tmp_path / "corpus.txt", 400)
     fixed = ["--data.sources", f"lines:{source}", "--data.vocab-size", "500"]
     words = [sys.executable, "-m", "bertjax"]
-    subprocess.run([*words, "prepare", recipe, *fixed], check=True, cwd=tmp_path, capture_output=True)
+    # Not what tests set: the compiler does all its work, and keeps it where it does for everyone.
+    users = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
+    lines_of([*words, "prepare", recipe, *fixed], tmp_path, users)
     seconds = {}
     for state in ("cold", "warm"):
         few = ["--training.steps", "60", "--training.eval-rows", "64", "--run-dir", state]
-        lines = lines_of([*words, "pretrain", recipe, *fixed, *few], tmp_path)
+        lines = lines_of([*words, "pretrain", recipe, *fixed, *few], tmp_path, users)
         first = lines[position(lines, r"pretraining  .* / 60 steps")]
         seconds[state] = min(first.clock, first.processor)
+        print(f"{state}: {first.clock:.1f} s by the clock, {first.processor:.1f} s of the processor")
         assert longest_silence(lines)[0] <= SILENCE
     assert seconds["cold"] <= 45 and seconds["warm"] <= 20, seconds
 
