@@ -30,6 +30,8 @@ class DataConfig:
     lowercase: bool = True
     strip_accents: bool = True
     unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
+    # A file of surface forms and tokens: words that would be [UNK] become these tokens of the vocabulary. WordPiece's.
+    entity_map: str = changes_with_notice("", _SAME_VOCABULARY)
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
     # Share of documents, chosen by a hash of their content, kept for evaluation; more where that is too few to measure.

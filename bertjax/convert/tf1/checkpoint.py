@@ -27,6 +27,7 @@ from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tenso
 from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import Place, place_of
+from bertjax.tokenization import entity_map
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
@@ -125,6 +126,8 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         )
     if model.tokenizer.rules.unknown != "words":
         raise ValueError("data.unknown='characters': google-research/bert has no such rule; export to huggingface")
+    if entity_map.FILE in model.tokenizer.files:
+        raise ValueError("data.entity_map: google-research/bert has no entity maps; export to huggingface")
     arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
