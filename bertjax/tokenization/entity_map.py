@@ -68,8 +68,6 @@ def words_of_map(
 
 def replacing(normalizer: normalizers.Normalizer, tokens: Mapping[str, str]) -> normalizers.Normalizer:
     """A normaliser of text that also puts tokens in place of whole words: `tokens` has normalised word -> token."""
-    if not tokens:
-        return normalizer
     of_token: dict[str, list[str]] = {}
     for word, token in tokens.items():
         of_token.setdefault(token, []).append("".join(f"\\x{{{ord(character):X}}}" for character in word))

@@ -126,6 +126,8 @@ class WordPiece(Tokenizer):
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
+        if not self.entities:
+            return self._plain
         tokenizer = self._tokenizer()
         tokenizer.normalizer = entity_map.replacing(
             tokenizer.normalizer, {word: self.tokens[number] for word, number in self.entities.items()}

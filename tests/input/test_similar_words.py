@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.training_data import open_training_data
 from bertjax.storage.progress import no_progress
+from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -256,3 +259,43 @@ def test_the_content_of_a_table_is_part_of_the_data(recipe: DataConfig, tmp_path
         found.append((content.fingerprint, content.train(data, 0).rows(np.arange(4))["input_ids"].tobytes()))
     assert found[0] == found[1]
     assert len(set(found)) == len({fingerprint for fingerprint, _ in found}) == len({rows for _, rows in found}) == 3
+
+
+def test_words_of_real_chinese_become_similar_words(real_data: Path, tmp_path: Path) -> None:
+    """Words that jieba finds in Wikipedia, of one to three characters, are looked up as a whole."""
+    pytest.importorskip("jieba", reason="needs jieba; pip install 'bertjax[chinese]'")
+    cut = load_segmenter("jieba")
+    with lzma.open(real_data / "wikipedia_zh" / "zh_00.txt.xz", "rt", encoding="utf-8") as stream:
+        text = stream.read(150_000).rpartition("</doc>")[0] + "</doc>\n"
+    (tmp_path / "zh.txt").write_text(text, encoding="utf-8")
+    found = sorted({word for word in cut(text) if re.fullmatch("[\u4e00-\u9fff]{1,3}", word)})
+    of_length = {n: [word for word in found if len(word) == n] for n in (1, 2, 3)}
+    table = {word: others[place - 1] for others in of_length.values() for place, word in enumerate(others)}
+    (tmp_path / "similar.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in table.items()), encoding="utf-8")
+    data = replace(
+        load_recipe("configs/macbert.py").data,
+        sources=(f"wikiextractor:{tmp_path}/zh.txt",),
+        root=str(tmp_path / "data"),
+        vocab=str(real_data / "vocab" / "bert-base-chinese" / "vocab.txt"),
+        held_out=0.2,
+        workers=1,
+        sequence_length=128,
+        max_predictions=20,
+        similar_words=str(tmp_path / "similar.tsv"),
+    )
+    content = open_training_data([data], no_progress, ("mlm", "sop"))
+    batch = content.train(data, 0).rows(np.arange(900))
+    assert content.tokenizer.vocab_size == 21_128 and not (batch["input_ids"] == content.tokenizer.mask_id).any()
+    tokens, kinds = content.tokenizer.tokens, []
+    for shown, positions, labels, weights in zip(
+        *(batch[key] for key in ("input_ids", "mlm_positions", "mlm_labels", "mlm_weights")), strict=True
+    ):
+        used = weights > 0
+        runs = np.split(np.flatnonzero(used), np.flatnonzero(np.diff(positions[used]) != 1) + 1)
+        for run in runs:
+            was, now = ("".join(tokens[n] for n in ids) for ids in (labels[run], shown[positions[run]]))
+            if was in table and len(was) == len(run) == 2 and list(cut(was)) == [was]:
+                kinds.append("same" if now == was else "similar" if now == table[was] else "other")
+    assert len(kinds) > 300
+    assert abs(kinds.count("similar") / len(kinds) - 0.8) < 0.07, "two words of one character may look like one of two"
+    assert abs(kinds.count("same") / len(kinds) - 0.1) < 0.05
