@@ -93,7 +93,8 @@ def test_a_member_trains_resumes_and_is_exported(
     arguments, architecture = MEMBERS[family]
     arguments = tuple(argument.format(similar_words=similar_words) for argument in arguments)
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
-    fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40", *arguments)
+    fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40")
+    fixed += ("--optimizer.warmup-steps", "10", *arguments)
     finish(command(recipe, corpus, run, *fixed, "--training.steps", str(STEPS)), log)
     found = curves(read_metrics(run / "metrics.jsonl"))
     assert found["eval/mlm_loss"][1][-1] < found["baseline/unigram_loss"][1][-1]
