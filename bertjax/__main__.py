@@ -34,6 +34,7 @@ VERBS = {
     "search": ("search", "find the documents nearest to a query, by vectors, words or both; builds the index"),
     "attention": ("attention", "show what each head of a model attends to in one sentence or two, as a page"),
     "neighbors": ("neighbors", "show the nearest words of a word, in the embedding table and in its contexts"),
+    "similar": ("similar", "make a table of similar words, of a run's word vectors or of a file of vectors"),
     "checkpoints": ("checkpoints", "show what every checkpoint of a run predicts for the [MASK]s of a text"),
     "export": ("export", "write a run's model in the format of another framework"),
     "import": ("import_model", "make a run from a model in the format of another framework"),

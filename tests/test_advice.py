@@ -179,15 +179,6 @@ def test_libtpu_is_silenced_only_where_no_tpu_is(vendor: str, tmp_path: Path, mo
     assert os.environ["TPU_MIN_LOG_LEVEL"] == "0", "what the user has set stays"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install 'bertjax[tpu]'")
-def test_a_machine_without_a_tpu_prints_nothing_of_one() -> None:
-    code = "import bertjax\ntry:\n    bertjax.load('nowhere')\nexcept ValueError:\n    pass\nimport jax; jax.devices()"
-    hidden = ("JAX_PLATFORMS", "TPU_MIN_LOG_LEVEL")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert ended.stderr == ""
-
-
 def test_every_number_has_advice_in_plain_words() -> None:
     for number, (what, advice) in ADVICE.items():
         assert what and advice and "Errno" not in what and number in errno.errorcode

@@ -21,6 +21,7 @@ from tiny_runs import command, finish, write_recipe
 import bertjax as bertjax_package
 from bertjax.__main__ import VERBS, main, parser_of
 from bertjax.cli.recipe import command_with
+from bertjax.input.masking.similar import SimilarTable
 from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.training.run_directory import load_run
@@ -217,6 +218,24 @@ def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -
     assert "of the run's held-out text; vectors after layer 2" in ended.stdout
     shown = re.search(r"cosines between its vectors: (\S+) to (\S+), mean \S+; in the table", ended.stdout)
     assert float(shown[1]) < 1 and float(shown[1]) <= float(shown[2])
+
+
+def test_similar_words_of_a_run_are_a_table_to_train_with(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    words = sorted(set((run[0] / "corpus.txt").read_text().replace(".", "").split()))
+    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+    table, listed = tmp_path / "similar.tsv", tmp_path / "listed.tsv"
+    ended = bertjax("similar", str(run[1]), "--output", str(table), "--nearest", "2")
+    assert ended.returncode == 0, ended.stderr
+    assert {len(line.split("\t")) for line in table.read_text().splitlines()} == {3}
+    ended = bertjax("similar", str(run[1]), "--output", str(listed), "--words", str(tmp_path / "words.txt"))
+    assert ended.returncode == 0, ended.stderr
+    assert {line.partition("\t")[0] for line in listed.read_text().splitlines()} <= set(words)
+    tokenizer = load_run(run[1]).tokenizer
+    for path in (table, listed):
+        assert len(SimilarTable.read(str(path), tokenizer).sizes) == path.read_text().count("\n")
+    for wrong in (("--vocab", "v.txt"), ("--words", str(tmp_path / "no.txt")), ("--nearest", "0")):
+        refused = bertjax("similar", str(run[1]), "--output", str(tmp_path / "other.tsv"), *wrong)
+        assert refused.returncode == 1 and wrong[0] in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple[Path, Path, list[str]]) -> None:

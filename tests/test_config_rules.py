@@ -72,6 +72,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.unknown": "characters", "data.tokenizer": "unigram"},
         "data.unknown='characters' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'words'",
     ),
+    "an entity map is WordPiece's": (
+        {"data.entity_map": "map.tsv", "data.tokenizer": "bpe"},
+        "data.entity_map='map.tsv' with data.tokenizer='bpe': it is WordPiece's option; leave it out",
+    ),
     "a bare start is byte-level BPE's": ({"data.prefix_space": False}, "data.prefix_space=False with data.tokenizer="),
     "a segmenter is WordPiece's": (
         {"data.segmenter": "jieba", "data.masking": "words", "data.tokenizer": "unigram"},

@@ -30,6 +30,8 @@ class DataConfig:
     lowercase: bool = True
     strip_accents: bool = True
     unknown: Literal["words", "characters"] = "words"  # what WordPiece makes [UNK]; "words" is the reference's rule
+    # A file of surface forms and tokens: words that would be [UNK] become these tokens of the vocabulary. WordPiece's.
+    entity_map: str = changes_with_notice("", _SAME_VOCABULARY)
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
     # Share of documents, chosen by a hash of their content, kept for evaluation; more where that is too few to measure.
@@ -56,6 +58,8 @@ class DataConfig:
     mask_special: bool = False  # also [CLS] and [SEP] may be hidden
     replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
     random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus
+    # A table of `bertjax similar`: hidden words are shown as similar ones, where there are any, and never as [MASK].
+    similar_words: str = changes_with_notice("", "the table is the same by its fingerprint")
     threads: int = may_change(2)  # threads that make batches
 
     @property

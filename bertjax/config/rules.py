@@ -176,6 +176,13 @@ RULES: dict[str, Rule] = {
             "leave it at 'words'"
         ),
     ),
+    "an entity map is WordPiece's": Rule(
+        lambda c: not c.data.entity_map or bool(c.data.vocab) or c.data.tokenizer == "wordpiece",
+        lambda c: (
+            f"data.entity_map={c.data.entity_map!r} with data.tokenizer={c.data.tokenizer!r}: it is WordPiece's "
+            "option; leave it out"
+        ),
+    ),
     "a bare start is byte-level BPE's": Rule(
         lambda c: c.data.prefix_space or bool(c.data.vocab) or c.data.tokenizer == "byte_bpe",
         lambda c: (

@@ -26,7 +26,8 @@ CARD_FILE = "README.md"
 _DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
 _FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
-_PRIVATE = ("run_dir", "init_from", "data.root", "data.cache_dir", "data.sources", "data.vocab", *_FILES_OF_TASKS)
+_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.vocab", "data.entity_map", "data.similar_words")
+_PRIVATE = ("run_dir", "init_from", *_FILES_OF_TEXT, *_FILES_OF_TASKS)
 
 _FRONT_MATTER = """\
 ---

@@ -18,6 +18,7 @@ from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
+from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SPLITS, Split, TokenStore, size_of
 from bertjax.text.store.local_copy import open_store
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ class TrainingData(Protocol):
 
     name: str  # shown to the user
     notes: list[str]  # on how the text was read, likewise
-    fingerprint: str  # of what is trained on
+    fingerprint: str  # of what is trained on: of text that of its store, and the digests of files that rows need beside
     tokenizer: Tokenizer
 
     def train(self, data: DataConfig, seed: int) -> RunBatches:
@@ -77,13 +78,18 @@ class StoredText:
     """Text in a token store, whose rows get what `objectives` ask of them."""
 
     def __init__(
-        self, store: TokenStore, objectives: Sequence[str] = registry.OF_BERT, template: Template = BERT
+        self,
+        store: TokenStore,
+        objectives: Sequence[str] = registry.OF_BERT,
+        template: Template = BERT,
+        tables: Sequence[str] = (),
     ) -> None:
+        """`tables` are the digests of the tables of similar words that rows are made with, if there are any."""
         self._store = store
         self._kind = {"objectives": tuple(objectives), "template": template}
         self.name = f"token store {store.path}"
         self.notes = reading_notes(store.manifest)
-        self.fingerprint = store.fingerprint
+        self.fingerprint = "+".join((store.fingerprint, *tables))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -92,7 +98,7 @@ class StoredText:
 
     def train(self, data: DataConfig, seed: int) -> PairBatches:
         """New pairs and masks in every epoch; plans that take long to build are kept beside the store."""
-        plans = self._store.path.with_name(f"plans-{self.fingerprint[:12]}")
+        plans = self._store.path.with_name(f"plans-{self._store.fingerprint[:12]}")
         return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans, **self._kind)
 
     def held_out(self, data: DataConfig, seed: int) -> dict[str, PairBatches]:
@@ -129,7 +135,8 @@ def open_training_data(
         batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
     if are_records(stages[0]):
         return Records.open(stages, progress, objectives)
-    return StoredText(open_store(stages[0], progress), objectives, template)
+    tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
+    return StoredText(open_store(stages[0], progress), objectives, template, tables)
 
 
 def sizes(data: TrainingData) -> str:

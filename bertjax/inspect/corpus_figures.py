@@ -10,7 +10,9 @@ import numpy as np
 
 from bertjax.inspect.stretches import stretches
 from bertjax.text.store.format import SPLITS, Split, SplitView, TokenStore
+from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
 
 OFFSETS_AT_ONCE = 1 << 22
 RARE = 10  # a token that occurs less often than this is hardly learned
@@ -78,6 +80,7 @@ class Words:
     unknown: int  # words, or characters, that are [UNK]
     unknown_are: Literal["words", "characters"]
     added: int | None  # occurrences of words that the vocabulary was extended by; None: it was not extended
+    entities: int | None  # tokens of the entity map; None: there is no map
     split: int  # words of more than one piece
     continuations: int  # pieces that continue a word
     never: int  # vocabulary entries that never occur, [PAD], [CLS], [SEP] and [MASK] left out
@@ -144,12 +147,20 @@ def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] |
         unknown=int(by_id[tokenizer.unk_id]),
         unknown_are=tokenizer.rules.unknown,
         added=None if added is None else int(by_id @ np.isin(tokenizer.tokens, list(added))),
+        entities=_entities(by_id, tokenizer),
         split=counts.split_words,
         continuations=continuations,
         never=int(np.count_nonzero(in_text & (by_id == 0))),
         rare=int(np.count_nonzero((by_id > 0) & (by_id < RARE))),
         most_frequent=tuple((tokenizer.shown[i], int(by_id[i])) for i in best if by_id[i]),
     )
+
+
+def _entities(by_id: np.ndarray, tokenizer: Tokenizer) -> int | None:
+    """How often the tokens that an entity map gives occur, for whatever words."""
+    if not isinstance(tokenizer, WordPiece) or entity_map.FILE not in tokenizer.files:
+        return None
+    return int(by_id[sorted(set(tokenizer.entities.values()))].sum())
 
 
 def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, SplitView]]:

@@ -77,6 +77,9 @@ def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
     rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words)]
     if words.unknown_are == "characters":
         rows = [("unknown characters, alone in their words: [UNK]", f"{words.unknown:,}", of_words)]
+    if words.entities is not None:
+        share = f"{percent(words.entities, words.tokens, 3)} of tokens"
+        rows.insert(0, ("tokens of the entity map, spelled so or mapped", f"{words.entities:,}", share))
     if words.added is not None:
         share = f"{percent(words.added, words.tokens, 3)} of tokens"
         rows.insert(0, ("words that the vocabulary was extended by", f"{words.added:,}", share))

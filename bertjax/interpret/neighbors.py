@@ -12,6 +12,7 @@ from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.attention_patterns import WordTable
 from bertjax.interpret.sample_text import SampleText, places_of
 from bertjax.interpret.token_rows import TokenRow
+from bertjax.text.similar_words import usable_ids
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
@@ -69,6 +70,24 @@ def find_neighbors(
     vectors = _centred([inside.hidden[layer] for inside in look_inside(model, rows)])
     own = _of_the_word(ids, rows, vectors)
     return Neighbors(pieces, table, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
+
+
+def static_vectors(model: TrainedModel, words: Sequence[str] | None = None) -> tuple[list[str], np.ndarray]:
+    """Words and their vectors in the embedding table, the mean of their pieces': float32 [words, D].
+
+    By default the words of letters that are one token, in the order of the vocabulary; of `words`, those that the
+    vocabulary can write. Cosines between them are those of `find_neighbors`.
+    """
+    tokenizer, table = model.tokenizer, WordTable(model).vectors
+    if words is None:
+        surfaces = [surface.decode(errors="replace") for surface in tokenizer.surfaces]
+        starts = np.flatnonzero(~tokenizer.is_continuation).tolist()
+        places = {surfaces[place]: place for place in reversed(starts) if surfaces[place].isalpha()}
+        ordered = sorted(places, key=places.__getitem__)
+        return ordered, table[[places[word] for word in ordered]]
+    pieces = [(word, ids) for word, ids in zip(words, usable_ids(tokenizer, words), strict=True) if ids]
+    vectors = [table[list(ids)].mean(axis=0) for _, ids in pieces]
+    return [word for word, _ in pieces], np.stack(vectors) if vectors else np.zeros((0, table.shape[1]), np.float32)
 
 
 def _ids_within_text(tokenizer: Tokenizer, word: str) -> np.ndarray:

@@ -195,7 +195,7 @@ def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None
             return open_data(model.config, progress).held_out_text(), ""
         except (ValueError, OSError) as error:
             return None, f"the run's records: {error}"
-    wanted = read_metadata(model.directory)["data_fingerprint"]
+    wanted = read_metadata(model.directory)["data_fingerprint"].partition("+")[0]  # of the store, without other files
     for path, fingerprint in _local_stores(data):
         if fingerprint == wanted:
             return TokenStore.open(path).split("held_out"), ""

@@ -149,7 +149,7 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     processes.require_same(
         "training text",
         content.fingerprint,
-        "give every host the same data.sources and data.vocab, or a data.root that they share",
+        "give every host the same data.sources, data.vocab and data.similar_words, or a data.root that they share",
     )
     return content
 

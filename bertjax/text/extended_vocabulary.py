@@ -72,7 +72,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
             require_vocabulary(folder, inputs)
         else:
             how = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
-            keep_vocabulary(folder, inputs, new, corpus, how | {"share_of_documents": share})
+            keep_vocabulary(folder, inputs, new, corpus.sources, how | {"share_of_documents": share})
     return Extension(folder / "vocab.txt", tuple(added), replaced, _pieces(old, words), _pieces(new, words))
 
 

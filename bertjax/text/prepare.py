@@ -33,7 +33,13 @@ from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_r
 from bertjax.text.sources.registry import KINDS, parse_source, require_documents, source_files
 from bertjax.text.store.format import FORMAT_VERSION, SPLITS, TokenStore, read_manifest, size_of
 from bertjax.text.store.writer import finish_store
-from bertjax.text.trained_vocabulary import READING_VERSION, added_words, load_vocabulary, vocabulary_of
+from bertjax.text.trained_vocabulary import (
+    READING_VERSION,
+    added_words,
+    load_vocabulary,
+    vocabulary_of,
+    vocabulary_with_entities,
+)
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -49,7 +55,9 @@ def require_sources(data: DataConfig) -> None:
     for source in map(parse_source, data.sources):
         if KINDS[source.kind].find is None:
             source_files(source)
-    if data.vocab:
+    if data.vocab and data.entity_map:
+        vocabulary_with_entities(data, place_of(data.vocab))
+    elif data.vocab:
         load_vocabulary(place_of(data.vocab), TextRules.of(data))
     if data.segmenter != "none":
         load_segmenter(data.segmenter)

@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from bertjax.text.division import Division, divide
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.sources.registry import parse_source, read_documents, require_text
-from bertjax.tokenization.loading import files_with, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
 
+ENTITIES_VERSION = 1  # of vocabularies with an entity map
 READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
@@ -47,6 +49,13 @@ def vocabulary_of(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> Place:
     """As `prepare_vocabulary`, of a corpus that was found and divided already; without `data.vocab` it must be."""
+    vocab = _without_entities(data, corpus, division, progress, runner)
+    return _with_entities(data, vocab) if data.entity_map else vocab
+
+
+def _without_entities(
+    data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
+) -> Place:
     if data.vocab:
         load_vocabulary(place_of(data.vocab), TextRules.of(data))
         return place_of(data.vocab)
@@ -75,6 +84,35 @@ def vocabulary_of(
     return folder / next(iter(json.loads((folder / "made.json").read_bytes())["files"]))
 
 
+def _with_entities(data: DataConfig, vocab: Place) -> Place:
+    """The vocabulary with the entity map of `data.entity_map` beside it, kept as a trained one is."""
+    made = vocabulary_with_entities(data, vocab)
+    inputs = fingerprint({"tokenizer": made.fingerprint, "version": ENTITIES_VERSION})
+    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
+    added = added_words(vocab)
+    with exclusive_lock(place_of(data.root)):
+        if is_complete(folder, "made.json"):
+            require_vocabulary(folder, inputs)
+        else:
+            how = {"entity_map": data.entity_map, **({} if added is None else {"added_words": added})}
+            keep_vocabulary(folder, inputs, made, data.sources, how)
+    return folder / made.main_file
+
+
+def vocabulary_with_entities(data: DataConfig, vocab: Place) -> Tokenizer:
+    """The tokenizer of a vocabulary and the map of `data.entity_map`.
+
+    Raises ValueError for a vocabulary that is not WordPiece, a file that is not there, or a map that does not fit.
+    """
+    tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), place_of(data.entity_map)
+    told = f"data.entity_map={data.entity_map!r}"
+    if not isinstance(tokenizer, WordPiece):
+        raise ValueError(f"{told}: the vocabulary is {tokenizer.named}; an entity map is for WordPiece, leave it out")
+    if not path.is_file():
+        raise ValueError(f"{told}: no such file; a map has a surface form and a token on each line, a tab between")
+    return WordPiece(tokenizer.tokens, tokenizer.rules, told, entities=path.read_bytes() or b"\n")
+
+
 def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
     """As `load_tokenizer`, of files that may be remote."""
     if isinstance(path, Path):
@@ -82,7 +120,8 @@ def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         try:
-            for name in files_with(path.name):
+            there = [name for name in COMPANIONS if path.with_name(name).is_file()]
+            for name in {*files_with(path.name), *there}:
                 copy.with_name(name).write_bytes(path.with_name(name).read_bytes())
             return load_tokenizer(copy, rules)
         except FileNotFoundError as error:
@@ -107,7 +146,7 @@ def _train_vocabulary(
     tell = partial(progress, "training the vocabulary")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), tell)
     how = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
-    keep_vocabulary(folder, inputs, tokenizer, corpus, how | {"share_of_documents": share})
+    keep_vocabulary(folder, inputs, tokenizer, corpus.sources, how | {"share_of_documents": share})
 
 
 def count_corpus(
@@ -130,14 +169,16 @@ def count_corpus(
     return of_source, share
 
 
-def keep_vocabulary(folder: Place, inputs: str, tokenizer: Tokenizer, corpus: Corpus, how: Mapping[str, Any]) -> None:
+def keep_vocabulary(
+    folder: Place, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], how: Mapping[str, Any]
+) -> None:
     """Write a vocabulary and how it was made; the folder appears whole or not at all."""
     about = {
         "inputs": inputs,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.files.items()},
         "vocab_size": tokenizer.vocab_size,
         **tokenizer.rules.described(),
-        "sources": [str(source) for source in corpus.sources],
+        "sources": [str(source) for source in sources],
     }
     unfinished = folder if is_remote(folder) else folder.with_name(f"{folder.name}.partial")
     with removed_on_error(unfinished, lambda: sum(map(len, tokenizer.files.values()))):

@@ -7,7 +7,7 @@ which each kind of tokenizer must ensure by its pattern.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -22,16 +22,23 @@ _CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chu
 class ChunkEncoder:
     """Encodes sentences with a tokenizer that adds no special tokens, cut by `pattern`, for which SEPARATOR is a chunk.
 
-    `before` is prepended to each sentence. A sentence that then matches `whole` is encoded uncut.
+    `before` is prepended to each sentence. A sentence that then matches `whole` is encoded uncut. `correct` may give
+    other ids for a chunk and the ids that the tokenizer gave it.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, pattern: re.Pattern[str], whole: re.Pattern[str] | None = None, before: str = ""
+        self,
+        tokenizer: Tokenizer,
+        pattern: re.Pattern[str],
+        whole: re.Pattern[str] | None = None,
+        before: str = "",
+        correct: Callable[[str, list[int]], list[int]] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._pattern = pattern
         self._whole = whole
         self._before = before
+        self._correct = correct
         self._known: dict[str, bytes] = {}
         self._characters = 0
 
@@ -80,4 +87,5 @@ class ChunkEncoder:
             ) from None
         self._characters += sum(map(len, unknown))
         for chunk, encoding in zip(unknown, encodings, strict=True):
-            self._known[chunk] = np.array(encoding.ids, np.uint32).tobytes()
+            ids = self._correct(chunk, encoding.ids) if self._correct else encoding.ids
+            self._known[chunk] = np.array(ids, np.uint32).tobytes()

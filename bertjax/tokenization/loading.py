@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bertjax.tokenization import byte_level, sentencepiece, wordpiece
+from bertjax.tokenization import byte_level, entity_map, sentencepiece, wordpiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
@@ -14,11 +14,12 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
 }
 VOCABULARY_FILES = tuple(_KINDS)
+COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE)  # files that a vocabulary may have beside its own
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
 
 
 def files_with(name: str) -> tuple[str, ...]:
-    """The names of all files of the vocabulary that has a file `name`, with that one first."""
+    """The names of all files that the vocabulary with a file `name` must have, with that one first."""
     if name == byte_level.MERGES_FILE:
         return name, byte_level.VOCABULARY_FILE
     is_of_bytes = Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix

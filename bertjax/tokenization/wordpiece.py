@@ -33,6 +33,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bertjax.tokenization import entity_map
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
 
@@ -60,10 +61,13 @@ class WordPiece(Tokenizer):
 
     named, kind = "WordPiece", "wordpiece"
 
-    def __init__(self, tokens: Sequence[str], rules: TextRules, origin: str = "vocabulary") -> None:
+    def __init__(
+        self, tokens: Sequence[str], rules: TextRules, origin: str = "vocabulary", entities: bytes = b""
+    ) -> None:
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
-        Raises ValueError if a special token is missing, or a token is empty or stands twice.
+        `entities` is the content of an entity map. Raises ValueError if a special token is missing, a token is empty or
+        stands twice, or as `entity_map.words_of_map` does.
         """
         refuse_bare_start(rules, origin)
         self.tokens = list(tokens)
@@ -71,7 +75,13 @@ class WordPiece(Tokenizer):
         self.files = {VOCABULARY_FILE: "".join(f"{token}\n" for token in self.tokens).encode()}
         self._ids = _numbered(self.tokens, origin)
         self.special = {role: self._ids[f"[{role.upper()}]"] for role in ROLES}
-        self._chunks = ChunkEncoder(self.backend, CHUNKS)
+        self.entities: dict[str, int] = {}  # word that the vocabulary cannot write -> token of its entity
+        self._plain = self._tokenizer()
+        if entities:
+            self.files[entity_map.FILE] = entities
+            self.entities = self._unknown_words(entities, origin)
+        correct = self._with_entities if self.entities else None
+        self._chunks = ChunkEncoder(self._plain, CHUNKS, correct=correct)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> WordPiece:
@@ -90,7 +100,9 @@ class WordPiece(Tokenizer):
         tokens = lines[:-1] if not lines[-1] else lines
         if not tokens:
             raise ValueError(f"vocabulary {path}: the file is empty; it needs a token a line")
-        return cls(tokens, rules, origin=f"vocabulary {path}")
+        beside = path.with_name(entity_map.FILE)
+        entities = beside.read_bytes() if beside.is_file() else b""
+        return cls(tokens, rules, origin=f"vocabulary {path}", entities=entities)
 
     def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
         """Stretches of a sentence whose ids, one after another, are the sentence's; and where each begins."""
@@ -114,6 +126,16 @@ class WordPiece(Tokenizer):
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
+        if not self.entities:
+            return self._plain
+        tokenizer = self._tokenizer()
+        tokenizer.normalizer = entity_map.replacing(
+            tokenizer.normalizer, {word: self.tokens[number] for word, number in self.entities.items()}
+        )
+        return tokenizer
+
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer without the entity map."""
         model = models.WordPiece(self._ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
         tokenizer = tokenizers.Tokenizer(model)
         tokenizer.normalizer = normalizer(self.rules.lowercase, self.rules.strip_accents)
@@ -125,6 +147,30 @@ class WordPiece(Tokenizer):
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
         return tokenizer
+
+    def _unknown_words(self, entities: bytes, origin: str) -> dict[str, int]:
+        """Those words of an entity map that are [UNK], or have it in them, without the map."""
+        origin = f"entity map of {origin}"
+        told = entity_map.parse(entities, origin)
+        special = list(self.special.values())
+        words = entity_map.words_of_map(told, self._ids, special, self._plain.normalizer.normalize_str, origin)
+        return {word: number for word, number in words.items() if self.unk_id in _ids_of_word(self._plain, word)}
+
+    def _with_entities(self, chunk: str, ids: list[int]) -> list[int]:
+        """The ids of a chunk, from those without the entity map."""
+        if self.unk_id not in ids:
+            return ids
+        words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(self._plain.normalizer.normalize_str(chunk))
+        parts = [
+            [self.entities[word]] if word in self.entities else _ids_of_word(self._plain, word) for word, _ in words
+        ]
+        return [number for part in parts for number in part]
+
+
+def _ids_of_word(tokenizer: tokenizers.Tokenizer, word: str) -> list[int]:
+    """The ids of a normalised word."""
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(word)
+    return [token.id for piece, _ in pieces for token in tokenizer.model.tokenize(piece)]
 
 
 def is_chinese(chunk: str) -> bool:

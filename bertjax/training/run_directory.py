@@ -30,8 +30,7 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
-from bertjax.tokenization.byte_level import MERGES_FILE
-from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
 from bertjax.training.compatibility import check_compatible
@@ -157,7 +156,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = place_of(config.directory)
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
-    for name in {*VOCABULARY_FILES, MERGES_FILE} - tokenizer.files.keys():
+    for name in {*VOCABULARY_FILES, *COMPANIONS} - tokenizer.files.keys():
         (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
@@ -218,7 +217,7 @@ def _tokenizer_of(directory: Place, rules: TextRules) -> Tokenizer:
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)
     with tempfile.TemporaryDirectory() as folder:
-        for name in (*VOCABULARY_FILES, MERGES_FILE):
+        for name in (*VOCABULARY_FILES, *COMPANIONS):
             if (directory / name).is_file():
                 (Path(folder) / name).write_bytes((directory / name).read_bytes())
         return load_tokenizer(folder, rules)

@@ -86,6 +86,10 @@ def test_google_research_reads_wordpiece_alone(tmp_path):
     unknown = WordPiece(wordpiece().tokens, TextRules(True, True, "characters"))
     with pytest.raises(ValueError, match=r"data\.unknown='characters': google-research/bert has no such rule"):
         export_tensorflow(trained_model(tmp_path / "run", unknown, hidden_act="gelu_tanh"), tmp_path / "out")
+    letters = next(token for token in wordpiece().tokens if token.isalpha())
+    mapped = WordPiece(wordpiece().tokens, TextRules(True, True), entities=f"αβγ\t{letters}\n".encode())
+    with pytest.raises(ValueError, match=r"data\.entity_map: google-research/bert has no entity maps"):
+        export_tensorflow(trained_model(tmp_path / "run", mapped, hidden_act="gelu_tanh"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -59,6 +59,14 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "ElectraForPreTraining",
     ),
+    "macbert": (
+        (
+            *("--data.masking", "ngrams", "--data.ngram-shares", "0.4", "0.3", "0.2", "0.1", "--data.packing", "pairs"),
+            *("--data.similar-words", "{similar_words}", "--data.random-ids", "ordinary"),
+            *("--training.objectives", "mlm", "sop", "--optimizer.learning-rate", "4e-3"),
+        ),
+        "BertForPreTraining",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
@@ -76,9 +84,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 700)
 
 
+@pytest.fixture(scope="module")
+def similar_words(corpus: Path) -> Path:
+    """A table in which a word of the corpus is like those beside it in the order of the alphabet."""
+    words = sorted(set(corpus.read_text(encoding="utf-8").split()) - {"."})
+    path = corpus.with_name("similar.tsv")
+    path.write_text("".join(f"{a}\t{b}\t{c}\n" for a, b, c in zip(words, words[1:], words[2:], strict=False)), "utf-8")
+    return path
+
+
 @pytest.mark.parametrize("family", MEMBERS)
-def test_a_member_trains_resumes_and_is_exported(family: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_member_trains_resumes_and_is_exported(
+    family: str, corpus: Path, similar_words: Path, tmp_path: Path
+) -> None:
     arguments, architecture = MEMBERS[family]
+    arguments = tuple(argument.format(similar_words=similar_words) for argument in arguments)
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
     fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40")
     fixed += ("--optimizer.warmup-steps", "10", *arguments)

@@ -17,16 +17,15 @@ from bertjax.convert.json_file import as_json, read_json
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import family_of
-from bertjax.tokenization.byte_level import MERGES_FILE
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
-from bertjax.tokenization.loading import VOCABULARY_FILES, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece import SentencePiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
 _WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
-TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, MERGES_FILE, NUMBERED_FILE)
+TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, *COMPANIONS, NUMBERED_FILE)
 
 
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:

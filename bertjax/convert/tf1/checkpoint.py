@@ -24,9 +24,12 @@ from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.convert.json_file import read_json
 from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
+from bertjax.model.families.bert import BERT
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import Place, place_of
+from bertjax.tokenization import entity_map
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
@@ -125,6 +128,8 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         )
     if model.tokenizer.rules.unknown != "words":
         raise ValueError("data.unknown='characters': google-research/bert has no such rule; export to huggingface")
+    if entity_map.FILE in model.tokenizer.files:
+        raise ValueError("data.entity_map: google-research/bert has no entity maps; export to huggingface")
     arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
@@ -143,7 +148,9 @@ def _require_bert(model: TrainedModel) -> None:
         names = set(map(tensorflow_name, their_shapes(model.config.model)))
     except ValueError as error:
         raise ValueError(f"{error}; neither has google-research/bert") from None
-    foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))]
+    # Another family's head may have the name of one of BERT's, and another meaning.
+    heads = [head for head in family_of(model.config.model.family).heads if head not in BERT.heads]
+    foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))] or heads
     if foreign:
         raise ValueError(
             f"model.family={model.config.model.family!r}: google-research/bert has no name for {foreign[0]}; export to "

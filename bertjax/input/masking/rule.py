@@ -11,6 +11,7 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
 from bertjax.input.randomness import below, derive_key, fold_in, hash64, uniform
 
@@ -28,11 +29,20 @@ class Replacement:
     keep_share: float = 0.1
     random_share: float = 0.1  # the rest is shown as [MASK]
     drawn_at: Callable[[np.ndarray], np.ndarray] = lambda positions: positions  # see `REPLACED_BY`
+    needs_words: bool = False
 
-    def shown(self, labels: np.ndarray, positions: np.ndarray, is_used: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def shown(
+        self,
+        labels: np.ndarray,
+        positions: np.ndarray,
+        is_used: np.ndarray,
+        keys: np.ndarray,
+        continues: np.ndarray | None = None,
+    ) -> np.ndarray:
         """What stands at `positions` int64 [B, P], ascending where `is_used`, for `labels` int32 [B, P]: int32 [B, P].
 
-        All draws depend on `keys`, uint64 [B], and the positions alone.
+        All draws depend on `keys`, uint64 [B], and the positions alone. `continues` is for a replacement that
+        `needs_words`.
         """
         keys = fold_in(keys, "replacement")[:, None]
         bits = hash64(keys, positions)
@@ -154,6 +164,7 @@ MASKING_OPTIONS = (
     "mask_special",
     "replace_by",
     "random_ids",
+    "similar_words",
 )
 
 
@@ -163,7 +174,7 @@ class MaskRule:
 
     probability: float  # share of a sequence's tokens, [CLS] and [SEP] counted
     max_predictions: int  # P
-    replacement: Replacement
+    replacement: Replacement | ReplacedBySimilar
     unit: Unit
     count: Count
     is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that continue a word
@@ -184,17 +195,18 @@ class MaskRule:
         return cls(
             data.mask_probability,
             data.max_predictions,
-            Replacement(
-                vocabulary.mask_id,
-                RANDOM_IDS[data.random_ids](vocabulary, split),
-                data.keep_share,
-                data.random_share,
-                REPLACED_BY[data.replace_by],
-            ),
+            _replacement(data, vocabulary, split),
             unit,
             COUNTS[data.mask_count],
             np.asarray(vocabulary.is_continuation) if unit.needs_words else None,
         )
+
+
+def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Replacement | ReplacedBySimilar:
+    random_id, shares = RANDOM_IDS[data.random_ids](vocabulary, split), (data.keep_share, data.random_share)
+    if data.similar_words:
+        return ReplacedBySimilar(SimilarTable.read(data.similar_words, vocabulary), random_id, *shares)
+    return Replacement(vocabulary.mask_id, random_id, *shares, REPLACED_BY[data.replace_by])
 
 
 def check_masking(data: DataConfig) -> None:
@@ -209,6 +221,17 @@ def check_masking(data: DataConfig) -> None:
         raise ValueError(
             f"data.{key}={getattr(data, key)} with data.masking={data.masking!r} has no effect; leave it at its "
             f"default, or set data.masking={others[key]!r}"
+        )
+    if data.similar_words and not entry.is_whole:
+        whole = ", ".join(name for name, other in UNITS.items() if other.is_whole)
+        raise ValueError(
+            f"data.similar_words={data.similar_words!r} with data.masking={data.masking!r}: only whole words have "
+            f"similar ones; set data.masking to one of {whole}"
+        )
+    if data.similar_words and changed_options(data, ["replace_by"]):
+        raise ValueError(
+            f"data.replace_by={data.replace_by!r} with data.similar_words has no effect, for a word is replaced as "
+            "one; leave it at its default"
         )
     least = count.least_limit(data.sequence_length, data.mask_probability)
     if data.max_predictions < least:
@@ -270,7 +293,12 @@ def mask_tokens(
     cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
     labels = input_ids.ravel()[cells]
     masked = input_ids.copy()
-    masked.ravel()[cells[is_used]] = rule.replacement.shown(labels, positions, is_used, keys)[is_used]
+    of_slot = None
+    if rule.replacement.needs_words:
+        of_cell = np.zeros(input_ids.shape, bool)
+        of_cell[candidates] = continues
+        of_slot = of_cell.ravel()[cells]
+    masked.ravel()[cells[is_used]] = rule.replacement.shown(labels, positions, is_used, keys, of_slot)[is_used]
     return masked, {
         "mlm_positions": positions.astype(np.int32),
         "mlm_labels": np.where(is_used, labels, 0),

@@ -256,12 +256,13 @@ class UnitEntry:
 
     make: Callable[[DataConfig], Unit]
     options: tuple[str, ...] = ()  # fields of DataConfig that only this unit reads
+    is_whole: bool = False  # whether it hides all tokens of a word or none
 
 
 UNITS = {
     "tokens": UnitEntry(lambda _: Tokens()),
-    "words": UnitEntry(lambda _: WholeWords()),
-    "ngrams": UnitEntry(_ngrams, ("ngram_shares",)),  # ALBERT, MacBERT, DeBERTa
+    "words": UnitEntry(lambda _: WholeWords(), is_whole=True),
+    "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa
     "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT
-    "units": UnitEntry(lambda _: WholeWords(needs_plane=True)),  # ERNIE: phrases and entities
+    "units": UnitEntry(lambda _: WholeWords(needs_plane=True), is_whole=True),  # ERNIE: phrases and entities
 }

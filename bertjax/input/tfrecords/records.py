@@ -33,6 +33,7 @@ TEXT_RECORDS = 1 << 14  # held-out records of each size that are read for their 
 _FIRST_RECORDS = 16  # of each file, looked at before anything else is done
 
 _DRAWN_ALREADY = (
+    "entity_map",
     "weights",
     "temperature",
     "rows",

@@ -6,18 +6,18 @@ import difflib
 from dataclasses import replace
 
 from bertjax.config import ModelConfig
-from bertjax.model.encoder import embedding_width
 from bertjax.model.families.albert import ALBERT
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.camembert import CAMEMBERT
 from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.model.families.family import Family
+from bertjax.model.families.macbert import MACBERT
 from bertjax.model.families.roberta import ROBERTA
 from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
-_OF_BERT = (BERT, SPANBERT, DISTILBERT)
+_OF_BERT = (BERT, SPANBERT, MACBERT, DISTILBERT)
 _OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA)}
@@ -45,7 +45,7 @@ def generator_config(config: ModelConfig) -> ModelConfig:
     heads = max(1, width * config.num_attention_heads // config.hidden_size)
     if width % heads:
         raise ValueError(f"{told}: a width of {width} is not divisible by {heads} heads; choose another share")
-    E = embedding_width(config)
+    E = config.embedding_size or config.hidden_size
     return replace(
         config,
         family=family,

@@ -1,0 +1,109 @@
+"""`bertjax similar`: a table of similar words, of word vectors."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertjax.cli.model_source import add_overwrite, require_free
+from bertjax.cli.verb import Verb
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertjax.tokenization.tokenizer import Tokenizer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `similar`."""
+    parser.add_argument(
+        "vectors",
+        metavar="RUN|VECTORS",
+        help="a run, one of its checkpoints/<step>, hf:DIR or hf:NAME: its word vectors; or a file of vectors in "
+        "word2vec's text format",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="table.tsv, for --data.similar-words")
+    add_overwrite(parser)
+    parser.add_argument("--vocab", metavar="FILE", help="with VECTORS: the vocabulary of the model to train")
+    parser.add_argument("--cased", action="store_true", help="with --vocab: its text keeps case and accents")
+    parser.add_argument(
+        "--words", metavar="FILE", help="with RUN: the words, one per line (the words that are one token)"
+    )
+    parser.add_argument("--nearest", type=int, default=10, metavar="N", help="similar words of a word (%(default)s)")
+    parser.add_argument("--most", type=int, default=100_000, metavar="N", help="words, the first ones (%(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the table; print how many words are in it, and the first of them."""
+    from bertjax.storage.files import replace_text
+    from bertjax.storage.remote import place_of
+    from bertjax.text.similar_words import nearest_words, to_text, usable_ids
+
+    if arguments.nearest < 1 or arguments.most < 2:
+        raise ValueError(
+            f"--nearest {arguments.nearest} --most {arguments.most}: give 1 or more similar words, of 2 words or more"
+        )
+    output = place_of(arguments.output)
+    require_free(output, arguments)
+    if not output.parent.is_dir():
+        raise ValueError(f"--output {output}: there is no directory {output.parent}; make it, or name another file")
+    tokenizer, words, vectors = (_of_file if Path(arguments.vectors).is_file() else _of_run)(arguments)
+    table = nearest_words(words, usable_ids(tokenizer, words), vectors, arguments.nearest)
+    if not table:
+        raise ValueError(
+            f"{arguments.vectors}: no two of its {len(words):,} words are as many tokens; give other words"
+        )
+    replace_text(output, to_text(table))
+    print(f"{len(table):,} of {len(words):,} words have similar ones of as many tokens: {output}")
+    for word, near in list(table.items())[:3]:
+        print(f"    {word}: {'  '.join(near)}")
+    print(f"next: bertjax pretrain RECIPE --data.masking words --data.similar-words {output}")
+    return 0
+
+
+def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
+    from bertjax.storage.remote import place_of
+    from bertjax.text.similar_words import read_vectors
+    from bertjax.text.trained_vocabulary import load_vocabulary
+    from bertjax.tokenization.tokenizer import TextRules
+
+    if not arguments.vocab:
+        raise ValueError(
+            f"{arguments.vectors} is a file of vectors: name with --vocab the vocabulary of the model to train, for a "
+            "similar word has as many tokens as the word"
+        )
+    if arguments.words:
+        raise ValueError(f"--words {arguments.words}: a file of vectors has its own words; leave it out")
+    tokenizer = load_vocabulary(place_of(arguments.vocab), TextRules(not arguments.cased, not arguments.cased))
+    return tokenizer, *read_vectors(arguments.vectors, arguments.most)
+
+
+def _of_run(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
+    from bertjax.convert.sources import open_source
+    from bertjax.interpret.neighbors import static_vectors
+
+    if arguments.vocab or arguments.cased:
+        raise ValueError("--vocab and --cased are for a file of vectors; a run has its vocabulary: leave them out")
+    listed = None
+    if arguments.words:
+        listed = _listed(arguments.words)[: arguments.most]
+    model, _ = open_source(arguments.vectors)
+    words, vectors = static_vectors(model, listed)
+    return model.tokenizer, words[: arguments.most], vectors[: arguments.most]
+
+
+def _listed(name: str) -> list[str]:
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:
+        raise ValueError(f"--words {name}: {error}; give a text file in UTF-8, one word per line") from None
+    return list(dict.fromkeys(word for line in lines if (word := line.strip())))
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax similar vectors.txt --vocab vocab.txt --output similar.tsv",
+    interrupted="nothing was written; run the same command again to start over",
+)

@@ -1,0 +1,140 @@
+"""Tables of similar words: a word and its nearest ones on each line, with tabs between them.
+
+They are made of word vectors: of a file in word2vec's text format, or of whatever the caller has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from bertjax.storage.remote import place_of
+from bertjax.tokenization.tokenizer import Tokenizer
+
+SimilarWords = Mapping[str, Sequence[str]]  # a word -> others, the nearest first
+
+_BLOCK = 1024  # words whose cosines with all others are computed at once
+
+
+def read_bytes(path: str) -> bytes:
+    """The content of a table. Raises ValueError if there is none."""
+    place = place_of(path)
+    if not place.is_file():
+        raise ValueError(
+            f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax similar`, or give "
+            "another"
+        )
+    return place.read_bytes()
+
+
+def digest(path: str) -> str:
+    """SHA-256 (hex) of a table. Raises ValueError as `read_bytes`."""
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+def parse(content: bytes, path: str) -> dict[str, tuple[str, ...]]:
+    """The table that a file holds; `path` names it in messages.
+
+    Raises ValueError naming the line for bytes that are not UTF-8, a line without similar words, an empty word or a
+    word that has a line already.
+    """
+    table: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+        where = f"data.similar_words={path!r}, line {number}"
+        try:
+            word, *similar = line.decode("utf-8").removesuffix("\r").split("\t")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: not UTF-8 at byte {error.start}; a table is UTF-8 text") from None
+        if not similar or not word or not all(similar):
+            raise ValueError(f"{where}: {line.decode()[:80]!r}; a line has a word and similar ones, with tabs between")
+        if word in table:
+            raise ValueError(f"{where}: {word!r} has a line already; remove one of them")
+        table[word] = tuple(similar)
+    return table
+
+
+def to_text(table: SimilarWords) -> str:
+    """The text of a file that `parse` reads."""
+    return "".join("\t".join((word, *similar)) + "\n" for word, similar in table.items())
+
+
+def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
+    """The first `most` words of a file in word2vec's text format, and their vectors, float32 [words, D].
+
+    The first line may hold the two counts or be missing. Of lines of one word the first counts. Raises ValueError
+    naming the line for one that has another number of values, or values that are no finite numbers.
+    """
+    words: dict[str, None] = {}
+    vectors: list[np.ndarray] = []
+    width = 0
+    with place_of(path).open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path}, line {number}"
+            try:
+                fields = line.decode("utf-8").rstrip("\r\n ").split(" ")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where}: not UTF-8 at byte {error.start}; give vectors in text format") from None
+            if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+                width = int(fields[1])
+                continue
+            width = width or len(fields) - 1
+            try:
+                vector = np.array(fields[-width:] if width else [], np.float32)
+            except ValueError:
+                vector = np.full(1, np.nan, np.float32)
+            if width < 1 or len(fields) <= width or not np.isfinite(vector).all():
+                raise ValueError(f"{where}: expected a word and {max(width, 1)} numbers with spaces between")
+            word = " ".join(fields[:-width])
+            if word not in words:
+                words[word] = None
+                vectors.append(vector)
+            if len(words) == most:
+                break
+    if not words:
+        raise ValueError(f"{path}: no vectors in it; a line has a word and its numbers, with spaces between")
+    return list(words), np.stack(vectors)
+
+
+def usable_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ...]]:
+    """The tokens of each word within a text; none for one that the vocabulary cannot write."""
+    continues, unknown = tokenizer.is_continuation, tokenizer.unk_id
+    before = "" if tokenizer.rules.prefix_space else " "
+    encoded = tokenizer.encode_sentences([before + word for word in words])
+    return [() if unknown in ids or continues[ids[:1]].any() else tuple(ids.tolist()) for ids in encoded]
+
+
+def nearest_words(
+    words: Sequence[str], ids: Sequence[tuple[int, ...]], vectors: np.ndarray, count: int
+) -> dict[str, tuple[str, ...]]:
+    """For each word the `count` others of as many tokens with the largest cosines, the nearest first.
+
+    `ids` are the tokens of each word, none for one to leave out; `vectors` float32 [words, D]. Of words with the same
+    tokens the first counts; one without a direction, or alone with its number of tokens, has no entry.
+    """
+    norms = np.linalg.norm(vectors, axis=1)
+    first = {tokens: place for place, tokens in reversed(list(enumerate(ids))) if tokens and norms[place] > 0}
+    kept = np.array(sorted(first.values()), np.int64)
+    sizes = np.array([len(ids[place]) for place in kept], np.int64)
+    near: dict[int, tuple[str, ...]] = {}
+    for size in np.unique(sizes):
+        places = kept[sizes == size]
+        unit = vectors[places] / norms[places, None]
+        for begin in range(0, len(places), _BLOCK):
+            for row, others in enumerate(_nearest(unit, begin, count), start=begin):
+                near[int(places[row])] = tuple(words[places[other]] for other in others)
+    return {words[place]: near[place] for place in kept.tolist() if near[place]}
+
+
+def _nearest(unit: np.ndarray, begin: int, count: int) -> Iterable[list[int]]:
+    """For the rows of one block of unit vectors: the rows with the largest products, other than itself."""
+    cosines = unit[begin : begin + _BLOCK] @ unit.T
+    rows = np.arange(len(cosines))
+    cosines[rows, begin + rows] = -np.inf
+    count = min(count, len(unit) - 1)
+    if not count:
+        return [[] for _ in rows]
+    found = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
+    order = np.argsort(-np.take_along_axis(cosines, found, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1).tolist()

@@ -1,0 +1,93 @@
+"""A map from words that a WordPiece vocabulary cannot write to tokens of entities.
+
+It answers after the vocabulary's own pieces, characters and added words, and before [UNK].
+"""
+
+from __future__ import annotations
+
+import string
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+FILE = "entity_map.tsv"  # beside the vocabulary: a surface form and a token on each line, with a tab between
+
+
+def parse(content: bytes, origin: str) -> dict[str, str]:
+    """Surface form -> token, as a file has them; `origin` names it in messages.
+
+    Raises ValueError naming the line for bytes that are not UTF-8, a line without two parts, or a surface form that has
+    a line already; and if there is no line.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+        where = f"{origin}, line {number}"
+        try:
+            surface, *rest = line.decode("utf-8").removesuffix("\r").split("\t")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: not UTF-8 at byte {error.start}; an entity map is UTF-8 text") from None
+        if len(rest) != 1 or not surface.strip() or not rest[0]:
+            raise ValueError(f"{where}: {line.decode()[:80]!r}; a line has a surface form and a token, a tab between")
+        if surface in found:
+            raise ValueError(f"{where}: {surface!r} has a line already; remove one of them")
+        found[surface] = rest[0]
+    return found
+
+
+def words_of_map(
+    tokens: Mapping[str, str],
+    ids: Mapping[str, int],
+    special: Sequence[int],
+    normalize: Callable[[str], str],
+    origin: str,
+) -> dict[str, int]:
+    """Normalised word -> id of its entity's token, for the surface forms of a map.
+
+    Raises ValueError naming the surface form for one that is not one word, or whose token is not in the vocabulary, is
+    a special one or is several words; and for two of one word with different tokens.
+    """
+    cut = pre_tokenizers.BertPreTokenizer()
+    found: dict[str, int] = {}
+    for surface, token in tokens.items():
+        where = f"{origin}: {surface!r} -> {token!r}"
+        if token not in ids or ids[token] in special:
+            raise ValueError(f"{where}: the vocabulary has no such token, or it is a special one; add it to vocab.txt")
+        if len(cut.pre_tokenize_str(token)) != 1:
+            raise ValueError(f"{where}: the token has a space or a punctuation mark; rename it in vocab.txt")
+        words = [word for word, _ in cut.pre_tokenize_str(normalize(surface))]
+        if len(words) != 1:
+            raise ValueError(f"{where}: the surface form is {len(words)} words, {words}; the map is for single words")
+        if found.setdefault(words[0], ids[token]) != ids[token]:
+            raise ValueError(f"{where}: another surface form of the word {words[0]!r} has another token; remove one")
+    return found
+
+
+def replacing(normalizer: normalizers.Normalizer, tokens: Mapping[str, str]) -> normalizers.Normalizer:
+    """A normaliser of text that also puts tokens in place of whole words: `tokens` has normalised word -> token."""
+    of_token: dict[str, list[str]] = {}
+    for word, token in tokens.items():
+        of_token.setdefault(token, []).append("".join(f"\\x{{{ord(character):X}}}" for character in word))
+    steps = [
+        normalizers.Replace(
+            tokenizers.Regex(f"(?<![^{_between_words()}])(?:{'|'.join(words)})(?![^{_between_words()}])"), token
+        )
+        for token, words in of_token.items()
+    ]
+    return normalizers.Sequence([normalizer, *steps])
+
+
+@lru_cache(maxsize=1)
+def _between_words() -> str:
+    """What ends a word, as ranges for a regular expression: white space, and what BERT takes for punctuation."""
+    cut = pre_tokenizers.BertPreTokenizer()
+    marks = [
+        chr(point)
+        for point in range(sys.maxunicode + 1)
+        if unicodedata.category(chr(point))[0] == "P" or chr(point) in string.punctuation
+    ]
+    ends = [mark for mark in marks if len(cut.pre_tokenize_str(f"a{mark}a")) == 3]
+    return "\\s" + "".join(f"\\x{{{ord(mark):X}}}" for mark in ends)
