@@ -46,7 +46,7 @@ def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     if not known.rules.prefix_space:
         made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, CASED), 400, CASED)
         return ByteLevelBPE(*made.files.values(), known.rules)
-    if FAMILIES[family].presets["base"].embedding_size:
+    if FAMILIES[family].presets["base"].layer_groups:  # ALBERT
         return train_tokenizer("unigram", count_for("unigram", [*texts] * 5, known.rules), 300, known.rules)
     return wordpiece()
 
