@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ CODE_IN_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal",
 DRAWERS = {"utils", "util", "common", "helpers", "helper", "misc"}
 NOT_OURS = {"data", "runs", "build"}
 LONGEST_FILE = 500
+MEDIAN_MODULE = 130  # lines, at least: what one reader needs at once lies in one file
 # Pieces, so that this file passes its own rule.
 MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:" + "|".join(("work", "home", "root", "Users")) + r")/\w")
 
@@ -281,6 +283,11 @@ def test_every_folder_of_the_package_is_a_package():
         if not (REPOSITORY / folder / "__init__.py").is_file()
     ]
     assert not lost, "\n" + "\n".join(lost)
+
+
+def test_modules_are_no_confetti():
+    lines = [source.text.count("\n") for source in sources("package") if source.path.name != "__init__.py"]
+    assert statistics.median(lines) >= MEDIAN_MODULE, "put the shortest modules into the one file that imports them"
 
 
 def test_what_is_installed_says_that_it_has_types(monkeypatch):
