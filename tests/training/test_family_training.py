@@ -99,20 +99,20 @@ def test_a_member_trains_resumes_and_is_exported(
 ) -> None:
     arguments, architecture = MEMBERS[family]
     arguments = tuple(argument.format(similar_words=similar_words) for argument in arguments)
-    recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
+    recipe, log, run, half = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run", tmp_path / "half"
+    ended = str(STEPS // 2)
     fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40")
+    fixed += ("--training.keep-every", ended, "--training.steps", str(STEPS))
     fixed += ("--optimizer.warmup-steps", "10", *arguments)
-    finish(command(recipe, corpus, run, *fixed, "--training.steps", str(STEPS)), log)
+    finish(command(recipe, corpus, run, *fixed), log)
     found = curves(read_metrics(run / "metrics.jsonl"))
     assert found["eval/mlm_loss"][1][-1] < found["baseline/unigram_loss"][1][-1]
-    # Stopped half-way by its number of steps and gone on, it has the bits of the run that was not.
-    half, ended = tmp_path / "half", str(STEPS // 2)
-    kept = ("--training.keep-every", ended)
-    finish(command(recipe, corpus, half, *fixed, *kept, "--training.steps", str(STEPS)), log)
+    # Gone on from its checkpoint half-way, a copy has the bits of the run that was not interrupted.
+    shutil.copytree(run, half)
     for step in (half / "checkpoints").iterdir():
         if step.name != ended:
             shutil.rmtree(step)
-    finish(command(recipe, corpus, half, *fixed, *kept, "--training.steps", str(STEPS)), log)
+    finish(command(recipe, corpus, half, *fixed), log)
     assert "resuming" in log.read_text() and digests(half) == digests(run)
     assert json.loads((run / "huggingface" / "config.json").read_text())["architectures"] == [architecture]
     model = load_run(run)
