@@ -51,7 +51,7 @@ def main() -> None:
     (stage,) = stages_of(config)
     mesh = make_mesh(config.mesh)
     planned = compile_stage(config, stage, mesh, "cpu").memory.total
-    step = lower_train_step(config, stage, mesh, "cpu").compile()
+    step, rate = lower_train_step(config, stage, mesh, "cpu").compile(), np.float32(1e-4)
     rows = stage.training.global_batch_size
     batch = {
         name: np.ones(shape, dtype) if "weights" in name or name == "sequence_ids" else np.zeros(shape, dtype)
@@ -71,7 +71,7 @@ def main() -> None:
             on_device = to_global(mesh, batch)
             wait_for_other_threads()
             temporaries.reuse()
-            state, metrics = step(state, on_device)
+            state, metrics = step(state, rate, on_device)
             figures.add(metrics)
         figures.drain()
     print(planned, status("VmHWM") - before)
