@@ -33,7 +33,7 @@ def candidates(words: list[str]) -> list[str]:
         (["export", "runs/mine", "--to", "o"], ["onnx"]),
         (["export", "runs/m"], []),
         (["finetune", "squ"], ["squad", "squad2"]),
-        (["finetune", "squad", "--init"], ["--init-from"]),
+        (["finetune", "squad", "--init-f"], ["--init-from"]),
         (["recipes", "c"], ["copy"]),
         (["recipes", "copy", "dom"], ["domain"]),
         (["pretrain", "bert_base", "--data.sources", "tex"], []),

@@ -85,10 +85,7 @@ def batch_weights(batch: Batch, objectives: tuple[Objective, ...]) -> Metrics:
 
 
 def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...]) -> Metrics:
-    """Each objective's sums divided by its weight, and the total loss; the only division of a step.
-
-    A ratio of two sums is 0 where there is nothing to divide by.
-    """
+    """Sums over weights, the total loss, and ratios of sums (0 where both are 0): the only division of a step."""
     figures = {
         f"{o.name}_{figure}": sums[f"{o.name}_{figure}"] / (weights[f"{o.name}_weight"] + o.epsilon)
         for o in objectives
