@@ -45,7 +45,7 @@ ADVICE: dict[int, tuple[str, str]] = {
 def message_of(error: BaseException) -> str:
     """An error as a message for people: of the operating system's with advice, of ours as it stands."""
     if isinstance(error, MemoryError) and not str(error):
-        return "no memory is left; end other programs, or use smaller batches and fewer workers"
+        return "; ".join(ADVICE[errno.ENOMEM])
     if not isinstance(error, OSError) or error.errno not in ADVICE or error.strerror is None:
         return str(error) or type(error).__name__
     what, advice = ADVICE[error.errno]

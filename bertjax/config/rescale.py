@@ -56,11 +56,13 @@ def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
             f"{len(config.stages) + 1} steps or more"
         )
     share = steps / config.training.steps
+    stages = _scaled_stages(config, steps, share, given)
+    first = min([*(stage.start for stage in stages if stage.learning_rate is not None), steps])
     return replace(
         config,
-        optimizer=replace(config.optimizer, **_scaled_schedule(config, steps, share, given)),
+        optimizer=replace(config.optimizer, **_scaled_schedule(config, first, share, given)),
         training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, given)),
-        stages=_scaled_stages(config, steps, share, given),
+        stages=stages,
     )
 
 
@@ -70,10 +72,8 @@ def keys_given(overrides: Sequence[str]) -> frozenset[str]:
     return frozenset(word.replace("-", "_") for word in words)
 
 
-def _scaled_schedule(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
-    """Warm-up and decay of the schedule that begins at step 0."""
-    later = [stage.start for stage in _scaled_stages(config, steps, share, given) if stage.learning_rate is not None]
-    length = min([*later, steps])
+def _scaled_schedule(config: Config, length: int, share: float, given: Collection[str]) -> dict[str, int]:
+    """Warm-up and decay of the schedule that begins at step 0 and is so long."""
     scaled = {name: _length(getattr(config.optimizer, name), share, length) for name in ("warmup_steps", "decay_steps")}
     return {name: value for name, value in scaled.items() if f"optimizer.{name}" not in given}
 

@@ -16,6 +16,7 @@ _GAMMA = 0x9E3779B97F4A7C15  # SplitMix64 (Steele, Lea, Flood 2014): its increme
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _HALF_ROUNDS = 8
+_LOW_HALF = 2**32 - 1
 
 
 @lru_cache(maxsize=4096)
@@ -48,6 +49,11 @@ def fold_in(keys: np.ndarray, purpose: str) -> np.ndarray:
 def uniform(bits: np.ndarray) -> np.ndarray:
     """float64 in [0, 1) from uint64 hashes, of the same shape."""
     return (bits >> 11) * 2.0**-53
+
+
+def low_uniform(bits: np.ndarray) -> np.ndarray:
+    """float64 in [0, 1) from the low half of uint64 hashes, whose high half `uniform` and `below` begin with."""
+    return (bits & _LOW_HALF) * 2.0**-32
 
 
 def below(bits: np.ndarray, bound: int | np.ndarray) -> np.ndarray:

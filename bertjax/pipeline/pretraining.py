@@ -13,7 +13,6 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
-from bertjax.input.batches import batch_keys
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
 from bertjax.model.network import Params
@@ -33,7 +32,7 @@ from bertjax.training.checkpoint import saved_steps
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
 from bertjax.training.run_directory import load_run, require_own_run
-from bertjax.training.stages import open_data, stages_of
+from bertjax.training.stages import open_data
 from bertjax.training.timekeeper import Timekeeper, as_begun, seconds_of_this_process
 from bertjax.training.trainer import Outcome, Say, train, untrained
 
@@ -107,8 +106,6 @@ def _pretrain(
     require_same_config(config, processes)
     with SIGNS.doing("checking the config"):
         config = preflight(config)
-        for stage in stages_of(config):
-            batch_keys(stage.data, config.training.objectives)
         require_sources(config.data)
         require_own_run(as_begun(config))
         start, teacher = _start_of(config), read_teacher(config)

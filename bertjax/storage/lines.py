@@ -68,6 +68,30 @@ def read_lines(
     utf8.finish()
 
 
+def read_table(
+    content: bytes, origin: str, *, called: str, form: str, is_row: Callable[[list[str]], bool]
+) -> dict[str, list[str]]:
+    """The first field of each line -> its other fields, with tabs between; `origin` names the file in messages.
+
+    Raises ValueError naming the line for bytes that are not UTF-8 (`called` is what the file is), for fields that are
+    no row (`form` says what a line has), and for a first field that has a line already.
+    """
+    table: dict[str, list[str]] = {}
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+        where = f"{origin}, line {number}"
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: not UTF-8 at byte {error.start}; {called} is UTF-8 text") from None
+        fields = text.removesuffix("\r").split("\t")
+        if not is_row(fields):
+            raise ValueError(f"{where}: {text[:80]!r}; a line has {form} between")
+        if fields[0] in table:
+            raise ValueError(f"{where}: {fields[0]!r} has a line already; remove one of them")
+        table[fields[0]] = fields[1:]
+    return table
+
+
 def _decode(utf8: Utf8, block: bytes, offset: int) -> str:
     text = utf8.decode(block, offset, nul=False)
     if offset == 0:

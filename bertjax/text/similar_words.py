@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bertjax.storage.lines import read_table
 from bertjax.storage.remote import place_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -40,19 +41,14 @@ def parse(content: bytes, path: str) -> dict[str, tuple[str, ...]]:
     Raises ValueError naming the line for bytes that are not UTF-8, a line without similar words, an empty word or a
     word that has a line already.
     """
-    table: dict[str, tuple[str, ...]] = {}
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
-        where = f"data.similar_words={path!r}, line {number}"
-        try:
-            word, *similar = line.decode("utf-8").removesuffix("\r").split("\t")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: not UTF-8 at byte {error.start}; a table is UTF-8 text") from None
-        if not similar or not word or not all(similar):
-            raise ValueError(f"{where}: {line.decode()[:80]!r}; a line has a word and similar ones, with tabs between")
-        if word in table:
-            raise ValueError(f"{where}: {word!r} has a line already; remove one of them")
-        table[word] = tuple(similar)
-    return table
+    table = read_table(
+        content,
+        f"data.similar_words={path!r}",
+        called="a table",
+        form="a word and similar ones, with tabs",
+        is_row=lambda fields: len(fields) > 1 and all(fields),
+    )
+    return {word: tuple(similar) for word, similar in table.items()}
 
 
 def to_text(table: SimilarWords) -> str:

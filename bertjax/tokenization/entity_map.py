@@ -14,6 +14,8 @@ from functools import lru_cache
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
+from bertjax.storage.lines import read_table
+
 FILE = "entity_map.tsv"  # beside the vocabulary: a surface form and a token on each line, with a tab between
 
 
@@ -23,19 +25,14 @@ def parse(content: bytes, origin: str) -> dict[str, str]:
     Raises ValueError naming the line for bytes that are not UTF-8, a line without two parts, or a surface form that has
     a line already; and if there is no line.
     """
-    found: dict[str, str] = {}
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
-        where = f"{origin}, line {number}"
-        try:
-            surface, *rest = line.decode("utf-8").removesuffix("\r").split("\t")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: not UTF-8 at byte {error.start}; an entity map is UTF-8 text") from None
-        if len(rest) != 1 or not surface.strip() or not rest[0]:
-            raise ValueError(f"{where}: {line.decode()[:80]!r}; a line has a surface form and a token, a tab between")
-        if surface in found:
-            raise ValueError(f"{where}: {surface!r} has a line already; remove one of them")
-        found[surface] = rest[0]
-    return found
+    table = read_table(
+        content,
+        origin,
+        called="an entity map",
+        form="a surface form and a token, a tab",
+        is_row=lambda fields: len(fields) == 2 and bool(fields[0].strip() and fields[1]),
+    )
+    return {surface: token for surface, (token,) in table.items()}
 
 
 def words_of_map(

@@ -44,7 +44,7 @@ class Course:
     @classmethod
     def of(cls, training: TrainingConfig) -> Course:
         """Raises ValueError for a record that is none, or that does not follow the one before it."""
-        course = cls(training.steps, tuple(_parsed(text) for text in training.replans))
+        course = cls(training.steps, tuple(map(parse_replan, training.replans)))
         edges = [(0, training.steps), *course.replans]
         for (before, end), (step, moved) in itertools.pairwise(edges):
             if not (before < step < end and step < moved):
@@ -83,7 +83,8 @@ class Course:
         return positions[number] + (step - starts[number]).astype(jnp.float32) * paces[number]
 
 
-def _parsed(text: str) -> tuple[int, int]:
+def parse_replan(text: str) -> tuple[int, int]:
+    """The step and the end of a record of `training.replans`. Raises ValueError for a text that is none."""
     if not re.fullmatch(r"\d+:\d+", text):
         raise ValueError(f"training.replans={text!r}: give STEP:STEPS, as in 500:1650, an end at 1650 from step 500 on")
     step, end = text.split(":")

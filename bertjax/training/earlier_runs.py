@@ -12,6 +12,7 @@ import numpy as np
 
 from bertjax.storage.remote import Place
 from bertjax.training.checkpoint import read_metadata, saved_steps
+from bertjax.training.course import parse_replan
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 # Keys that have to be the same, besides the model and the rows of stages: other runs say nothing of this one.
@@ -85,7 +86,7 @@ def _finished(directory: Path, like: Mapping[str, Any]) -> Finished | None:
     if not _alike(metadata, like):
         return None
     training, name = metadata["config"]["training"], loss_name(like["config"])
-    end = int(training["replans"][-1].split(":")[1]) if training.get("replans") else training["steps"]
+    end = parse_replan(training["replans"][-1])[1] if training.get("replans") else training["steps"]
     losses = [record[name] for record in records if record["step"] == end and record.get(name) is not None]
     return Finished(end, losses[-1]) if losses and metadata["step"] == end else None
 

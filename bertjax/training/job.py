@@ -118,7 +118,7 @@ def preflight(config: Config) -> Config:
         stage.schedule()
     _check_heads(config)
     _check_pairs(config)
-    _check_weights(config)
+    _check_weights(config, stages)
     check_teacher(config)
     if check_head(config.model).of_task:
         raise ValueError(
@@ -318,11 +318,11 @@ def _check_heads(config: Config) -> None:
             )
 
 
-def _check_weights(config: Config) -> None:
-    """Refuse an objective about the predictions of another one that is not there."""
-    made = batch_keys(config.data, config.training.objectives)
+def _check_weights(config: Config, stages: tuple[Stage, ...]) -> None:
+    """Refuse rows of a stage that an objective cannot be trained on, and one about predictions that nothing makes."""
+    made = [batch_keys(stage.data, config.training.objectives) for stage in stages]
     for objective in objectives.choose(config.training.objectives):
-        if objective.weight_key not in made:
+        if objective.weight_key not in made[0]:
             raise ValueError(
                 f"training.objectives={config.training.objectives}: {objective.name} is about the predictions of "
                 f"{objective.weight_key.partition('_')[0]}; add that objective"

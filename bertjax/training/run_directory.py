@@ -155,12 +155,17 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     """
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = place_of(config.directory)
-    replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
+    write_config(directory, config)
     for name in {*VOCABULARY_FILES, *COMPANIONS} - tokenizer.files.keys():
         (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
     return notice
+
+
+def write_config(directory: Place, config: Config) -> None:
+    """Write the resolved config of the run in a directory, in place of an older one."""
+    replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
 
 
 def require_own_run(config: Config) -> None:

@@ -17,16 +17,17 @@ from typing import Any
 
 from bertjax.config import Config, differences, from_dict, to_dict
 from bertjax.runtime.processes import Processes
-from bertjax.storage.files import replace_text, write_durably
+from bertjax.storage.files import write_durably
 from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left, times_due
 from bertjax.training.checkpoint import saved_steps
+from bertjax.training.course import parse_replan
 from bertjax.training.earlier_runs import expected_loss, loss_name
 from bertjax.training.job import Job, rescheduled
 from bertjax.training.progress import duration
 from bertjax.training.rehearsal import Ending, rehearse
-from bertjax.training.run_directory import CONFIG_FILE
+from bertjax.training.run_directory import write_config
 from bertjax.training.stages import stages_of
 
 FILE = "budget.json"  # in a run's directory
@@ -70,8 +71,7 @@ class Decision:
     @property
     def records(self) -> list[tuple[int, int]]:
         """Where the end was moved, and where to."""
-        parts = (record.split(":") for record in self.replans)
-        return [(int(step), int(end)) for step, end in parts]
+        return [parse_replan(record) for record in self.replans]
 
     def _begun(self, recipe: Config) -> Config:
         values = to_dict(recipe)
@@ -186,7 +186,7 @@ class Timekeeper:
         self._decision = replace(self._decision, replans=config.training.replans)
         if self._processes.first:
             self._decision.write(self._directory)
-            replace_text(self._directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
+            write_config(self._directory, config)
         return rescheduled(job, config)
 
     def news(self, job: Job, step: int) -> str:

@@ -26,6 +26,7 @@ from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import Place, place_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
+from bertjax.training.budget import times_due
 from bertjax.training.callbacks import Callback, Callbacks, RunStart
 from bertjax.training.digest import compile_ahead
 from bertjax.training.evaluate import Best, Patience
@@ -328,7 +329,7 @@ class Loop:
         with self.processes.taking_time():
             self.saved.wait()
         self.callbacks.look_for_checkpoints(self.saved)
-        where = f"at step {step:,}, which is saved" if step else "before the first step; nothing was saved"
+        where = f"at step {step:,}, which is saved" if step else "before the first step; nothing is lost"
         self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
     def log(self, step: int, *, settle: bool) -> None:
@@ -437,12 +438,8 @@ def _compiling(first: bool) -> contextlib.AbstractContextManager[None]:
 
 def _evaluations_left(stages: tuple[Rows, ...], done: int) -> int:
     """How many evaluations are still to come after so many steps."""
-    left = 0
-    for stage in (rows.stage for rows in stages):
-        period, first = stage.training.eval_every, max(done, stage.start)
-        if first < stage.stop:
-            left += stage.stop // period - first // period + (stage.stop % period > 0)
-    return left
+    left = [rows.stage for rows in stages if done < rows.stage.stop]
+    return sum(times_due(stage.training.eval_every, max(done, stage.start), stage.stop, stage.stop) for stage in left)
 
 
 def _rows_of(rows: Rows) -> str:

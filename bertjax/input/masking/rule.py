@@ -13,9 +13,7 @@ from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
-from bertjax.input.randomness import below, derive_key, fold_in, hash64, uniform
-
-_LOW_HALF = 2**32 - 1
+from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform, uniform
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uint64 random bits [n] -> ids [n]
 
@@ -47,7 +45,7 @@ class Replacement:
         keys = fold_in(keys, "replacement")[:, None]
         bits = hash64(keys, positions)
         places = self.drawn_at(positions)
-        kind = ((bits if places is positions else hash64(keys, places)) & _LOW_HALF) * 2.0**-32
+        kind = low_uniform(bits if places is positions else hash64(keys, places))
         shown = np.where(kind < self.keep_share, labels, np.int32(self.mask_id))
         is_random = (kind >= self.keep_share) & (kind < self.keep_share + self.random_share) & is_used
         shown[is_random] = self.random_id(bits[is_random])

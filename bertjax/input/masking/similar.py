@@ -8,11 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from bertjax.input.randomness import below, derive_key, fold_in, hash64
+from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform
 from bertjax.text.similar_words import SimilarWords, parse, read_bytes, usable_ids
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_LOW_HALF = 2**32 - 1
 _KEY = derive_key("word of a table")
 
 
@@ -123,7 +122,7 @@ class ReplacedBySimilar:
         sizes = np.diff(np.flatnonzero(np.append(begins, True)))
         bits = hash64(keys, positions)[is_used]
         of_word = bits[begins]
-        kind = (of_word & _LOW_HALF) * 2.0**-32
+        kind = low_uniform(of_word)
         choice = hash64(fold_in(keys, "similar word"), positions)[is_used][begins]
         similar, is_there = self.table.choose(labels[is_used], sizes, choice)
         is_kept = kind < self.keep_share
