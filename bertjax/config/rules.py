@@ -51,6 +51,7 @@ BOUNDS: dict[str, Bounds] = {
     "model.intermediate_size": _COUNT,
     "model.max_position_embeddings": _COUNT,
     "model.type_vocab_size": _NOT_NEGATIVE,
+    "model.task_type_vocab_size": _NOT_NEGATIVE,
     "model.embedding_size": _NOT_NEGATIVE,
     "model.layer_groups": _NOT_NEGATIVE,
     "model.window": _NOT_NEGATIVE,
