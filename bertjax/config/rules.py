@@ -116,6 +116,11 @@ def _beyond(model: ModelConfig) -> list[int]:
     return [layer for layer in model.features if not -depth - 1 <= layer <= depth]
 
 
+def _hides_units(config: Config) -> bool:
+    """Whether more than single tokens are hidden together, in the run or in one of its stages."""
+    return config.data.masking != DataConfig.masking or any(stage.masking for stage in config.stages)
+
+
 RULES: dict[str, Rule] = {
     "heads divide the width": Rule(
         lambda c: c.model.hidden_size % c.model.num_attention_heads == 0,
@@ -164,10 +169,17 @@ RULES: dict[str, Rule] = {
         lambda c: f"data.temperature={c.data.temperature} with data.weights={c.data.weights}: give one of them",
     ),
     "words for a segmenter": Rule(
-        lambda c: c.data.segmenter == "none" or c.data.masking != DataConfig.masking,
+        lambda c: c.data.segmenter == "none" or _hides_units(c),
         lambda c: (
             f"data.segmenter={c.data.segmenter!r} with data.masking={c.data.masking!r} has no effect; set data.masking "
             "to words, ngrams, spans or units, or leave the segmenter out"
+        ),
+    ),
+    "units for a masking": Rule(
+        lambda c: not c.data.units or _hides_units(c),
+        lambda c: (
+            f"data.units={c.data.units!r} with data.masking={c.data.masking!r} has no effect; set data.masking, or "
+            "that of a stage, to words, phrases or entities, or leave the units out"
         ),
     ),
     "unknown characters are WordPiece's": Rule(

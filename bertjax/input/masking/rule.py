@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
-from bertjax.input.masking.units import UNITS, Unit
+from bertjax.input.masking.units import EACH, UNITS, WORDS, Unit
 from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform, uniform
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uint64 random bits [n] -> ids [n]
@@ -128,8 +128,12 @@ def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) 
     column = np.arange(int(available.max(initial=0)))
     hits = uniform(hash64(fold_in(keys, "count")[:, None], column)) < share
     drawn = np.count_nonzero(hits & (column < available[:, None]), axis=1)
+    return np.minimum(drawn, _limit_of_each(available, share))
+
+
+def _limit_of_each(available: np.ndarray, share: float) -> np.ndarray:
     deviation = np.sqrt(available * share * (1 - share))
-    return np.minimum(drawn, (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1)
+    return (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1
 
 
 def _most_of_each(tokens: int, sequences: int, share: float) -> int:
@@ -143,7 +147,7 @@ COUNTS = {
     "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
         _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
-    "each": Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
+    EACH: Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
     "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
         _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
@@ -185,10 +189,10 @@ class MaskRule:
         """
         check_masking(data)
         unit = UNITS[data.masking].make(data)
-        if unit.needs_plane and not split.tells_words:
+        if unit.needs_plane and not split.tells(unit.plane):
             raise ValueError(
                 f"data.masking={data.masking!r}: the token store does not tell which tokens form a unit; prepare it "
-                "with data.segmenter, or choose another unit"
+                "with data.segmenter or with data.units that has some, or choose another unit"
             )
         return cls(
             data.mask_probability,
@@ -210,7 +214,12 @@ def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Repl
 def check_masking(data: DataConfig) -> None:
     """Raise ValueError for a masking that is unknown or cannot be, naming the key, its value and what to do."""
     entry = member(UNITS, "masking", data.masking)
-    entry.make(data)
+    unit = entry.make(data)
+    if unit.needs_plane and unit.plane != WORDS and not data.units:
+        raise ValueError(
+            f"data.masking={data.masking!r} without data.units: nothing tells which tokens form one; set data.units to "
+            "spans:FIELD or list:FILE, or choose another unit"
+        )
     count = member(COUNTS, "mask_count", data.mask_count)
     member(REPLACED_BY, "replace_by", data.replace_by)
     member(RANDOM_IDS, "random_ids", data.random_ids)
@@ -279,7 +288,10 @@ def mask_tokens(
     position, 0 in unused slots, and `mlm_weights` float32 [B, P], 1 in used slots and 0 in the others.
     """
     available = np.count_nonzero(candidates, axis=1)
-    counts = rule.count.draw(available + special, available, keys, rule.probability)
+    if rule.unit.share:
+        counts = _limit_of_each(available, rule.unit.share)
+    else:
+        counts = rule.count.draw(available + special, available, keys, rule.probability)
     counts = np.minimum(np.minimum(counts, rule.max_predictions), available)
     if rule.unit.needs_words and continues is None:
         assert rule.is_continuation is not None
