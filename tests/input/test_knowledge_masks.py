@@ -118,7 +118,7 @@ def test_each_token_of_a_unit_is_replaced_by_itself(text: tuple[np.ndarray, ...]
     ("masking", "size", "count", "packing"), [("entities", 5, "each", "pairs"), ("phrases", 3, "round", "none")]
 )
 def test_batches_hide_whole_units_of_the_level(masking: str, size: int, count: str, packing: str) -> None:
-    """Token n of the split is 5 + n, which tells its unit; of a unit that a row cuts, its part there is hidden whole."""
+    """Token n of the split is 5 + n, which tells its unit; of a unit that a row cuts, its part is hidden whole."""
     data = replace(DATA, masking=masking, mask_count=count, packing=packing, pairs_per_row=3)
     batch = PairBatches(SPLIT, replace(SPECIALS, vocab_size=20_000), data, 0).batch(0, 128)
     used, ids = batch["mlm_weights"] > 0, batch["input_ids"].copy()
@@ -130,7 +130,7 @@ def test_batches_hide_whole_units_of_the_level(masking: str, size: int, count: s
     part = np.cumsum(np.diff(unit, axis=1, prepend=-(10**6)) != 0, axis=1) + 1000 * np.arange(len(ids))[:, None]
     sizes, found = of_units(is_hidden.ravel(), part.ravel())
     assert ((found == 0) | (found == sizes)).all()
-    assert np.count_nonzero(found == size) > 0.85 * np.count_nonzero(found) > 300
+    assert np.count_nonzero(found == size) > 0.75 * np.count_nonzero(found) > 300
 
 
 def test_units_that_nothing_tells_are_refused() -> None:
