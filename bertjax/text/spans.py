@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 # Kind of a span -> plane of the token store that tells which tokens continue one.
 PLANE_OF_KIND = {"word": "continues", "phrase": "phrases", "entity": "entities"}
-_USUAL = "phrase"
+USUAL_KIND = "phrase"
 
 
 class Span(NamedTuple):
@@ -97,7 +97,7 @@ def _span(item: Any, where: str, size: int) -> Span:
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) not in (2, 3):
         raise ValueError(f"{where}: it must be [start, end] or [start, end, kind]")
     start, end, kind = (*values, None)[:3]
-    kind = _USUAL if kind is None else kind
+    kind = USUAL_KIND if kind is None else kind
     if type(start) is not int or type(end) is not int:
         raise ValueError(f"{where}: start and end must be integers, which count the characters of the text")
     if kind not in PLANE_OF_KIND:

@@ -1,7 +1,7 @@
 """Units that are hidden as a whole: where the words, phrases and entities of a text are told, and their tokens.
 
 `data.units` names what tells them: `spans:FIELD`, a field of the sources' records, or `list:FILE`, a file with a unit
-on each line and, after a tab, its kind. A store that was made with it has a plane for each kind. In each of them a
+on each line and, after tabs, its kinds. A store that was made with it has a plane for each kind. In each of them a
 token that is in no unit of the kind continues the word before it, or begins one, as it does without units.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,12 +20,13 @@ from bertjax.config import DataConfig
 from bertjax.storage.lines import read_table
 from bertjax.storage.remote import place_of
 from bertjax.text.sources.registry import KINDS, parse_source
-from bertjax.text.spans import PLANE_OF_KIND, Span, spans_of
+from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, spans_of
 from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
 VERSION = 1  # of the rules by which units are found; a change makes other stores
 
+_Atom = tuple[str, int, int]  # as it is compared, where it begins, and where it ends
 FindUnits = Callable[[str], Sequence[Span]]  # the units of a sentence, in order of their starts
 
 # A word, or a character that stands alone: a mark, or one of a script that puts no spaces between words.
@@ -116,7 +117,7 @@ def _unit_list(content: bytes, origin: str, lowercase: bool) -> FindUnits:
 
 
 class _UnitList:
-    """The units of a file; of those that begin at one place the longest is found, and none that overlaps it."""
+    """The units of a file; of those of one kind that begin at one place the longest is found, and none inside it."""
 
     def __init__(self, content: bytes, origin: str, lowercase: bool) -> None:
         self._lowercase = lowercase
@@ -124,37 +125,40 @@ class _UnitList:
             content,
             origin,
             called="a list of units",
-            form=f"a unit, or a unit and its kind ({', '.join(PLANE_OF_KIND)}) with a tab",
-            is_row=lambda fields: bool(self._atoms(fields[0])) and (len(fields) == 1 or fields[1:] in _KINDS),
+            form=f"a unit, or a unit and its kinds ({', '.join(PLANE_OF_KIND)}), with tabs",
+            is_row=lambda fields: bool(self._atoms(fields[0])) and PLANE_OF_KIND.keys() >= {*fields[1:]},
         )
-        self._units: dict[str, list[tuple[tuple[str, ...], str]]] = {}  # by the first atom, long ones first
-        for unit, kind in table.items():
+        # Of each kind, the units by their first atom.
+        self._units: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+        for unit, kinds in table.items():
             atoms = tuple(atom for atom, _, _ in self._atoms(unit))
-            self._units.setdefault(atoms[0], []).append((atoms, kind[0] if kind else "phrase"))
+            for kind in kinds or [USUAL_KIND]:
+                self._units.setdefault(kind, {}).setdefault(atoms[0], []).append(atoms)
         for units in self._units.values():
-            units.sort(key=lambda unit: -len(unit[0]))
+            for beginning in units.values():
+                beginning.sort(key=len, reverse=True)
 
     def __call__(self, sentence: str) -> list[Span]:
         """The units of a sentence."""
         atoms = self._atoms(sentence)
-        found: list[Span] = []
-        place = 0
-        while place < len(atoms):
-            for unit, kind in self._units.get(atoms[place][0], ()):
-                if tuple(atom for atom, _, _ in atoms[place : place + len(unit)]) == unit:
-                    found.append(Span(atoms[place][1], atoms[place + len(unit) - 1][2], kind))
-                    place += len(unit) - 1
-                    break
-            place += 1
-        return found
+        return sorted(span for kind, units in self._units.items() for span in _found(atoms, units, kind))
 
-    def _atoms(self, text: str) -> list[tuple[str, int, int]]:
+    def _atoms(self, text: str) -> list[_Atom]:
         """The words and single characters of a text, with where they begin and end."""
         cut = ((found[0], *found.span()) for found in _ATOM.finditer(text))
         return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in cut]
 
 
-_KINDS = [[kind] for kind in PLANE_OF_KIND]
+def _found(atoms: list[_Atom], units: Mapping[str, Sequence[tuple[str, ...]]], kind: str) -> Iterator[Span]:
+    behind = 0
+    for place, (atom, begin, _) in enumerate(atoms):
+        if place < behind or atom not in units:
+            continue
+        for unit in units[atom]:
+            if tuple(other for other, _, _ in atoms[place : place + len(unit)]) == unit:
+                behind = place + len(unit)
+                yield Span(begin, atoms[behind - 1][2], kind)
+                break
 
 
 def _content(written: str) -> bytes:

@@ -170,7 +170,7 @@ def test_units_that_cannot_be_are_refused(data, tmp_path):
             require_sources(changed(data, units=units, masking="phrases"))
     (tmp_path / "units.txt").write_text("the river\tplace\n")
     with pytest.raises(
-        ValueError, match=r"line 1: .*a line has a unit, or a unit and its kind \(word, phrase, entity\)"
+        ValueError, match=r"line 1: .*a line has a unit, or a unit and its kinds \(word, phrase, entity\)"
     ):
         require_sources(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases"))
     (tmp_path / "units.txt").write_text("zebra crossing\n")
@@ -180,18 +180,23 @@ def test_units_that_cannot_be_are_refused(data, tmp_path):
 
 def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     path = tmp_path / "units.txt"
-    path.write_text("New York\nnew york city\tentity\nriver\nthe\tword\n北京\tentity\n北京大学\n", encoding="utf-8")
+    path.write_text(
+        "New York\nnew york city\tentity\nriver\nriver bank\tentity\nthe\tword\n北京\tentity\n北京大学\n",
+        encoding="utf-8",
+    )
     find = find_units(f"list:{path}", True)
 
     def found(text):
         return [(text[start:end], kind) for start, end, kind in find(text)]
 
     assert found("In New  York City and New York, newer York; the RIVERS") == [
+        ("New  York", "phrase"),
         ("New  York City", "entity"),
         ("New York", "phrase"),
         ("the", "word"),
     ]
-    assert found("他在北京大学，她在北京。") == [("北京大学", "phrase"), ("北京", "entity")]
+    assert found("他在北京大学，她在北京。") == [("北京", "entity"), ("北京大学", "phrase"), ("北京", "entity")]
+    assert found("big river bank, river bank") == [("river", "phrase"), ("river bank", "entity")] * 2
     assert [*find_units(f"list:{path}", False)("new york and New York")] == [Span(13, 21, "phrase")]
 
 

@@ -67,6 +67,14 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "BertForPreTraining",
     ),
+    "ernie": (
+        (
+            *("--model.hidden-act", "relu", "--model.layer-norm-eps", "1e-5", "--data.packing", "pairs"),
+            *("--data.units", "list:{units}", "--data.masking", "entities", "--data.mask-count", "each"),
+            *("--data.max-predictions", "14", "--data.random-ids", "ordinary", "--optimizer.learning-rate", "4e-3"),
+        ),
+        "ErnieForPreTraining",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
@@ -77,6 +85,8 @@ MEMBERS = {  # arguments, the class of the export
         "AlbertForPreTraining",
     ),
 }
+
+SELDOM = ("ernie",)  # BERT's network; test_stages.py trains it on units in every run of the tests
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +103,21 @@ def similar_words(corpus: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", MEMBERS)
+@pytest.fixture(scope="module")
+def units(corpus: Path) -> Path:
+    """A list of entities: the nouns of the corpus with what stands before them."""
+    lines = [line.split() for line in corpus.read_text(encoding="utf-8").splitlines() if line]
+    path = corpus.with_name("units.txt")
+    path.write_text("".join(f"{pair}\tentity\n" for pair in sorted({" ".join(words[1:3]) for words in lines})), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("family", [pytest.param(family, marks=[LONG] * (family in SELDOM)) for family in MEMBERS])
 def test_a_member_trains_resumes_and_is_exported(
-    family: str, corpus: Path, similar_words: Path, tmp_path: Path
+    family: str, corpus: Path, similar_words: Path, units: Path, tmp_path: Path
 ) -> None:
     arguments, architecture = MEMBERS[family]
-    arguments = tuple(argument.format(similar_words=similar_words) for argument in arguments)
+    arguments = tuple(argument.format(similar_words=similar_words, units=units) for argument in arguments)
     recipe, log, run, half = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run", tmp_path / "half"
     ended = str(STEPS // 2)
     fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40")
