@@ -12,7 +12,7 @@ Text: as in multilingual.py:chinese. Published: encyclopedia, news and forum tex
     `--data.units list:entities.txt` has an entity on each line, followed by a tab and `entity`. With phrases in it too
     (`phrase`), `--stages.0.masking phrases` takes these; `--data.units spans:FIELD` takes both from the text's records.
 Expected: XNLI (development, test): 79.9, 78.4.
-Cost: 100,477,778 parameters and 7.5e19 FLOP; needs `pip install 'bertjax[chinese]'`.
+Cost: 100,477,778 parameters and 7.6e19 FLOP; needs `pip install 'bertjax[chinese]'`.
 Command: bertjax pretrain ernie --data.vocab vocab.txt --data.units list:entities.txt
 """
 
