@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -128,37 +128,35 @@ class _UnitList:
             form=f"a unit, or a unit and its kinds ({', '.join(PLANE_OF_KIND)}), with tabs",
             is_row=lambda fields: bool(self._atoms(fields[0])) and PLANE_OF_KIND.keys() >= {*fields[1:]},
         )
-        # Of each kind, the units by their first atom.
-        self._units: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+        self._units: dict[str, set[tuple[str, ...]]] = {}
+        self._sizes: dict[str, dict[str, set[int]]] = {}  # of each kind, those of units that begin with an atom
         for unit, kinds in table.items():
             atoms = tuple(atom for atom, _, _ in self._atoms(unit))
             for kind in kinds or [USUAL_KIND]:
-                self._units.setdefault(kind, {}).setdefault(atoms[0], []).append(atoms)
-        for units in self._units.values():
-            for beginning in units.values():
-                beginning.sort(key=len, reverse=True)
+                self._units.setdefault(kind, set()).add(atoms)
+                self._sizes.setdefault(kind, {}).setdefault(atoms[0], set()).add(len(atoms))
 
     def __call__(self, sentence: str) -> list[Span]:
         """The units of a sentence."""
         atoms = self._atoms(sentence)
-        return sorted(span for kind, units in self._units.items() for span in _found(atoms, units, kind))
+        names = [atom for atom, _, _ in atoms]
+        found: list[Span] = []
+        for kind, units in self._units.items():
+            sizes, behind = self._sizes[kind], 0
+            for place, name in enumerate(names):
+                if place < behind or name not in sizes:
+                    continue
+                coming = (tuple(names[place : place + size]) for size in sizes[name])
+                fitting = [len(unit) for unit in coming if unit in units]  # at the end of the sentence shorter
+                if fitting:
+                    behind = place + max(fitting)
+                    found.append(Span(atoms[place][1], atoms[behind - 1][2], kind))
+        return sorted(found)
 
     def _atoms(self, text: str) -> list[_Atom]:
         """The words and single characters of a text, with where they begin and end."""
         cut = ((found[0], *found.span()) for found in _ATOM.finditer(text))
         return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in cut]
-
-
-def _found(atoms: list[_Atom], units: Mapping[str, Sequence[tuple[str, ...]]], kind: str) -> Iterator[Span]:
-    behind = 0
-    for place, (atom, begin, _) in enumerate(atoms):
-        if place < behind or atom not in units:
-            continue
-        for unit in units[atom]:
-            if tuple(other for other, _, _ in atoms[place : place + len(unit)]) == unit:
-                behind = place + len(unit)
-                yield Span(begin, atoms[behind - 1][2], kind)
-                break
 
 
 def _content(written: str) -> bytes:

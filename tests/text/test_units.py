@@ -181,7 +181,7 @@ def test_units_that_cannot_be_are_refused(data, tmp_path):
 def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     path = tmp_path / "units.txt"
     path.write_text(
-        "New York\nnew york city\tentity\nriver\nriver bank\tentity\nthe\tword\n北京\tentity\n北京大学\n",
+        "New York\nriver boat\nnew york city\tentity\nriver\nriver bank\tentity\nthe\tword\n北京\tentity\n北京大学\n",
         encoding="utf-8",
     )
     find = find_units(f"list:{path}", True)
@@ -197,6 +197,7 @@ def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     ]
     assert found("他在北京大学，她在北京。") == [("北京", "entity"), ("北京大学", "phrase"), ("北京", "entity")]
     assert found("big river bank, river bank") == [("river", "phrase"), ("river bank", "entity")] * 2
+    assert found("A river") == [("river", "phrase")]
     assert [*find_units(f"list:{path}", False)("new york and New York")] == [Span(13, 21, "phrase")]
 
 
