@@ -18,6 +18,7 @@ import json
 import sys
 from dataclasses import replace
 
+from bertjax.model.families.family import Class
 from bertjax.model.families.registry import FAMILIES
 from bertjax.model.families.roberta import ROBERTA
 
@@ -36,7 +37,7 @@ FAMILIES[NAME] = replace(
         beginning="Data2VecText",
         encoder=named(known.encoder),
         pooler=named(known.pooler),
-        pretraining=replace(known.pretraining, name="Data2VecTextForMaskedLM", tensors=named(known.pretraining.tensors)),
+        pretraining=Class("Data2VecTextForMaskedLM", named(known.pretraining.tensors), known.pretraining.outputs),
         tied={name: of.replace(THEIRS, OURS) for name, of in known.tied.items()},
     ),
 )
