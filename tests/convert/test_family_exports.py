@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from family_models import TEXTS, family_model, piece_model, tokenizer_of
+from family_models import MEMBERS, TEXTS, family_model, piece_model, tokenizer_of
 from safetensors.numpy import load_file
 
 from bertjax.__main__ import main
@@ -38,11 +38,12 @@ SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenize
 OTHERS = [name for name in FAMILIES if name != "bert"]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=MEMBERS)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
     return family_model(tmp_path / "run", request.param)
 
 
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
 def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
@@ -55,6 +56,7 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     assert type(transformers.AutoModelForMaskedLM.from_pretrained(folder)).__name__.endswith("ForMaskedLM")
 
 
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
 def test_there_and_back_is_the_same_model(model: TrainedModel, tmp_path: Path) -> None:
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder)
@@ -98,7 +100,7 @@ def test_a_table_of_tasks_is_exported(tmp_path: Path) -> None:
     assert found is not None and found.largest < 5e-6
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", MEMBERS)
 @pytest.mark.parametrize(
     ("head", "labels"), [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]
 )
