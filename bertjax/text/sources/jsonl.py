@@ -21,7 +21,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     field = file.feature or DEFAULT_FIELD
     for where, record in json_records(file.path, counts):
         text = text_in(record, field, where, counts)
-        yield from paragraphs_of(marked(text, record.get(file.spans), file.spans, where))
+        yield from paragraphs_of(marked(text, record.get(file.spans), file.spans, where) if file.spans else text)
 
 
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:
