@@ -40,12 +40,10 @@ def read_teacher(config: Config) -> ForeignModel | None:
                     f"distillation.teacher={config.distillation.teacher!r}: it has no trained {module_label(head)}, "
                     f"which {objective.name} asks; name another teacher, or leave {objective.name} out"
                 )
-        width, ours = found.config.hidden_size, config.model.hidden_size
-        if objective.teacher.same_width and width != ours:
+        if unfit := objective.teacher.unfit(config.model, found.config):
             raise ValueError(
-                f"distillation.teacher={config.distillation.teacher!r}: its vectors are {width} wide and those of the "
-                f"model {ours}, so {objective.name} cannot compare them; set model.hidden_size to {width}, or leave "
-                f"{objective.name} out"
+                f"distillation.teacher={config.distillation.teacher!r}: {unfit.reason}, so {objective.name} cannot "
+                f"compare them; {unfit.advice}, or leave {objective.name} out"
             )
     return found
 
