@@ -27,7 +27,8 @@ import jax.numpy as jnp
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import attention_scores, visible
 from bertjax.model.layer_states import LayerStates, layer_states
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums, Unfit
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.of_teacher import OfTeacher, Unfit
 
 Project = Callable[[jax.Array], jax.Array]  # [B, L, D] of the student -> [B, L, D] of the teacher
 
