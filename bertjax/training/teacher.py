@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
@@ -13,10 +14,13 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.model.families.bert import BERT
 from bertjax.model.network import Params
+from bertjax.parallel.sharding import place
 from bertjax.training.checkpoint import named_arrays
+from bertjax.training.exchange import Frozen
 from bertjax.training.flops import train_flops_per_token
 from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, objectives_of
-from bertjax.training.state import FrozenNetwork, draw_frozen
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,13 @@ def frozen_networks(
     return {} if teacher is None else {TEACHER: draw_frozen(teacher, mesh, execution)}
 
 
+def place_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
+    """The teacher's weights on the devices, as the argument `frozen` of the steps."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[TEACHER].params)
+    with settings_named("placing the teacher", config, blueprint.mesh):
+        return {TEACHER: place(teacher.params, shardings)}
+
+
 def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) -> float:
     """FLOPs of training on one token of rows of `data`: the model's, and a forward pass of the teacher.
 
@@ -76,11 +87,19 @@ def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) 
     objectives = objectives_of(config)
     predictions = expected_predictions(data)
     own = predictions if any("mlm_head" in one.heads for one in objectives) else 0.0
-    flops = train_flops_per_token(config.model, data.sequence_length, own)
-    if teacher is None:
-        return flops
     asked = predictions if any(one.teacher and "mlm_head" in one.teacher.heads for one in objectives) else 0.0
-    return flops + train_flops_per_token(teacher, data.sequence_length, asked) / 3
+    return flops_of_networks(config.model, teacher, data.sequence_length, own, asked)
+
+
+def flops_of_networks(
+    model: ModelConfig, teacher: ModelConfig | None, length: int, predictions: float = 0, asked: float = 0
+) -> float:
+    """FLOPs of training on one token of rows that long, with so many predictions of tokens in a row for each network.
+
+    A teacher makes a forward pass, a third of what training takes.
+    """
+    of_teacher = 0.0 if teacher is None else train_flops_per_token(teacher, length, asked) / 3
+    return train_flops_per_token(model, length, predictions) + of_teacher
 
 
 def check_teacher(config: Config) -> None:
