@@ -39,15 +39,17 @@ def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     student, teacher = (forward.through(states, batch, *name) for name in ((), (TEACHER,)))
     project = model.teacher_projection if model.encoder.config.teacher_width else lambda x: x
     seen = visible(batch["sequence_ids"], model.encoder.config.causal)
-    return layer_sums(student, teacher, project, seen, batch["distil_layers_weights"])
+    unroll = model.encoder.execution.scan_unroll
+    return layer_sums(student, teacher, project, seen, batch["distil_layers_weights"], unroll)
 
 
 def layer_sums(
-    student: LayerStates, teacher: LayerStates, project: Project, seen: jax.Array, weights: jax.Array
+    student: LayerStates, teacher: LayerStates, project: Project, seen: jax.Array, weights: jax.Array, unroll: int = 1
 ) -> Sums:
     """The loss and its three parts, summed over the tokens by their weights, float32 [B, L].
 
-    `seen` bool [B, L, L] are the pairs of tokens whose scores are compared.
+    `seen` bool [B, L, L] are the pairs of tokens whose scores are compared, `unroll` the layers in an iteration of the
+    loop over them.
     """
 
     def hidden_sum(ours: jax.Array, theirs: jax.Array) -> jax.Array:
@@ -71,7 +73,7 @@ def layer_sums(
 
     zero = jnp.zeros((), jnp.float32)
     stacked = tuple(states._replace(embeddings=None) for states in (student, jax.lax.stop_gradient(teacher)))
-    (hidden, attention), _ = jax.lax.scan(add, (zero, zero), stacked)
+    (hidden, attention), _ = jax.lax.scan(add, (zero, zero), stacked, unroll=min(unroll, len(student.hidden)))
     embeddings = hidden_sum(student.embeddings, jax.lax.stop_gradient(teacher.embeddings))
     parts = {"embeddings": embeddings, "hidden": hidden, "attention": attention}
     return {"loss": sum(parts.values(), zero)} | parts
