@@ -37,6 +37,7 @@ class ModelConfig:
     # with ReLU (DistilBERT).
     pooler: Literal["tanh", "none", "gelu", "relu"] = "tanh"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
+    teacher_width: int = 0  # in distillation of layers: the width that their vectors are projected to; 0: not projected
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12

@@ -57,6 +57,7 @@ BOUNDS: dict[str, Bounds] = {
     "model.window": _NOT_NEGATIVE,
     "model.global_every": _NOT_NEGATIVE,
     "model.generator_width": _SHARE,
+    "model.teacher_width": _NOT_NEGATIVE,
     "model.hidden_dropout_prob": _PROPER_SHARE,
     "model.attention_probs_dropout_prob": _PROPER_SHARE,
     "model.initializer_range": Bounds(0, above=True),

@@ -159,6 +159,7 @@ class TaskConfig:
     n_best: int = may_change(20)  # of a question that many answers are kept, of as many likeliest starts and ends
     null_threshold: float = may_change(0.0)  # how much better no answer has to score than the best one
     temperature: float = 0.05  # of the contrastive loss
+    distil: Literal["predictions", "layers"] = "predictions"  # what is learned from a teacher, if there is one
 
     @property
     def no_answer_threshold(self) -> float | None:

@@ -32,13 +32,20 @@ MLM = (
 )
 NSP = dense("nsp_head/dense", "cls.seq_relationship")
 
+SIZES = {
+    "base": ModelConfig(),
+    "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
+}
+# Students of BERT-Base (Jiao et al. 2020, section 4.2), which have as many heads.
+TINYBERT = {
+    "tiny-4x312": ModelConfig(hidden_size=312, num_hidden_layers=4, intermediate_size=1200),
+    "tiny-6x768": ModelConfig(num_hidden_layers=6),
+}
+
 BERT = Family(
     name="bert",
     title="BERT",
-    presets={
-        "base": ModelConfig(),
-        "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
-    },
+    presets=SIZES | TINYBERT,
     heads=("pooler", "mlm_head", "nsp_head"),
     huggingface=HuggingFace(
         model_type="bert",

@@ -51,6 +51,7 @@ def generator_config(config: ModelConfig) -> ModelConfig:
         config,
         family=family,
         generator_width=0.0,
+        teacher_width=0,
         hidden_size=width,
         embedding_size=0 if width == E else E,
         num_attention_heads=heads,
