@@ -14,6 +14,7 @@ from bertjax.finetune.load import load_task, read_dev, read_split, read_splits
 from bertjax.finetune.run import Result, finetune
 from bertjax.finetune.summary import TaskSummary
 from bertjax.finetune.tasks import TASKS
+from bertjax.pipeline.finetuning import FinetuneResult
 from bertjax.runtime.processes import alone
 
 HEADER = (
@@ -146,4 +147,5 @@ def test_the_summary_has_a_row_for_each_language() -> None:
     )
     (table,) = summary.by_language()
     assert table.rows == (("de", "25.00", "75.00"), ("en", "50.00", ""))
+    assert [table.title for table in FinetuneResult((summary,), ("",)).tables()] == ["xnli", "xnli by language"]
     assert TaskSummary("mnli", ("accuracy",), {"": [result]}, {}).by_language() == []

@@ -125,6 +125,16 @@ def test_chinese_characters_are_words(tmp_path: Path) -> None:
     assert {one.text for one in found.words[0].proposals} == {"京", "是"}
 
 
+def test_a_generator_is_asked_where_there_is_one(tmp_path: Path) -> None:
+    electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
+    both = small_model(tmp_path, hidden_act="gelu", **electra)
+    assert both.generator is not None and "mlm_head" not in both.params
+    (found,) = examine(both, ["the bank of money"], top=3)
+    wanted = expected(both.generator, ids_of(both, "the bank of money"), 2, masked=False)[:3]
+    assert [one.text for one in found.words[1].proposals] == [token for token, _ in wanted]
+    np.testing.assert_allclose([one.log_ratio for one in found.words[1].proposals], [r for _, r in wanted], rtol=1e-4)
+
+
 def test_byte_level_words_stand_without_their_space(tmp_path: Path) -> None:
     letters = {chr(number): number - 33 for number in range(33, 127)}
     tokens = {**letters, "Ġ": 94, "Ġc": 95, "Ġca": 96, "Ġcat": 97, "Ġd": 98, "Ġdo": 99, "Ġdog": 100}
