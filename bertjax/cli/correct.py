@@ -133,7 +133,8 @@ def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], No
     with replacing(output) as file:
 
         def write(examined: Examined, correction: Correction) -> None:
-            line = correction.text if output.suffix == ".txt" else json.dumps(_record(examined, correction))
+            record = _record(examined, correction)
+            line = correction.text if output.suffix == ".txt" else json.dumps(record, ensure_ascii=False)
             file.write(f"{line}\n".encode())
 
         yield write

@@ -223,7 +223,8 @@ def _answers(
     questions.sort(key=lambda question: len(question.row))
     while questions:
         width = _width(len(questions[0].row), model.max_length)
-        height = max(1, _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size))
+        most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
+        height = max(1, min(most, 1 << (len(questions) - 1).bit_length()))
         batch = [question for question in questions[:height] if len(question.row) <= width]
         questions = questions[len(batch) :]
         arrays = _batch(batch, height, width, 1 if masked else width, model.tokenizer.pad_id)

@@ -13,9 +13,9 @@ import pytest
 from exported_models import trained_model
 from small_models import small_model
 
-from bertjax.__main__ import main
+from bertjax.__main__ import main, parser_of
 from bertjax.convert.sources import write_run
-from bertjax.interpret.correction import Examined, Proposal, Word, examine
+from bertjax.interpret.correction import Examined, Proposal, Word, default_threshold, examine
 from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
 from bertjax.model.network import bind
 from bertjax.tokenization.byte_level import ByteLevelBPE
@@ -237,6 +237,11 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     text = tmp_path / "out.txt"
     assert main([*told[:4], "--output", str(text), "--masked", "--threshold", "1e9"]) == 0
     assert text.read_text() == lines.read_text()
+
+
+def test_the_help_tells_the_thresholds() -> None:
+    shown = " ".join(parser_of("correct").format_help().split())
+    assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown
 
 
 def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
