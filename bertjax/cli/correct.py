@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=float,
         metavar="X",
-        help="replace a word where log p(proposal) - log p(word) is above X (6, with --masked 8)",
+        help="replace a word where log p(proposal) - log p(word) is above X (4, with --masked 9)",
     )
     parser.add_argument("--top", type=int, default=3, metavar="K", help="proposals shown for each word (%(default)s)")
     parser.add_argument(
