@@ -202,10 +202,18 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     return _dropped(x, fold(keys, site), rate)
 
 
+def dropout_at(x: jax.Array, places: jax.Array, keys: jax.Array, site: int, rate: float) -> jax.Array:
+    """`dropout` for some elements x [B, ...] of a larger array, whose `places` in its rows (uint32) broadcast to x."""
+    return _kept(x, places, fold(keys, site), rate)
+
+
 @partial(recomputed, static=(2,))
 def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     inner = x.shape[1:]
-    place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner)
-    key = keys.reshape(-1, *[1] * len(inner))
-    keep = _high_bits(place ^ key) >= jnp.uint32(round(rate * 2**32))
+    return _kept(x, jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner), keys, rate)
+
+
+def _kept(x: jax.Array, places: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+    key = keys.reshape(-1, *[1] * (x.ndim - 1))
+    keep = _high_bits(places ^ key) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)

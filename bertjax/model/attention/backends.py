@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from bertjax.model.attention import windows
 from bertjax.model.layers import ATTENTION_PROBS, dropout, recomputed
 from bertjax.parallel.sharding import spec
 
@@ -36,16 +37,23 @@ def attend(
     window: int = 0,
     dropout_keys: jax.Array | None,
     dropout_rate: float,
+    slopes: jax.Array | None = None,
 ) -> jax.Array:
     """softmax(q k / sqrt(K)) v over the tokens that `visible` names.
 
-    `packed=False` means that every row is one sequence and then padding. The caller asks `choose_attention` whether a
-    back end can compute this.
+    `packed=False` means that every row is one sequence and then padding. With `slopes` (float32 [H]) the score of
+    tokens i and j falls by slope |i - j| (ALiBi). The caller asks `choose_attention` whether a back end can compute
+    this. A window is XLA's where the back end is cudnn, which has none, and is computed by blocks in rows where that
+    pays.
     """
-    if backend == "xla":
-        return xla_attention(q, k, v, visible(sequence_ids, causal, window), dropout_keys, dropout_rate)
+    dropped = dropout_keys, dropout_rate
+    if window and backend in ("xla", "cudnn") and windows.pays(q.shape[1], window):
+        of_window = {"window": window, "causal": causal, "slopes": slopes}
+        return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_window)
+    if backend == "xla" or (backend == "cudnn" and window):
+        return xla_attention(q, k, v, visible(sequence_ids, causal, window), *dropped, slopes)
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
-    assert backend != "cudnn" or not window, "cudnn has no window"
+    assert slopes is None, f"{backend} has no slopes"
     kernel = {
         "cudnn": partial(cudnn_attention, packed=packed, causal=causal),
         "splash": partial(splash_attention, causal=causal, window=window),
@@ -69,12 +77,12 @@ def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array
     return seen
 
 
-def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
+def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes: jax.Array | None = None) -> jax.Array:
     """softmax(q k / sqrt(K)) over visible tokens: q, k [B, L, H, K], seen bool [B, L, L] -> float32 [B, H, L, L].
 
-    The softmax is computed in float32 whatever the dtype of q.
+    The softmax is computed in float32 whatever the dtype of q. `slopes` as in `attend`.
     """
-    return _softmax(_scores(q, k), seen)
+    return _softmax(_scores(q, k), seen, slopes)
 
 
 @jax.custom_vjp
@@ -102,7 +110,10 @@ def _scaled(q: jax.Array) -> jax.Array:
     return q * (q.shape[-1] ** -0.5)
 
 
-def _softmax(scores: jax.Array, seen: jax.Array) -> jax.Array:
+def _softmax(scores: jax.Array, seen: jax.Array, slopes: jax.Array | None) -> jax.Array:
+    if slopes is not None:
+        place = jnp.arange(scores.shape[-1])
+        scores = scores - slopes[:, None, None] * jnp.abs(place[:, None] - place)
     return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
 
 
@@ -113,16 +124,22 @@ def xla_attention(
     seen: jax.Array,
     dropout_keys: jax.Array | None,
     dropout_rate: float,
+    slopes: jax.Array | None = None,
 ) -> jax.Array:
-    """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores."""
+    """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores.
+
+    `slopes` as in `attend`: what they take off is computed again for the backward pass.
+    """
 
     @recomputed
-    def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
-        probs = dropout(_softmax(scores, seen).astype(v.dtype), keys, ATTENTION_PROBS, dropout_rate)
+    def mixed(
+        scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None, slopes: jax.Array | None
+    ) -> jax.Array:
+        probs = dropout(_softmax(scores, seen, slopes).astype(v.dtype), keys, ATTENTION_PROBS, dropout_rate)
         # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
         return jnp.einsum("BHLM,BMHK->BHLK", probs, v).swapaxes(1, 2)
 
-    return mixed(_scores(q, k), seen, v, dropout_keys)
+    return mixed(_scores(q, k), seen, v, dropout_keys, slopes)
 
 
 def cudnn_attention(
