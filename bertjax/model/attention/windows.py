@@ -65,23 +65,26 @@ def window_attention(
     ) -> jax.Array:
         q, k, v = (in_blocks(heads_first(x), size) for x in (q * (q.shape[-1] ** -0.5), k, v))
         ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
-        keys = window_keys(k, v, ids, window, causal)
+        keys = window_keys(k, v, ids, ids, window, causal)
         out = attend_blocks(q, places_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes))
         return heads_first(joined(out)[:, :, :length])
 
     return attended(q, k, v, sequence_ids, dropout_keys, slopes)
 
 
-def window_keys(k: jax.Array, v: jax.Array, ids: jax.Array, window: int, causal: bool) -> Keys:
+def window_keys(
+    k: jax.Array, v: jax.Array, ids: jax.Array, key_ids: jax.Array, window: int, causal: bool = False
+) -> Keys:
     """What each block sees: its own keys, and as many as the window of the block before and of the one behind.
 
-    k, v [B, H, N, C, K] with C at least the window; ids int32 [B, 1, N, C], `NOWHERE` behind the row's end.
+    k, v [B, H, N, C, K] with C at least the window; `ids` of the queries' sequences and `key_ids` of the keys', int32
+    [B, 1, N, C], are `NOWHERE` behind the row's end.
     """
     size, right = k.shape[3], 0 if causal else window
     of_query = jnp.arange(size)[:, None]
     of_key = jnp.arange(-window, size + right)[None]
     near = (of_query - of_key <= window) & (of_key - of_query <= right)
-    context_ids = _with_neighbours(ids, window, right, NOWHERE)
+    context_ids = _with_neighbours(key_ids, window, right, NOWHERE)
     same = ids[..., :, None] == context_ids[..., None, :]
     first = size * jnp.arange(k.shape[2])[:, None, None]
     return Keys(_with_neighbours(k, window, right), _with_neighbours(v, window, right), near & same, first + of_key)
