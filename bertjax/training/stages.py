@@ -14,7 +14,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.storage.progress import Progress
 from bertjax.training.course import Course
 from bertjax.training.objectives import Objective, objectives_of
-from bertjax.training.optimizer import Schedule, make_schedule
+from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import Packed, TrainStep, make_train_step
 

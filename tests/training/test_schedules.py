@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.optimizer import make_schedule
+from bertjax.training.schedules import make_schedule
 
 RATE, WARMUP, TOTAL = 1e-4, 100, 1000
 STEPS = np.arange(0, TOTAL + 50)

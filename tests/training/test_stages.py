@@ -31,8 +31,9 @@ from bertjax.parallel.sharding import to_global
 from bertjax.text.store.format import TokenStore
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.objectives import choose
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
 from bertjax.training.run_directory import load_run
+from bertjax.training.schedules import make_schedule
 from bertjax.training.stages import stage_at, stages_of
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
