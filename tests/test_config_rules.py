@@ -116,6 +116,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.keep_share": 0.6, "data.random_share": 0.5},
         "data.keep_share=0.6 and data.random_share=0.5 are shares",
     ),
+    "a shape of decay is of a stable schedule": (
+        {"optimizer.decay_shape": "1-sqrt"},
+        "optimizer.decay_shape='1-sqrt' with optimizer.schedule='linear': it is of 'warmup_stable_decay'; leave",
+    ),
     "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
     "layers to start as are of a model": (
         {"init_from": "runs/teacher", "init_layers": (0, 2)},

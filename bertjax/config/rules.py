@@ -84,6 +84,7 @@ BOUNDS: dict[str, Bounds] = {
     "optimizer.warmup_steps": _NOT_NEGATIVE,
     "optimizer.decay_power": Bounds(0, above=True),
     "optimizer.decay_steps": _NOT_NEGATIVE,
+    "optimizer.final_share": _SHARE,
     "optimizer.beta1": _PROPER_SHARE,
     "optimizer.beta2": _PROPER_SHARE,
     "optimizer.eps": Bounds(0, above=True),
@@ -278,6 +279,13 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"data.keep_share={c.data.keep_share} and data.random_share={c.data.random_share} are shares of the masked "
             "positions and sum to more than 1; lower one of them"
+        ),
+    ),
+    "a shape of decay is of a stable schedule": Rule(
+        lambda c: c.optimizer.decay_shape == "linear" or c.optimizer.schedule == "warmup_stable_decay",
+        lambda c: (
+            f"optimizer.decay_shape={c.optimizer.decay_shape!r} with optimizer.schedule={c.optimizer.schedule!r}: it "
+            "is of 'warmup_stable_decay'; leave it at 'linear'"
         ),
     ),
     "the warm-up ends before the run": Rule(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig
+from bertjax.training.stable_adamw import stable_adamw
 
 
 class BertAdamState(NamedTuple):
@@ -70,6 +71,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     adamw             Adam with bias correction, decoupled decay
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
+    stable_adamw      adamw's update, shortened where the gradient outgrows its second moment (ModernBERT)
 
     Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step
     multiplies by the learning rate, and clips: it has the gradient norm. Raises ValueError for an unknown name.
@@ -82,6 +84,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         "adamw": (corrected, decay),
         "lamb": (corrected, decay, scale_by_trust_ratio()),
         "lamb_uncorrected": (plain, decay, scale_by_trust_ratio()),
+        "stable_adamw": (stable_adamw(config.beta1, config.beta2, config.eps, decay),),
     }
     if config.name not in rules:
         raise ValueError(f"optimizer.name={config.name!r} is unknown; choose from {', '.join(rules)}")

@@ -104,6 +104,11 @@ def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
         ([StageConfig(start=500, sequence_length=1024)], r"sequence_length=1024 is beyond the position table"),
         ([StageConfig(start=500, global_batch_size=10, grad_accum_steps=4)], r"global_batch_size=10 is not divisible"),
         ([StageConfig(start=500, warmup_steps=4)], r"stages.0.warmup_steps=4 has no schedule"),
+        ([StageConfig(start=500, decay_steps=4)], r"stages.0.decay_steps=4 has no schedule"),
+        (
+            [StageConfig(start=500, rope_theta=1e5)],
+            r"rope_theta=100000 with model.position_embedding='learned'",
+        ),
         ([StageConfig(start=500, learning_rate=1e-3, warmup_steps=500)], r"warmup_steps=500 leaves nothing"),
     ],
 )
