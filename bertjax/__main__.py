@@ -40,6 +40,7 @@ VERBS = {
     "import": ("import_model", "make a run from a model in the format of another framework"),
 }
 _FAILED = 1  # exit code
+_PIPE_CLOSED = 141  # that of a program which SIGPIPE ends
 _COMPLETE = "--complete"  # what the completion scripts ask
 
 
@@ -55,10 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bertjax.cli.interruption import interruptible
 
         with interruptible((__file__, __file__.replace("__main__.py", "cli")), lambda: _interrupted(words)):
-            return _run(words)
+            code = _run(words)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         print(f"\n{_interrupted(words)}", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        return _output_closed()
 
 
 def _run(words: list[str]) -> int:
@@ -89,7 +94,7 @@ def _run(words: list[str]) -> int:
     except (ValueError, OSError, RuntimeError, MemoryError, ModuleNotFoundError) as error:
         import os
 
-        if os.environ.get("BERTJAX_TRACEBACK"):
+        if os.environ.get("BERTJAX_TRACEBACK") or (isinstance(error, BrokenPipeError) and _nobody_reads()):
             raise
         from bertjax.cli.advice import message_of
 
@@ -171,6 +176,23 @@ def _interrupted(words: list[str]) -> str:
     module = sys.modules.get(f"bertjax.cli.{VERBS[name][0]}") if name else None
     verb = getattr(module, "VERB", None)  # not there while its file is being imported
     return f"bertjax {name}".rstrip() + f": interrupted; {verb.interrupted if verb else 'nothing was started'}"
+
+
+def _nobody_reads() -> bool:
+    """Whether the output goes into a pipe whose reader, such as `head`, has ended; connections break likewise."""
+    import select
+
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
+
+
+def _output_closed() -> int:
+    """End in silence, as other programs do, when the reader has enough."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
+    return _PIPE_CLOSED
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import re
 import shlex
 import shutil
@@ -72,6 +73,15 @@ def test_every_file_of_a_verb_is_registered() -> None:
     folder = Path(bertjax_package.__file__).parent / "cli"
     files = {path.stem for path in folder.glob("*.py") if re.search(r"^VERB = ", path.read_text(), re.M)}
     assert files == {module for module, _ in VERBS.values()}
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        command = [sys.executable, "-m", "bertjax", "recipes"]
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60)
+    assert ended.returncode == 141 and ended.stderr == b""
 
 
 def test_an_option_of_several_values_may_be_given_again() -> None:

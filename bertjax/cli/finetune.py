@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.recipe import add_log, with_loggers
+from bertjax.cli.recipe import add_log, add_show_config, with_loggers
 from bertjax.cli.verb import Verb
 from bertjax.config import override
 
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run-dir", metavar="DIR", help="directory to write (runs/TASK)")
     add_log(parser)
+    add_show_config(parser)
 
 
 def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str, kind: type = str) -> None:
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_length=arguments.max_length,
         run_dir=arguments.run_dir or "",
         change=lambda config: with_loggers(override(config, arguments.overrides, name), arguments.log),
+        show_config=arguments.show_config,
     )
     try:
         result = finetune(request, ends_process=True)

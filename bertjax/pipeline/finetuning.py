@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import FinetuneConfig, TaskConfig, render
+from bertjax.config import FinetuneConfig, TaskConfig, render, render_all
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
@@ -50,6 +50,7 @@ class TaskRequest:
     max_length: int | None = None  # tokens per row
     run_dir: str = ""  # runs/<name>
     change: Callable[[FinetuneConfig], FinetuneConfig] = lambda config: config  # of other keys, made last
+    show_config: bool = False  # print every setting, not only those that differ from the task's recipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,7 +166,8 @@ def _configured(name: str, start: Start, request: TaskRequest, one_of_several: b
         task=replace(recipe.task, **request.task),
     )
     config = request.change(config)
-    return config, render(config, recipe)
+    shown = render(config, recipe)
+    return config, f"{shown}\n{render_all(config)}" if request.show_config else shown
 
 
 def _run_task(

@@ -34,7 +34,7 @@ from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_toke
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
 from bertjax.training.compatibility import check_compatible
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import stage_at, stages_of
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
@@ -212,6 +212,9 @@ def load_run(path: str | Place) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
+    # As the stage that the checkpoint was trained in has it: a later one may rotate by other angles.
+    if config.stages:
+        config = replace(config, model=stage_at(stages_of(config), metadata["step"]).model)
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)

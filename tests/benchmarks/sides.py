@@ -19,7 +19,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.training.objectives import choose
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
 
@@ -32,6 +33,7 @@ class Work:
 
     model: ModelConfig
     rows: int
+    objectives: tuple[str, ...] = ("mlm", "nsp")
     length: int = 128
     predictions: int = 20  # slots of a row, of which one in twenty is not used
     pairs: int = 1  # sentence pairs packed in a row
@@ -73,6 +75,9 @@ class Work:
             "pair_labels": rng.integers(0, 2, (rows, self.pairs)),
         }
         floats = {"mlm_weights": weights, "pair_weights": np.ones((rows, self.pairs), np.float32)}
+        if "rtd" in self.objectives:
+            floats["rtd_weights"] = (sequence_ids > 0).astype(np.float32)
+            floats["rtd_draws"] = rng.integers(1 << 32, size=weights.shape, dtype=np.uint32)
         return {name: x.astype(np.int32) for name, x in integers.items()} | floats
 
 
@@ -87,7 +92,7 @@ def ours(work: Work) -> Run:
         state = init_state(blueprint, work.model, optimizer, 0)
         step = make_train_step(
             blueprint,
-            choose(("mlm", "nsp")),
+            choose(work.objectives),
             optimizer,
             make_schedule(settings, 1_000_000),
             clip_norm=1.0,
@@ -108,30 +113,18 @@ def ours(work: Work) -> Run:
 
 
 def theirs(work: Work) -> Run:
-    """transformers' BertForPreTraining by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
+    """transformers' class by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
     import torch
-    from transformers import BertConfig, BertForPreTraining
+    from their_pretraining import pretraining
 
-    model, batch = work.model, work.batch()
+    batch = work.batch()
     assert work.pairs == 1, "transformers has no packed rows"
-    network = BertForPreTraining(
-        BertConfig(
-            vocab_size=model.vocab_size,
-            hidden_size=model.hidden_size,
-            num_hidden_layers=model.num_hidden_layers,
-            num_attention_heads=model.num_attention_heads,
-            intermediate_size=model.intermediate_size,
-            hidden_dropout_prob=model.hidden_dropout_prob,
-            attention_probs_dropout_prob=model.attention_probs_dropout_prob,
-            max_position_embeddings=model.max_position_embeddings,
-            attn_implementation="sdpa",
-        )
-    )
+    network, loss_of = pretraining(work.model)
     network = network.to(work.device).train()
     torch.set_float32_matmul_precision("high")
     is_gpu = work.device == "cuda"
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=is_gpu or None)
-    forward = torch.compile(network) if work.compiled else network
+    forward = torch.compile(loss_of) if work.compiled else loss_of
     labels = np.full(batch["input_ids"].shape, -100)
     rows, slots = np.nonzero(batch["mlm_weights"])
     labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
@@ -139,7 +132,7 @@ def theirs(work: Work) -> Run:
         "input_ids": batch["input_ids"],
         "token_type_ids": batch["token_type_ids"],
         "labels": labels,
-        "next_sentence_label": batch["pair_labels"][:, 0],
+        "pair_labels": batch["pair_labels"][:, 0],
     }
     if (batch["sequence_ids"] == 0).any():  # without a mask SDPA has its fastest kernels
         inputs["attention_mask"] = batch["sequence_ids"]
@@ -149,7 +142,7 @@ def theirs(work: Work) -> Run:
         for _ in range(count):
             optimizer.zero_grad()
             with torch.autocast(work.device, torch.bfloat16, enabled=work.execution.dtype == "bfloat16"):
-                loss = forward(**inputs).loss
+                loss = forward(inputs)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()

@@ -41,6 +41,8 @@ def piece_model(texts: Sequence[str] = TEXTS, size: int = 220) -> bytes:
 def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
     known = family_of(family).huggingface
+    if known is None:
+        return wordpiece()
     if known.pieces is not None:
         return SentencePiece(known.pieces.numbered(piece_model(texts), "made here"), known.rules)
     if not known.rules.prefix_space:

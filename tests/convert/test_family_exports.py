@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from family_models import TEXTS, family_model, piece_model, tokenizer_of
 from safetensors.numpy import load_file
+from their_families import IN_TRANSFORMERS
 
 from bertjax.__main__ import main
 from bertjax.convert.compare import compare_with_transformers
@@ -35,10 +36,10 @@ from bertjax.training.run_directory import TrainedModel
 
 HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}
 SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
-OTHERS = [name for name in FAMILIES if name != "bert"]
+OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=IN_TRANSFORMERS)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
     return family_model(tmp_path / "run", request.param)
 
@@ -85,7 +86,7 @@ def test_the_count_of_parameters_leaves_padding_out(
         assert "2 rows of the position table" in said
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", IN_TRANSFORMERS)
 @pytest.mark.parametrize(
     ("head", "labels"), [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]
 )
@@ -153,7 +154,7 @@ def test_google_research_bert_has_no_other_family(family: str, tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", IN_TRANSFORMERS)
 def test_the_exported_tokenizer_lays_pairs_out_as_the_family(family: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = family_model(tmp_path / "run", family)

@@ -117,8 +117,10 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert re.search(r"best run +\S*/runs/seed-[01]\n", printed)
     exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs" / "huggingface")
     assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}
-    assert main(arguments) == 0
-    assert capsys.readouterr().out.count("finished before") == 2
+    assert "config:\n" not in printed
+    assert main([*arguments, "--show-config"]) == 0
+    again = capsys.readouterr().out
+    assert again.count("finished before") == 2 and "\nconfig:\n  " in again and "\n  task.name: " in again
     assert main(["evaluate", str(tmp_path / "runs" / "seed-0")]) == 1
     said = capsys.readouterr().err
     assert "was fine-tuned; its figures are in" in said and "with --test FILE: it trains nothing again" in said

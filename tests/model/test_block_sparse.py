@@ -17,7 +17,7 @@ from bertjax.model.attention.block_sparse import (
     is_sparse,
     random_blocks,
 )
-from bertjax.model.layers import row_keys
+from bertjax.model.dropout import row_keys
 
 BLOCK = 8
 

@@ -10,7 +10,7 @@ from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, some_ids
 
 from bertjax.model.attention.backends import visible, xla_attention
 from bertjax.model.attention.global_tokens import find_global_tokens, global_attention, take_tokens
-from bertjax.model.layers import row_keys
+from bertjax.model.dropout import row_keys
 
 
 def marked_tokens(length: int) -> jax.Array:

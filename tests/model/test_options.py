@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
+from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import FAMILIES
-from bertjax.model.layers import HEAD, dropout, row_keys
-from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.network import Params, abstract_network, bind, init_params
 from bertjax.parallel.sharding import is_names
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.optimizer import make_optimizer
@@ -27,6 +28,11 @@ PLAIN = ModelConfig(
     vocab_size=70, hidden_size=12, num_hidden_layers=8, num_attention_heads=3, intermediate_size=20,
     max_position_embeddings=LENGTH,
 )  # fmt: skip
+MODERN = {
+    "position_embedding": "rope", "rope_theta": 50.0, "rope_theta_local": 10.0, "window": 3, "global_every": 3,
+    "norm_bias": False, "norm_place": "pre", "first_norm": False, "attention_bias": "none", "mlp_bias": "none",
+    "mlp": "glu", "type_vocab_size": 0,
+}  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "narrow tables": {"embedding_size": 8},
@@ -42,6 +48,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "windows, causal": {"window": 3, "global_every": 3, "causal": True},
     "windows everywhere": {"window": 3, "global_every": 0},
     "a period longer than the stack": {"window": 3, "global_every": 9},
+    "norms in front": {"norm_place": "pre"},
+    "rotated": {"position_embedding": "rope", "rope_theta": 50.0},
+    # The options of ModernBERT: behind the first layer two periods and one layer more.
+    "modern": MODERN,
+    "neo": {
+        "position_embedding": "rope",
+        "rope_interleaved": True,
+        "embedding_norm": "none",
+        "norm": "rms",
+        "norm_bias": False,
+        "norm_place": "pre",
+        "attention_bias": "none",
+        "mlp_bias": "none",
+        "mlp": "glu",
+        "hidden_act": "silu",
+        "mlm_tied": False,
+        "type_vocab_size": 0,
+    },
+    "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
     "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 2, "window": 3, "global_every": 3},
 }
 each_option = pytest.mark.parametrize("option", OPTIONS)
@@ -105,12 +130,17 @@ class Reference:
         self.params = {name: np.asarray(x, np.float64) for name, x in named_arrays(params).items()}
 
     def norm(self, x: np.ndarray, name: str, layer: Any = ()) -> np.ndarray:
-        centred = x - x.mean(-1, keepdims=True)
-        wide = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + self.config.layer_norm_eps)
-        return wide * self.params[f"{name}/scale"][layer] + self.params[f"{name}/bias"][layer]
+        if self.config.norm == "layer":
+            x = x - x.mean(-1, keepdims=True)
+        wide = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + self.config.layer_norm_eps)
+        return wide * self.params[f"{name}/scale"][layer] + self.bias(name, layer, self.config.norm_bias)
 
-    def dense(self, x: np.ndarray, name: str, layer: Any = ()) -> np.ndarray:
-        return x @ self.params[f"{name}/kernel"][layer] + self.params[f"{name}/bias"][layer]
+    def dense(self, x: np.ndarray, name: str, layer: Any = (), has_bias: bool = True) -> np.ndarray:
+        return np.tensordot(x, self.params[f"{name}/kernel"][layer], 1) + self.bias(name, layer, has_bias)
+
+    def bias(self, name: str, layer: Any, has_bias: bool) -> Any:
+        assert (f"{name}/bias" in self.params) is has_bias
+        return self.params[f"{name}/bias"][layer] if has_bias else 0.0
 
     def activation(self, x: np.ndarray) -> np.ndarray:
         return {
@@ -124,47 +154,82 @@ class Reference:
         x = self.params[f"{table}/word"][ids]
         if self.config.position_embedding == "learned":
             x = x + self.params[f"{table}/position"][:n]
-        else:
+        elif self.config.position_embedding == "sinusoidal":
             width = x.shape[1]
             angles = np.arange(n)[:, None] / 10_000 ** (2 * (np.arange(width) // 2) / width)
             waves = np.where(np.arange(width) % 2 == 0, np.sin(angles), np.cos(angles))
             x = x + waves * math.sqrt(2) * self.config.initializer_range
         if self.config.type_vocab_size:
             x = x + self.params[f"{table}/token_type"][np.minimum(types, self.config.type_vocab_size - 1)]
-        x = self.norm(x, f"{table}/norm")
+        x = self.norm(x, f"{table}/norm") if self.config.embedding_norm != "none" else x
         return self.dense(x, f"{table}/projection") if self.config.embedding_size else x
 
-    def layer(self, x: np.ndarray, number: int) -> np.ndarray:
-        config, stack, n = self.config, "encoder/layers", len(x)
-        layer = number if not config.layer_groups else number * config.layer_groups // config.num_hidden_layers
-        heads = {}
-        for name in ("query", "key", "value"):
-            part = f"{stack}/attention/{name}"
-            heads[name] = (
-                np.einsum("id,dhk->hik", x, self.params[f"{part}/kernel"][layer])
-                + self.params[f"{part}/bias"][layer][:, None]
-            )
+    def rotated(self, x: np.ndarray, theta: float) -> np.ndarray:
+        """Pairs of dims as complex numbers, times e^(i position rate): [H, n, K]."""
+        K, half = x.shape[-1], x.shape[-1] // 2
+        first, second = (x[..., 0::2], x[..., 1::2]) if self.config.rope_interleaved else (x[..., :half], x[..., half:])
+        rates = theta ** (-2 * np.arange(half) / K)
+        turned = (first + 1j * second) * np.exp(1j * np.arange(x.shape[1])[:, None] * rates)
+        if self.config.rope_interleaved:
+            return np.stack([turned.real, turned.imag], -1).reshape(x.shape)
+        return np.concatenate([turned.real, turned.imag], -1)
+
+    def attended(self, x: np.ndarray, number: int, name: str, layer: Any) -> np.ndarray:
+        config, n, heads, has_bias = self.config, len(x), {}, self.config.attention_bias == "all"
+        is_global = config.window == 0 or (config.global_every > 0 and number % config.global_every == 0)
+        for part in ("query", "key", "value"):
+            heads[part] = self.dense(x, f"{name}/{part}", layer, has_bias).swapaxes(0, 1)
+            if config.position_embedding == "rope" and part != "value":
+                theta = config.rope_theta if is_global else config.rope_theta_local or config.rope_theta
+                heads[part] = self.rotated(heads[part], theta)
         scores = np.einsum("hik,hjk->hij", heads["query"], heads["key"]) / math.sqrt(heads["key"].shape[-1])
         i, j = np.arange(n)[:, None], np.arange(n)
-        is_global = config.window == 0 or (config.global_every > 0 and number % config.global_every == 0)
+        if config.position_embedding == "alibi":
+            assert config.num_attention_heads == 3
+            scores = scores - np.array([2**-4, 2**-8, 2**-2])[:, None, None] * np.abs(i - j)
         hidden = np.zeros((n, n), bool) if is_global else np.abs(i - j) > config.window
         hidden |= config.causal & (j > i)
         scores = np.where(hidden, -np.inf, scores)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = np.einsum("hij,hjk->ihk", weights / weights.sum(-1, keepdims=True), heads["value"])
-        out = np.einsum("ihk,hkd->id", mixed, self.params[f"{stack}/attention/output/kernel"][layer])
-        x = self.norm(x + out + self.params[f"{stack}/attention/output/bias"][layer], f"{stack}/attention_norm", layer)
-        inner = self.activation(self.dense(x, f"{stack}/mlp/intermediate", layer))
-        return self.norm(x + self.dense(inner, f"{stack}/mlp/output", layer), f"{stack}/mlp_norm", layer)
+        out = np.einsum("ihk,hkd->id", mixed, self.params[f"{name}/output/kernel"][layer])
+        return out + self.bias(f"{name}/output", layer, has_bias)
+
+    def mlp(self, x: np.ndarray, name: str, layer: Any) -> np.ndarray:
+        inner = self.dense(x, f"{name}/intermediate", layer, self.config.mlp_bias == "all")
+        gated = self.config.mlp == "glu"
+        inner = self.activation(inner[:, 0]) * inner[:, 1] if gated else self.activation(inner)
+        return self.dense(inner, f"{name}/output", layer, self.config.mlp_bias != "none")
+
+    def layer(self, x: np.ndarray, number: int) -> np.ndarray:
+        config, stack = self.config, "encoder/layers"
+        layer = number if not config.layer_groups else number * config.layer_groups // config.num_hidden_layers
+        if not config.first_norm:
+            stack, layer = ("encoder/layers", number - 1) if number else ("encoder/first_layer", ())
+        if config.norm_place == "pre":
+            has_norm = config.first_norm or number > 0
+            inner = self.norm(x, f"{stack}/attention_norm", layer) if has_norm else x
+            x = x + self.attended(inner, number, f"{stack}/attention", layer)
+            return x + self.mlp(self.norm(x, f"{stack}/mlp_norm", layer), f"{stack}/mlp", layer)
+        x = self.norm(x + self.attended(x, number, f"{stack}/attention", layer), f"{stack}/attention_norm", layer)
+        return self.norm(x + self.mlp(x, f"{stack}/mlp", layer), f"{stack}/mlp_norm", layer)
 
     def __call__(self, ids: np.ndarray, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(hidden states [layers + 1, n, D], MLM logits [n, V])."""
         states = [self.embedded(ids, types)]
         for number in range(self.config.num_hidden_layers):
             states.append(self.layer(states[-1], number))
-        head = self.norm(self.activation(self.dense(states[-1], "mlm_head/transform")), "mlm_head/norm")
-        logits = head @ self.params["encoder/embeddings/word"].T + self.params["mlm_head/bias"]
-        return np.stack(states), logits[:, : self.config.vocab_size]
+        if self.config.norm_place == "pre":
+            states[-1] = self.norm(states[-1], "encoder/final_norm")
+        if self.config.mlm_tied:
+            has_bias = self.config.mlp_bias != "none"
+            head = self.norm(
+                self.activation(self.dense(states[-1], "mlm_head/transform", (), has_bias)), "mlm_head/norm"
+            )
+            logits = head @ self.params["encoder/embeddings/word"].T
+        else:
+            logits = states[-1] @ self.params["mlm_head/decoder"].T
+        return np.stack(states), (logits + self.params["mlm_head/bias"])[:, : self.config.vocab_size]
 
 
 @each_option
@@ -296,6 +361,82 @@ def test_names_of_dims_of_groups_and_of_the_projection() -> None:
     layers = {name for name in names if name.startswith("encoder/layers/")}
     assert len(layers) == 16 and all(names[n][0] == "layers" and sizes[n][0] == 2 for n in layers)
     assert all(len(names[name]) == len(sizes[name]) for name in names)
+
+
+def test_a_layer_of_another_kind_is_a_module_of_its_own() -> None:
+    _, shapes, axes = abstract_network(with_options("modern"))
+    names = dict(zip(named_arrays(shapes), jax.tree.leaves(axes, is_leaf=is_names), strict=True))
+    sizes = {name: leaf.shape for name, leaf in named_arrays(shapes).items()}
+    first = {name.removeprefix("encoder/first_layer/") for name in sizes if name.startswith("encoder/first_layer/")}
+    others = {name.removeprefix("encoder/layers/") for name in sizes if name.startswith("encoder/layers/")}
+    assert others - first == {"attention_norm/scale"} and first < others
+    assert all(sizes[f"encoder/layers/{name}"][0] == 7 for name in others)
+    assert not any(name.endswith("bias") for name in sizes if name.startswith("encoder/"))
+    # Both halves of a gated MLP are split alike.
+    assert names["encoder/first_layer/mlp/intermediate/kernel"] == ("embed", "halves", "mlp")
+    assert sizes["encoder/layers/mlp/intermediate/kernel"] == (7, 12, 2, 20)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "spreads"),
+    [
+        ("truncated", {"query": 1.0, "output": 1.0, "word": 1.0, "classes": 1.0}),
+        # Of 8 layers: 1 / sqrt(16). Classes: 1 / sqrt(64) instead of 0.02.
+        ("scaled", {"query": 1.0, "output": 0.25, "word": 1.0, "classes": 6.25}),
+    ],
+)
+def test_initial_values_are_normal_and_cut_at_two_deviations(initializer: str, spreads: dict[str, float]) -> None:
+    found = initial_values(initializer)
+    for name, spread in spreads.items():
+        assert found[name].std() == pytest.approx(0.88 * 0.02 * spread, rel=0.05), name
+        assert np.abs(found[name]).max() == pytest.approx(2 * 0.02 * spread, rel=0.05), name
+
+
+def test_uniform_initial_values() -> None:
+    for name, x in initial_values("uniform").items():
+        assert np.abs(x).max() == pytest.approx(0.02, rel=0.02), name
+        assert x.std() == pytest.approx(0.02 / 3**0.5, rel=0.05), name
+
+
+def initial_values(initializer: str) -> dict[str, np.ndarray]:
+    """Kernels of a new classifier by what they are."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 500, "num_attention_heads": 4}
+    config = replace(PLAIN, head="tokens", num_labels=64, **sizes)
+    params = jax.jit(lambda key: init_params(replace(config, initializer=initializer), key))(jax.random.key(0))
+    layers, embeddings = params["encoder"]["layers"], params["encoder"]["embeddings"]
+    return {
+        "query": np.asarray(layers["attention"]["query"]["kernel"]),
+        "output": np.asarray(layers["mlp"]["output"]["kernel"]),
+        "word": np.asarray(embeddings["word"])[:500],
+        "classes": np.asarray(params["head"]["dense"]["kernel"]),
+    }
+
+
+@pytest.mark.parametrize("heads", [(4, (2**-2, 2**-4, 2**-6, 2**-8)), (3, (2**-4, 2**-8, 2**-2))], ids=str)
+def test_slopes_of_a_power_of_two_and_between(heads: tuple[int, tuple[float, ...]]) -> None:
+    assert alibi_slopes(heads[0]) == heads[1]
+
+
+def test_twelve_heads_have_the_slopes_of_eight_and_every_other_one_of_sixteen() -> None:
+    of_sixteen = [2 ** (-number / 2) for number in range(1, 17)]
+    assert alibi_slopes(12) == pytest.approx([2.0**-number for number in range(1, 9)] + of_sixteen[0:8:2])
+
+
+def test_a_rotated_row_of_one_token_is_not_rotated() -> None:
+    turned, none = (replace(PLAIN, position_embedding=kind) for kind in ("rope", "none"))
+    params, batch = drawn(none), rows([[1]])
+    for ours, wanted in zip(outputs(turned, params, batch), outputs(none, params, batch), strict=True):
+        assert relative(ours[..., :1, :], np.asarray(wanted)[..., :1, :]) < 1e-6
+
+
+def test_rotation_of_bfloat16_has_angles_of_float32() -> None:
+    config = replace(PLAIN, position_embedding="rope")
+    q = jnp.ones((1, 3000, 1, 4), jnp.bfloat16)
+    turned, _ = rotated(config, q, q, jnp.ones((1, 3000), jnp.int32), False, 0)
+    angles = np.arange(3000.0)[:, None] * np.array([1, 0.01])
+    wanted = np.concatenate([np.cos(angles) - np.sin(angles), np.cos(angles) + np.sin(angles)], -1)
+    assert turned.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(turned, np.float32)[0, :, 0], wanted, atol=1e-2)
 
 
 def test_albert_base_has_its_published_number_of_parameters() -> None:

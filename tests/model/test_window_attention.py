@@ -12,7 +12,7 @@ from attention_sides import assert_same, outputs_and_gradients, some_ids
 
 from bertjax.model.attention.backends import attend, visible, xla_attention
 from bertjax.model.attention.windows import block_size, pays, window_attention
-from bertjax.model.layers import row_keys
+from bertjax.model.dropout import row_keys
 
 KEYS = row_keys(3, jnp.int32(5), jnp.arange(2))
 
@@ -83,9 +83,9 @@ def test_a_layer_with_a_window_is_computed_in_xla_whatever_is_chosen_for_the_oth
 
 @pytest.mark.parametrize("window", [0, 20])
 def test_slopes_fall_with_the_distance(window: int) -> None:
-    ids, slopes = some_ids(150, packed=True), jnp.asarray([0.25, 0.0625])
+    ids, slopes = some_ids(150, packed=True), (0.25, 0.0625)
     place = jnp.arange(150)
-    bias = -slopes[:, None, None] * jnp.abs(place[:, None] - place)
+    bias = -jnp.asarray(slopes)[:, None, None] * jnp.abs(place[:, None] - place)
 
     def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         scores = jnp.einsum("blhk,bmhk->bhlm", q, k) / jnp.sqrt(8.0) + bias

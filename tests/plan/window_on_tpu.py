@@ -1,19 +1,13 @@
 """What the TPU compiler makes of a layer's attention with a window: `python window_on_tpu.py LENGTH ...`.
 
-Prints a line for each length of rows: the length, the bytes of temporaries, the calls of kernels of its gradient, and
-the chosen back end.
+Prints a line for each length of rows: the length, the bytes of temporaries of its gradient, the kernels that it
+calls, and the chosen back end. The environment has to be that of `prepare_process`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-
-from bertjax.plan.topologies import prepare_process
-
-TOPOLOGY, WINDOW = "v5e:1x1", 64
-os.environ.update(prepare_process(TOPOLOGY, os.environ))
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +17,8 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import attend
 from bertjax.model.attention.choice import choose_attention
 from bertjax.plan.topologies import open_topology
+
+TOPOLOGY, WINDOW = "v5e:1x1", 64
 
 
 def compiled(backend: str, length: int) -> jax.stages.Compiled:

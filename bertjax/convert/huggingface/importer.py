@@ -107,7 +107,7 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
     Knows the class of the encoder alone, whose names have no prefix, and `gamma` and `beta`, as LayerNorm's were called
     until 2019.
     """
-    known = family_of(config.family).huggingface
+    known = family_of(config.family).transformers
     _require_tied(tensors, known)
     bare = not any(name.startswith(known.prefix) for name in tensors)
     own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}

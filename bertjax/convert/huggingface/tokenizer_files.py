@@ -55,7 +55,7 @@ def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokeni
 def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | bytes]:
     """The vocabulary's own files, and the model in the library's order where the family's tokenizer has another."""
     files: dict[str, str | bytes] = dict(tokenizer.files)
-    order = family.huggingface.pieces
+    order = family.transformers.pieces
     if order is None or not isinstance(tokenizer, SentencePiece):
         return files
     original = order.original(tokenizer.files[tokenizer.main_file], tokenizer.main_file)
@@ -84,7 +84,7 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
 
     Raises ValueError if there is none.
     """
-    known = family_of(family).huggingface
+    known = family_of(family).transformers
     rules = _rules(folder, known.rules)
     if any((folder / name).is_file() for name in VOCABULARY_FILES):
         return load_tokenizer(folder, rules)

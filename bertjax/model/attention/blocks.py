@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.layers import ATTENTION_PROBS, dropout_at
+from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 
 NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 
@@ -33,7 +33,7 @@ class Scoring(NamedTuple):
     length: int  # L
     dropout_keys: jax.Array | None = None  # uint32 [B]
     dropout_rate: float = 0.0
-    slopes: jax.Array | None = None  # float32 [H] of ALiBi: a score falls by so much with each token between
+    slopes: tuple[float, ...] = ()  # of ALiBi, one a head: a score falls by so much from one token to the next
 
 
 def in_blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
@@ -73,14 +73,14 @@ def attend_blocks(q: jax.Array, places: jax.Array, parts: Sequence[Keys], scorin
     )
 
 
-def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: jax.Array | None) -> jax.Array:
+def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     if part.k.ndim == 4:
         scores = product("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
     else:
         scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
-    if slopes is not None:
-        scores -= slopes[:, None, None, None] * jnp.abs(places - part.places)
+    if slopes:
+        scores -= jnp.asarray(slopes, jnp.float32)[:, None, None, None] * jnp.abs(places - part.places)
     return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
 
 

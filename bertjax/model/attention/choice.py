@@ -119,6 +119,11 @@ def _hindrance(
             f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
             "set model.attention_probs_dropout_prob=0",
         )
+    if model.position_embedding == "alibi":
+        return Hindrance(
+            f"model.position_embedding='alibi' adds to the scores, which {backend} does not",
+            "set execution.attention='xla'",
+        )
     if backend == "splash":
         return _splash_hindrance(length)
     return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)

@@ -43,33 +43,26 @@ def window_attention(
     *,
     window: int,
     causal: bool = False,
-    slopes: jax.Array | None = None,
+    slopes: tuple[float, ...] = (),
 ) -> jax.Array:
     """softmax(q k / sqrt(K)) v over tokens at most `window` away within a sequence: [B, L, H, K] -> [B, L, H, K].
 
     The function is that of `xla_attention` under `visible(sequence_ids, causal, window)`, with the same dropout.
-    `window` is at least 1, on either side; `sequence_ids` is int32 [B, L]; `slopes` are ALiBi's, float32 [H]. The
+    `window` is at least 1, on either side; `sequence_ids` is int32 [B, L]; `slopes` are ALiBi's, one a head. The
     backward pass keeps q, k and v and computes the scores again.
     """
     assert window > 0, "without a window a block sees the whole row"
     length, size = q.shape[1], block_size(window)
 
     @jax.checkpoint
-    def attended(
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array,
-        sequence_ids: jax.Array,
-        dropout_keys: jax.Array | None,
-        slopes: jax.Array | None,
-    ) -> jax.Array:
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         q, k, v = (in_blocks(heads_first(x), size) for x in (q * (q.shape[-1] ** -0.5), k, v))
         ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
         keys = window_keys(k, v, ids, ids, window, causal)
         out = attend_blocks(q, places_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes))
         return heads_first(joined(out)[:, :, :length])
 
-    return attended(q, k, v, sequence_ids, dropout_keys, slopes)
+    return attended(q, k, v)
 
 
 def window_keys(

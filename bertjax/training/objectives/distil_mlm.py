@@ -14,8 +14,8 @@ from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys,
 def _vocabulary(network: Any, hidden_BLD: jax.Array, positions_BP: jax.Array) -> Vocabulary:
     """What a network's logits at some positions are made of, the predictions of all rows in one dim."""
     h_BPE = network.mlm_head.transformed(gather_positions(hidden_BLD, positions_BP))
-    word = network.encoder.embeddings.word[...]
-    return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), word, network.mlm_head.bias[...])
+    table_VE = network.mlm_head.table(network.encoder.embeddings.word[...])
+    return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), table_VE, network.mlm_head.bias[...])
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys, *, temperature: float = 2.0) -> Sums:

@@ -18,7 +18,7 @@ import optax
 
 from bertjax.config import Config
 from bertjax.model.attention.backends import Backend
-from bertjax.model.layers import fold
+from bertjax.model.dropout import fold
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]

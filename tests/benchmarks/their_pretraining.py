@@ -1,0 +1,65 @@
+"""The loss of pretraining by transformers' own classes, of each member that `bench_train_step.py` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import transformers
+
+from bertjax.config import ModelConfig
+from bertjax.convert.huggingface.exporter import huggingface_config
+from bertjax.model.families.registry import family_of, generator_config
+
+Inputs = dict[str, torch.Tensor]  # input_ids, labels, and where a class takes them token_type_ids and pair_labels
+Loss = Callable[[Inputs], torch.Tensor]
+
+
+def pretraining(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
+    """A network with random weights, and the function that gives its loss."""
+    return _replaced_tokens(model) if model.generator_width else _with_one_network(model)
+
+
+def _network(model: ModelConfig) -> torch.nn.Module:
+    name = family_of(model.family).huggingface.pretraining.name
+    values = huggingface_config(model, pad_token_id=0)
+    made = transformers.AutoConfig.for_model(**values, attn_implementation="sdpa")
+    return getattr(transformers, name)(made)
+
+
+def _with_one_network(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
+    network = _network(model)
+    pair_labels = {"bert": "next_sentence_label", "albert": "sentence_order_label"}.get(model.family)
+
+    def loss(inputs: Inputs) -> torch.Tensor:
+        named = {key: x for key, x in inputs.items() if key in ("input_ids", "labels", "attention_mask")}
+        if model.type_vocab_size:
+            named["token_type_ids"] = inputs["token_type_ids"]
+        if pair_labels:
+            named[pair_labels] = inputs["pair_labels"]
+        return network(**named).loss
+
+    return network, loss
+
+
+def _replaced_tokens(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
+    """Generator and discriminator with one embedding table; a sample of the generator replaces every masked token."""
+    generator = _network(generator_config(model))
+    discriminator = _network(replace(model, generator_width=0.0))
+    discriminator.electra.embeddings = generator.electra.embeddings
+    both = torch.nn.ModuleList([generator, discriminator])
+
+    def loss(inputs: Inputs) -> torch.Tensor:
+        ids, labels, types = inputs["input_ids"], inputs["labels"], inputs["token_type_ids"]
+        made = generator(input_ids=ids, token_type_ids=types, labels=labels)
+        masked = labels >= 0
+        with torch.no_grad():
+            logits = made.logits[masked]
+            noise = -torch.log(torch.empty_like(logits).exponential_())
+            samples = (logits + noise).argmax(-1)
+        replaced = ids.masked_scatter(masked, samples)
+        is_replaced = (replaced != ids.masked_scatter(masked, labels[masked])).long()
+        return made.loss + 50 * discriminator(input_ids=replaced, token_type_ids=types, labels=is_replaced).loss
+
+    return both, loss
