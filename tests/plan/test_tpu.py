@@ -105,7 +105,7 @@ def test_a_recipe_of_the_full_size_fits_a_tpu(recipe: str) -> None:
 
 
 def window_on_a_tpu(length: int) -> tuple[int, int, str]:
-    """(bytes of temporaries, calls of kernels, chosen back end) of the gradient of a layer's attention with a window."""
+    """Of the gradient of attention with a window: bytes of temporaries, calls of kernels, the chosen back end."""
     script = str(Path(__file__).with_name("window_on_tpu.py"))
     environment = os.environ | prepare_process("v5e:1x1", os.environ)
     command = [sys.executable, script, str(length)]
