@@ -15,6 +15,7 @@ from bertjax.model.attention.block_sparse import (
     block_sparse_attention,
     blocks_of_transformers_evaluation,
     is_sparse,
+    keys_per_token,
     random_blocks,
 )
 from bertjax.model.dropout import row_keys
@@ -77,6 +78,12 @@ def test_random_blocks_are_others_and_the_same_every_time() -> None:
     assert np.array_equal(plan, random_blocks(7, 3, 4, 32))
     others = (random_blocks(8, 3, 4, 32), random_blocks(7, 4, 4, 32), plan[::-1])
     assert all((plan != other).any() for other in others)
+
+
+def test_the_keys_of_a_token_are_those_of_the_dense_mask() -> None:
+    plan = random_blocks(0, 1, HEADS, 12, 2)
+    assert keys_per_token(96, BLOCK, 2) == counts(96, plan).sum() / (HEADS * 96)
+    assert keys_per_token(72, BLOCK, 2) == 72
 
 
 @pytest.mark.parametrize(("length", "expected"), [(704, False), (705, True), (4096, True)])

@@ -50,6 +50,15 @@ def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int = 
     return chosen
 
 
+def keys_per_token(length: int, block: int = BLOCK, random: int = RANDOM) -> float:
+    """The keys that a token of a row sees on average, for counting FLOPs: all of them in rows that are not sparse."""
+    if not is_sparse(length, block, random):
+        return length
+    blocks = length / block
+    # Two blocks see all; two see an end as their neighbour, and so one block less than the others.
+    return block * (2 * blocks + (blocks - 2) * (5 + random) - 2) / blocks
+
+
 def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
     """What takes the place of `random_blocks` in transformers' BigBird outside of training: block 0 every time.
 

@@ -25,6 +25,7 @@ class Keys(NamedTuple):
     v: jax.Array  # as k
     seen: jax.Array  # bool, broadcast to [B, H, N, C, M]
     places: jax.Array  # their places in the row: int32, broadcast to [B, H, N, 1, M]
+    added: jax.Array | None = None  # to the scores: float32, broadcast to [B, H, N, C, M]
 
 
 class Scoring(NamedTuple):
@@ -81,6 +82,8 @@ def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[floa
         scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
     if slopes:
         scores -= jnp.asarray(slopes, jnp.float32)[:, None, None, None] * jnp.abs(places - part.places)
+    if part.added is not None:
+        scores += part.added
     return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
 
 

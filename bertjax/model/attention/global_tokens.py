@@ -46,6 +46,14 @@ def find_global_tokens(marked: jax.Array, most: int) -> GlobalTokens:
     return GlobalTokens(places, marked)
 
 
+def keys_per_token(length: int, window: int, global_tokens: int) -> int:
+    """The keys that a token of a row sees on average, for counting FLOPs: its window, and twice the global tokens.
+
+    Twice, as each global token is a column that all see and a row that sees all.
+    """
+    return min(2 * window + 1 + 2 * global_tokens, length)
+
+
 def take_tokens(x: jax.Array, tokens: GlobalTokens) -> jax.Array:
     """The vectors of global tokens, zero where there is none: [B, L, ...] -> [B, G, ...]."""
     return jax.vmap(lambda row, places: row.at[places].get(mode="fill", fill_value=0))(x, tokens.places)
