@@ -72,8 +72,9 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
 
     A generator counts as a model of its own; drawing its tokens does not count. Layers that share parameters count
     separately. V is the true vocabulary size. Padding rows of the table, look-ups, normalisation, the optimizer, scores
-    outside a window (back ends compute some and mask them) and recomputation by rematerialisation do not count. This is the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20
-    predictions: 0.546 GFLOP a token).
+    outside a window (back ends compute some and mask them) and recomputation by rematerialisation do not count. This is
+    the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20 predictions: 0.546
+    GFLOP a token).
     """
     S, D, F = sequence_length, model.hidden_size, model.intermediate_size
     E = embedding_width(model)
