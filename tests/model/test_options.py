@@ -15,6 +15,7 @@ import pytest
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.attention.windows import pays
 from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import FAMILIES
@@ -86,10 +87,10 @@ def drawn(config: ModelConfig, seed: int = 0) -> Params:
     return jax.tree_util.tree_map_with_path(fill, abstract_network(config)[1])
 
 
-def rows(lengths: list[list[int]], seed: int = 1) -> dict[str, np.ndarray]:
+def rows(lengths: list[list[int]], seed: int = 1, size: int = LENGTH) -> dict[str, np.ndarray]:
     """A batch with sequences of these lengths in each row, two segments in each sequence."""
     draw = np.random.default_rng(seed)
-    ids, types, sequences = (np.zeros((len(lengths), LENGTH), np.int32) for _ in range(3))
+    ids, types, sequences = (np.zeros((len(lengths), size), np.int32) for _ in range(3))
     for row, parts in enumerate(lengths):
         start = 0
         for number, length in enumerate(parts):
@@ -113,7 +114,7 @@ def outputs(
     model = bind(abstract_network(config, execution)[0], params)
     inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
     last = model.encode(*inputs, keys, packed=packed)
-    everywhere = jnp.broadcast_to(jnp.arange(LENGTH), batch["input_ids"].shape)
+    everywhere = jnp.broadcast_to(jnp.arange(batch["input_ids"].shape[1]), batch["input_ids"].shape)
     logits = model.mlm_logits(last, everywhere)[..., : config.vocab_size]
     return model.encoder.hidden_states(*inputs, packed=packed), last, logits
 
@@ -248,6 +249,22 @@ def test_every_option_is_the_reference_in_packed_rows_and_in_rows_of_one_sequenc
                 assert relative(states[:, row, place], wanted) < 5e-6
                 assert relative(last[row, place], wanted[-1]) < 5e-6
                 assert relative(logits[row, place], wanted_logits) < 5e-6
+
+
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
+def test_windows_in_rows_that_are_computed_by_blocks_are_the_reference(positions: str) -> None:
+    options = MODERN | {"position_embedding": positions, "window": 9, "num_hidden_layers": 4}
+    config = replace(PLAIN, max_position_embeddings=150, **options)
+    params = drawn(config)
+    batch, lengths = rows([[90, 40], [150]], size=150), ((90, 40), (150,))
+    assert pays(150, config.window)
+    states, last, _ = outputs(config, params, batch)
+    reference = Reference(config, params)
+    for row, number in ((row, number) for row, parts in enumerate(lengths) for number in range(len(parts))):
+        place = batch["sequence_ids"][row] == number + 1
+        wanted, _ = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
+        assert relative(states[:, row, place], wanted) < 5e-6
+        assert relative(last[row, place], wanted[-1]) < 5e-6
 
 
 def test_the_comparison_sees_every_option() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import jax
@@ -97,6 +98,22 @@ def test_slopes_fall_with_the_distance(window: int) -> None:
         return attend("xla", q, k, v, ids, **settings, slopes=slopes)
 
     assert_same(outputs_and_gradients(ours, ids), outputs_and_gradients(formula, ids))
+
+
+def test_heads_stay_on_their_devices() -> None:
+    mesh = jax.make_mesh((2,), ("tensor",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 150, 2, 8))
+    ids = some_ids(150, packed=True)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(window_attention(q, k, v, ids, KEYS, 0.1, window=20)))
+
+    gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+    split = jax.device_put((q, k, v), jax.NamedSharding(mesh, jax.P(None, None, "tensor")))
+    program = gradient.lower(*split).compile()
+    assert not re.findall(r"all-gather|all-to-all|collective-permute|all-reduce", program.as_text())
+    for found, alone in zip(program(*split), gradient(q, k, v), strict=True):
+        np.testing.assert_allclose(found, alone, atol=1e-6)
 
 
 def temporaries(length: int, window: int, rate: float = 0.1) -> int:
