@@ -64,7 +64,7 @@ def attend_blocks(q: jax.Array, places: jax.Array, parts: Sequence[Keys], scorin
 
     `places` are those of the queries, int32, broadcast to [B, H, N, C, 1]. A key in two parts, or twice in one, counts
     twice. Every query must see a key. Scores and softmax are float32 whatever the dtype of q. The dropout of (head h,
-    query at i, key at j) depends on h L L + i L + j alone, so it is that of the dense reference.
+    query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense reference.
     """
     scores = jnp.concatenate([_part_scores(q, places, part, scoring.slopes) for part in parts], axis=-1)
     probs = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
