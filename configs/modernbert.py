@@ -82,6 +82,7 @@ def config(variant: str = "base") -> Config:
             lowercase=False,
             strip_accents=False,
             prefix_space=False,
+            special_tokens="[CLS]",
             sequence_length=SHORT,
             rows="doc_sentences",
             packing="pairs",
