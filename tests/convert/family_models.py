@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from exported_models import trained_model, wordpiece
 from their_families import SIZES, small
-from tokenizers import processors
+from tokenizers import pre_tokenizers, processors
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
@@ -63,6 +63,8 @@ def their_tokenizer(family: str, **options: Any) -> Any:
     kind = getattr(transformers, f"{family_of(family).huggingface.beginning}Tokenizer", None)
     if kind is None:  # ModernBERT has a tokenizer.json alone, with this template
         backend = tokenizers.Tokenizer.from_str(ours.backend.to_str())
+        if options.pop("add_prefix_space", False):
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         first, last = ours.tokens[ours.cls_id], ours.tokens[ours.sep_id]
         backend.post_processor = processors.TemplateProcessing(
             single=f"{first} $A {last}",

@@ -113,6 +113,10 @@ def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, la
     assert (back.kind, back.labels) == (head, names)
     jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
     pytest.importorskip("onnxruntime")
+    if fields.norm_place == "pre":
+        with pytest.raises(ValueError, match=r"model.norm_place='pre', .*: bertjax writes no such graph; export to"):
+            export_onnx(model, tmp_path / "onnx")
+        return
     found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx"), "none", False)
     assert found is not None and found.largest < 5e-6
 
@@ -120,14 +124,15 @@ def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, la
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", "pooler"])
 def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
     if pooling == "pooler" and "pooler" not in model.params:
-        with pytest.raises(ValueError, match="pooling=pooler"):
+        with pytest.raises(ValueError, match=r"pooling=pooler|writes no such graph"):
             export_onnx(model, tmp_path / "onnx", pooling, True)
         with pytest.raises(ValueError, match="pooling=pooler"):
             export_sentence_transformers(model, tmp_path / "st", pooling, True)
         return
     pytest.importorskip("onnxruntime")
-    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True)
-    assert found is not None and found.largest < 5e-6
+    if model.config.model.norm_place == "post":
+        found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True)
+        assert found is not None and found.largest < 5e-6
     folder = export_sentence_transformers(model, tmp_path / "st", pooling, True)
     found = compare_with_sentence_transformers(model, folder, pooling, True)
     assert found is not None and found.largest < 5e-6
