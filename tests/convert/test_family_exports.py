@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from family_models import TEXTS, family_model, piece_model, tokenizer_of
+from family_models import MEMBERS, TEXTS, family_model, piece_model, tokenizer_of
 from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS
 
@@ -39,11 +39,12 @@ SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenize
 OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
 
 
-@pytest.fixture(params=IN_TRANSFORMERS)
+@pytest.fixture(params=MEMBERS)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
     return family_model(tmp_path / "run", request.param)
 
 
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
 def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
@@ -56,6 +57,7 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     assert type(transformers.AutoModelForMaskedLM.from_pretrained(folder)).__name__.endswith("ForMaskedLM")
 
 
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
 def test_there_and_back_is_the_same_model(model: TrainedModel, tmp_path: Path) -> None:
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder)
@@ -86,7 +88,7 @@ def test_the_count_of_parameters_leaves_padding_out(
         assert "2 rows of the position table" in said
 
 
-@pytest.mark.parametrize("family", IN_TRANSFORMERS)
+@pytest.mark.parametrize("family", MEMBERS)
 @pytest.mark.parametrize(
     ("head", "labels"), [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]
 )
