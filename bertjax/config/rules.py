@@ -246,6 +246,13 @@ RULES: dict[str, Rule] = {
             "leave it True"
         ),
     ),
+    "names of special tokens are byte-level BPE's": Rule(
+        lambda c: c.data.special_tokens == "<s>" or bool(c.data.vocab) or c.data.tokenizer == "byte_bpe",
+        lambda c: (
+            f"data.special_tokens={c.data.special_tokens!r} with data.tokenizer={c.data.tokenizer!r}: it is byte-level "
+            "BPE's option; leave it at '<s>'"
+        ),
+    ),
     "a segmenter is WordPiece's": Rule(
         lambda c: c.data.segmenter == "none" or bool(c.data.vocab) or c.data.tokenizer == "wordpiece",
         lambda c: (

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model
-from family_models import family_model
+from family_models import OF_NAMES, family_model
 from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS
 
@@ -32,9 +32,6 @@ LOADERS = {
     "encoder": "AutoModel",
 }
 HEADS = [(name, head) for name in IN_TRANSFORMERS for head in classes_of(FAMILIES[name].presets["base"])]
-
-# One family for each way of naming the tensors; the others differ in the names of their classes.
-_OF_NAMES = {family_of(name).huggingface.prefix: name for name in reversed(IN_TRANSFORMERS)}.values()
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +85,7 @@ def test_the_class_of_an_export_loads_it_without_a_word(transformers, tmp_path, 
     assert said == []
 
 
-@pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in _OF_NAMES])
+@pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in OF_NAMES])
 def test_what_is_left_computes_the_same_and_comes_back(transformers, tmp_path, family, head):
     model = family_model(tmp_path / "run", family)
     form = format_of("huggingface").with_head(head)

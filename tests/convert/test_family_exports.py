@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from family_models import TEXTS, family_model, piece_model, tokenizer_of
+from family_models import MEMBERS, TEXTS, family_model, piece_model, tokenizer_of
 from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS
 
@@ -39,11 +39,12 @@ SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenize
 OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
 
 
-@pytest.fixture(params=IN_TRANSFORMERS)
+@pytest.fixture(params=MEMBERS)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
     return family_model(tmp_path / "run", request.param)
 
 
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
 def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
@@ -56,6 +57,7 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     assert type(transformers.AutoModelForMaskedLM.from_pretrained(folder)).__name__.endswith("ForMaskedLM")
 
 
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
 def test_there_and_back_is_the_same_model(model: TrainedModel, tmp_path: Path) -> None:
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder)
@@ -86,7 +88,7 @@ def test_the_count_of_parameters_leaves_padding_out(
         assert "2 rows of the position table" in said
 
 
-@pytest.mark.parametrize("family", IN_TRANSFORMERS)
+@pytest.mark.parametrize("family", MEMBERS)
 @pytest.mark.parametrize(
     ("head", "labels"), [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]
 )
@@ -113,6 +115,10 @@ def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, la
     assert (back.kind, back.labels) == (head, names)
     jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
     pytest.importorskip("onnxruntime")
+    if fields.norm_place == "pre":
+        with pytest.raises(ValueError, match=r"model.norm_place='pre', .*: bertjax writes no such graph; export to"):
+            export_onnx(model, tmp_path / "onnx")
+        return
     found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx"), "none", False)
     assert found is not None and found.largest < 5e-6
 
@@ -120,14 +126,15 @@ def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, la
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", "pooler"])
 def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
     if pooling == "pooler" and "pooler" not in model.params:
-        with pytest.raises(ValueError, match="pooling=pooler"):
+        with pytest.raises(ValueError, match=r"pooling=pooler|writes no such graph"):
             export_onnx(model, tmp_path / "onnx", pooling, True)
         with pytest.raises(ValueError, match="pooling=pooler"):
             export_sentence_transformers(model, tmp_path / "st", pooling, True)
         return
     pytest.importorskip("onnxruntime")
-    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True)
-    assert found is not None and found.largest < 5e-6
+    if model.config.model.norm_place == "post":
+        found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True)
+        assert found is not None and found.largest < 5e-6
     folder = export_sentence_transformers(model, tmp_path / "st", pooling, True)
     found = compare_with_sentence_transformers(model, folder, pooling, True)
     assert found is not None and found.largest < 5e-6

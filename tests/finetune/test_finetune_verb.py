@@ -41,7 +41,7 @@ def tuned(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "cla
 
 def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=160)
-    more = ["--epochs", "12", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
+    more = ["--epochs", "8", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
     program = [sys.executable, "-m", "bertjax"]
     finish([*program, *tuned(encoder, data, tmp_path / "whole", *more)], tmp_path / "whole.log")
     killed = [*program, *tuned(encoder, data, tmp_path / "killed", *more)]

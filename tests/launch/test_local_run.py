@@ -16,8 +16,8 @@ from tiny_runs import checkpoints, digests, write_recipe
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = [sys.executable, str(REPOSITORY / "launch" / "local.py"), "--processes", "2", "--fake-devices", "2"]
-QUICK = ["--training.steps", "160", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
-QUICK += ["--training.eval-every", "160", "--training.eval-rows", "8", "--training.global-batch-size", "8"]
+QUICK = ["--training.steps", "80", "--training.checkpoint-every", "20", "--optimizer.warmup-steps", "5"]
+QUICK += ["--training.eval-every", "80", "--training.eval-rows", "8", "--training.global-batch-size", "8"]
 
 
 class Launched:
@@ -82,7 +82,7 @@ def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
         said = job.ends_with(0)
     assert "process 1 ended with exit code 137; ending the others" in said
     assert re.search(r"resumes from the checkpoint of step \d+", said) and "\n[1] " in said
-    assert digests(tmp_path / "run")["at step"] == "160"
+    assert digests(tmp_path / "run")["at step"] == "80"
     assert (tmp_path / "run" / "report.html").is_file()
 
 

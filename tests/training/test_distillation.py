@@ -198,7 +198,7 @@ def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path,
     assert "of its 2 layers, 1 were taken" in log.read_text()
     # Its export is the same teacher, and the run goes on with it to the same bits.
     half = tmp_path / "half"
-    finish(student(taught, half, str(teacher), "--training.steps", "40"), log)
+    shutil.copytree(run, half)
     for step in (half / "checkpoints").iterdir():
         if step.name != "20":
             shutil.rmtree(step)

@@ -5,6 +5,7 @@ Started and spoken to by `several_processes.Zygote`: a JSON object a line comes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,10 @@ def main() -> None:
 
     own.import_tensorflow()
     import tensorboardX  # noqa: F401
+
+    with contextlib.suppress(ImportError):  # exports are compared with them, where they are installed
+        import torch  # noqa: F401
+        from transformers import AutoTokenizer, BertForPreTraining  # noqa: F401
 
     keep_the_programs_of_every_process()
     signal.signal(signal.SIGCHLD, reap)

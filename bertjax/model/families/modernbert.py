@@ -188,7 +188,7 @@ MODERNBERT = Family(
             "bos_token_id": "cls",
             "eos_token_id": "sep",
         },
-        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=False),
+        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=False, special_tokens="[CLS]"),
         keys=Keys(write=_written, read=_read),
     ),
 )
