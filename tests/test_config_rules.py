@@ -60,6 +60,31 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "heads divide the width": ({"model.num_attention_heads": 7}, "model.hidden_size=768 is not divisible by"),
     "groups divide the layers": ({"model.layer_groups": 5}, "num_hidden_layers=12 is not divisible by model.layer_gr"),
     "a window belongs to some layers": ({"model.window": 64}, "every layer is global and none has the window; set"),
+    "pairs of dims are rotated": (
+        {"model.position_embedding": "rope", "model.hidden_size": 36},
+        "rotates pairs of dims, and a head has 3 (model.hidden_size=36 over model.num_attention_heads=12); change one",
+    ),
+    "options of rotation are of a rotation": (
+        {"model.rope_interleaved": True},
+        "model.rope_interleaved=True with model.position_embedding='learned': nothing is rotated",
+    ),
+    "a local theta is of windows": (
+        {"model.position_embedding": "rope", "model.rope_theta_local": 100.0},
+        "model.rope_theta_local=100 with model.window=0: no layer has a window; set",
+    ),
+    "distances are seen whole": (
+        {"model.position_embedding": "alibi", "model.window": 5, "model.global_every": 0},
+        "model.position_embedding='alibi' with model.window=5: no attention computes both",
+    ),
+    "a root mean square has no bias": ({"model.norm": "rms"}, "norm_bias=True: this norm has a scale alone; set model"),
+    "the first norm is one of pre": (
+        {"model.first_norm": False},
+        "model.first_norm=False with model.norm_place='post', model.layer_groups=0, model.num_hidden_layers=12: layer",
+    ),
+    "a matrix of its own is as wide as the layers": (
+        {"model.mlm_tied": False, "model.embedding_size": 128},
+        "model.mlm_tied=False with model.embedding_size=128, model.generator_width=0.0: both are of a head tied",
+    ),
     "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the position"),
     "rows hold two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
     "a weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),
@@ -81,6 +106,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "data.entity_map='map.tsv' with data.tokenizer='bpe': it is WordPiece's option; leave it out",
     ),
     "a bare start is byte-level BPE's": ({"data.prefix_space": False}, "data.prefix_space=False with data.tokenizer="),
+    "names of special tokens are byte-level BPE's": (
+        {"data.special_tokens": "[CLS]"},
+        "data.special_tokens='[CLS]' with data.tokenizer='wordpiece': it is byte-level BPE's option; leave it at '<s>'",
+    ),
     "a segmenter is WordPiece's": (
         {"data.segmenter": "jieba", "data.masking": "words", "data.tokenizer": "unigram"},
         "data.segmenter='jieba' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'none'",
@@ -94,6 +123,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "kept and random tokens are shares of one": (
         {"data.keep_share": 0.6, "data.random_share": 0.5},
         "data.keep_share=0.6 and data.random_share=0.5 are shares",
+    ),
+    "a shape of decay is of a stable schedule": (
+        {"optimizer.decay_shape": "1-sqrt"},
+        "optimizer.decay_shape='1-sqrt' with optimizer.schedule='linear': it is of 'warmup_stable_decay'; leave",
     ),
     "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
     "layers to start as are of a model": (

@@ -21,7 +21,7 @@ class DataConfig:
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
     root: str = may_change("data")  # vocabularies and token stores are kept below it, each under its fingerprint
     cache_dir: str = may_change("")  # a local folder that the store is copied to and read from; remote: data/cache
-    # A vocab.txt, spiece.model or vocab.json to use; empty trains one on the sources.
+    # A vocab.txt, spiece.model, vocab.json or tokenizer.json to use; empty trains one on the sources.
     vocab: str = changes_with_notice("", _SAME_VOCABULARY)
     # The kind of vocabulary to train; unigram and bpe are SentencePiece.
     tokenizer: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = changes_with_notice("wordpiece", _SAME_VOCABULARY)
@@ -33,6 +33,7 @@ class DataConfig:
     # A file of surface forms and tokens: words that would be [UNK] become these tokens of the vocabulary. WordPiece's.
     entity_map: str = changes_with_notice("", _SAME_VOCABULARY)
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
+    special_tokens: Literal["<s>", "[CLS]"] = "<s>"  # byte-level BPE: RoBERTa's names, or BERT's (ModernBERT)
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
     # Units that are hidden as a whole, beside words: spans:FIELD of jsonl and parquet records, or list:FILE.
     units: str = changes_with_notice("", "the units are the same by the fingerprint of the store")

@@ -30,16 +30,35 @@ class ModelConfig:
     max_position_embeddings: int = 512
     type_vocab_size: int = 2  # 0: no token types
     task_type_vocab_size: int = 0  # rows of a table of tasks, of which every token gets the first (ERNIE 2.0); 0: none
-    position_embedding: Literal["learned", "sinusoidal"] = "learned"  # sinusoidal has no parameters; an ablation
+    # Of these learned alone has parameters. sinusoidal: an ablation; none: no positions; rope: queries and keys are
+    # rotated (ModernBERT, NeoBERT); alibi: scores fall with the distance (MosaicBERT).
+    position_embedding: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "learned"
+    rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
+    rope_theta_local: float = 0.0  # 0: rope_theta
+    rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
+    embedding_norm: Literal["norm_dropout", "none"] = "norm_dropout"  # none: no norm behind the tables (NeoBERT)
+    norm: Literal["layer", "rms"] = "layer"  # rms: divided by the root mean square, not centred (NeoBERT)
+    norm_bias: bool = True
+    # post: behind each sum. pre: in front of attention and MLP, with a final norm behind the last layer.
+    norm_place: Literal["post", "pre"] = "post"
+    first_norm: bool = True  # False: no attention norm in layer 0, whose input is normed already (ModernBERT)
+    attention_bias: Literal["all", "none"] = "all"
+    # output: of the second matrix alone (MosaicBERT); with none, dense layers of heads but the last have none either.
+    mlp_bias: Literal["all", "output", "none"] = "all"
+    mlp: Literal["dense", "glu"] = "dense"  # glu: the activated half of a matrix twice as wide times the other half
+    mlm_tied: bool = True  # False: the MLM head is a matrix of its own, with a bias and no transform (NeoBERT)
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
     # tanh: dense and tanh on [CLS]. In heads of tasks alone, none: the same (RoBERTa), gelu: with GELU (ELECTRA), relu:
-    # with ReLU (DistilBERT).
-    pooler: Literal["tanh", "none", "gelu", "relu"] = "tanh"
+    # with ReLU (DistilBERT), gelu_norm: with GELU and norm, also on every token (ModernBERT).
+    pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm"] = "tanh"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
     teacher_width: int = 0  # in distillation of layers: the width that their vectors are projected to; 0: not projected
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02
+    # truncated normal at two standard deviations; scaled: the same, of what is added to the residual stream divided by
+    # sqrt(2 layers) (ModernBERT); uniform: between -initializer_range and initializer_range (NeoBERT).
+    initializer: Literal["truncated", "scaled", "uniform"] = "truncated"
     layer_norm_eps: float = 1e-12
     vocab_pad_multiple: int = 128  # rows of the word table are padded to a multiple of it, whatever the mesh
     head: str = "pretraining"  # on the encoder: a name in bertjax.model.network.HEADS

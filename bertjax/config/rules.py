@@ -56,6 +56,8 @@ BOUNDS: dict[str, Bounds] = {
     "model.layer_groups": _NOT_NEGATIVE,
     "model.window": _NOT_NEGATIVE,
     "model.global_every": _NOT_NEGATIVE,
+    "model.rope_theta": Bounds(0, above=True),
+    "model.rope_theta_local": _NOT_NEGATIVE,
     "model.generator_width": _SHARE,
     "model.teacher_width": _NOT_NEGATIVE,
     "model.hidden_dropout_prob": _PROPER_SHARE,
@@ -84,6 +86,7 @@ BOUNDS: dict[str, Bounds] = {
     "optimizer.warmup_steps": _NOT_NEGATIVE,
     "optimizer.decay_power": Bounds(0, above=True),
     "optimizer.decay_steps": _NOT_NEGATIVE,
+    "optimizer.final_share": _SHARE,
     "optimizer.beta1": _PROPER_SHARE,
     "optimizer.beta2": _PROPER_SHARE,
     "optimizer.eps": Bounds(0, above=True),
@@ -151,6 +154,59 @@ RULES: dict[str, Rule] = {
             f"(model.max_position_embeddings={c.model.max_position_embeddings}); shorten the rows or enlarge the table"
         ),
     ),
+    "pairs of dims are rotated": Rule(
+        lambda c: c.model.position_embedding != "rope" or c.model.hidden_size // c.model.num_attention_heads % 2 == 0,
+        lambda c: (
+            f"model.position_embedding='rope' rotates pairs of dims, and a head has "
+            f"{c.model.hidden_size // c.model.num_attention_heads} (model.hidden_size={c.model.hidden_size} over "
+            f"model.num_attention_heads={c.model.num_attention_heads}); change one of them"
+        ),
+    ),
+    "options of rotation are of a rotation": Rule(
+        lambda c: c.model.position_embedding == "rope" or not (c.model.rope_theta_local or c.model.rope_interleaved),
+        lambda c: (
+            f"model.rope_theta_local={c.model.rope_theta_local:g}, model.rope_interleaved={c.model.rope_interleaved} "
+            f"with model.position_embedding={c.model.position_embedding!r}: nothing is rotated; set "
+            "model.position_embedding='rope' or leave them out"
+        ),
+    ),
+    "a local theta is of windows": Rule(
+        lambda c: not c.model.rope_theta_local or c.model.window > 0,
+        lambda c: (
+            f"model.rope_theta_local={c.model.rope_theta_local:g} with model.window=0: no layer has a window; set "
+            "model.window, or model.rope_theta for every layer"
+        ),
+    ),
+    "distances are seen whole": Rule(
+        lambda c: c.model.position_embedding != "alibi" or not c.model.window,
+        lambda c: (
+            f"model.position_embedding='alibi' with model.window={c.model.window}: no attention computes both; set "
+            "model.window=0 or model.position_embedding='rope'"
+        ),
+    ),
+    "a root mean square has no bias": Rule(
+        lambda c: c.model.norm != "rms" or not c.model.norm_bias,
+        lambda c: "model.norm='rms' with model.norm_bias=True: this norm has a scale alone; set model.norm_bias=False",
+    ),
+    "the first norm is one of pre": Rule(
+        lambda c: (
+            c.model.first_norm
+            or (c.model.norm_place == "pre" and not c.model.layer_groups and c.model.num_hidden_layers > 1)
+        ),
+        lambda c: (
+            f"model.first_norm=False with model.norm_place={c.model.norm_place!r}, "
+            f"model.layer_groups={c.model.layer_groups}, model.num_hidden_layers={c.model.num_hidden_layers}: layer 0 "
+            "can lack its norm where norms are in front, layers share nothing and there are two or more; set "
+            "model.first_norm=True or change those"
+        ),
+    ),
+    "a matrix of its own is as wide as the layers": Rule(
+        lambda c: c.model.mlm_tied or not (c.model.embedding_size or c.model.generator_width),
+        lambda c: (
+            f"model.mlm_tied=False with model.embedding_size={c.model.embedding_size}, "
+            f"model.generator_width={c.model.generator_width}: both are of a head tied to the word table; leave them 0"
+        ),
+    ),
     "rows hold two segments": Rule(
         lambda c: c.data.sequence_length >= 8,
         lambda c: f"data.sequence_length={c.data.sequence_length} is too short for two segments; use 8 or more",
@@ -204,6 +260,13 @@ RULES: dict[str, Rule] = {
             "leave it True"
         ),
     ),
+    "names of special tokens are byte-level BPE's": Rule(
+        lambda c: c.data.special_tokens == "<s>" or bool(c.data.vocab) or c.data.tokenizer == "byte_bpe",
+        lambda c: (
+            f"data.special_tokens={c.data.special_tokens!r} with data.tokenizer={c.data.tokenizer!r}: it is byte-level "
+            "BPE's option; leave it at '<s>'"
+        ),
+    ),
     "a segmenter is WordPiece's": Rule(
         lambda c: c.data.segmenter == "none" or bool(c.data.vocab) or c.data.tokenizer == "wordpiece",
         lambda c: (
@@ -237,6 +300,13 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"data.keep_share={c.data.keep_share} and data.random_share={c.data.random_share} are shares of the masked "
             "positions and sum to more than 1; lower one of them"
+        ),
+    ),
+    "a shape of decay is of a stable schedule": Rule(
+        lambda c: c.optimizer.decay_shape == "linear" or c.optimizer.schedule == "warmup_stable_decay",
+        lambda c: (
+            f"optimizer.decay_shape={c.optimizer.decay_shape!r} with optimizer.schedule={c.optimizer.schedule!r}: it "
+            "is of 'warmup_stable_decay'; leave it at 'linear'"
         ),
     ),
     "the warm-up ends before the run": Rule(

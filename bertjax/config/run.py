@@ -40,12 +40,14 @@ class HostsConfig:
 class OptimizerConfig:
     """The update rule and its schedule; defaults are the paper's (appendix A.2) and google-research/bert's."""
 
-    name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected"] = "bert_adamw"
+    name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected", "stable_adamw"] = "bert_adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 10_000
     schedule: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "warmup_stable_decay"] = "linear"
     decay_power: float = 1.0  # of the polynomial schedule
-    decay_steps: int = 0  # of warmup_stable_decay: the last steps, over which the rate falls to 0
+    decay_steps: int = 0  # of warmup_stable_decay: the last steps, over which the rate falls to its end
+    decay_shape: Literal["linear", "1-sqrt"] = "linear"  # of that fall (1-sqrt: ModernBERT)
+    final_share: float = 0.0  # of the peak, at which every schedule ends
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
@@ -98,6 +100,9 @@ class StageConfig:
     grad_accum_steps: int | None = None
     learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
     warmup_steps: int | None = None  # of that schedule
+    decay_steps: int | None = None  # of that schedule, where it is warmup_stable_decay
+    # From here on the base of the angles in layers without a window (context extension). No array depends on it.
+    rope_theta: float | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,16 @@ _EQUAL = (
     "hidden_act",
     "layer_norm_eps",
     "position_embedding",
+    "rope_interleaved",
+    "embedding_norm",
+    "norm",
+    "norm_bias",
+    "norm_place",
+    "first_norm",
+    "attention_bias",
+    "mlp_bias",
+    "mlp",
+    "mlm_tied",
     "causal",
 )
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
@@ -53,6 +63,10 @@ def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[i
             )
         if there.layer_groups:
             raise ValueError(f"init_layers={layers}: layers of {model.origin} share parameters; leave init_layers out")
+        if not there.first_norm:
+            raise ValueError(
+                f"init_layers={layers}: the first layer of {model.origin} is of another kind; leave init_layers out"
+            )
         there = replace(there, num_hidden_layers=len(layers))
     different = {key: (getattr(there, key), getattr(config, key)) for key in _EQUAL}
     refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
@@ -87,11 +101,12 @@ def adapt(
     rows, said = _rows_for(model.tokenizer, tokenizer)
     tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
     for head in (*params.values(), *params.get(GENERATOR, {}).values()):
-        if "bias" in head:  # an entry for each token
-            head["bias"] = _padded(_mean_rows(head["bias"], rows), config)
+        for name in {"bias", "decoder"} & head.keys():  # an entry for each token
+            head[name] = _padded(_mean_rows(head[name], rows), config)
     notes += said
-    tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
-    notes += said
+    if "position" in tables:
+        tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
+        notes += said
     if not config.type_vocab_size:
         if tables.pop("token_type", None) is not None:
             notes.append("the rows of segments were left out: the model has none")

@@ -84,7 +84,7 @@ def compare_with_transformers(
 
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
     """The class of transformers with most of the model's heads and none of some modules."""
-    config, known = model.config.model, family_of(model.config.model.family).huggingface
+    config, known = model.config.model, family_of(model.config.model.family).transformers
     whole = class_of(config)
     for made in (whole, *(known.partial if whole.outputs else ())):
         if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in made.tensors):

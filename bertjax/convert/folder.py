@@ -1,14 +1,15 @@
-"""A folder of an export: on the disk whole, or not there; in object storage finished when it has its last file."""
+"""A folder of an export and its JSON files: whole or not there; in object storage it is whole with its last file."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.storage.atomic_directories import try_acquire
@@ -142,3 +143,21 @@ def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises ValueError if the file is missing or holds something else."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return values
+
+
+def as_json(values: Any) -> str:
+    """A JSON file's text: the same for the same values."""
+    return json.dumps(values, indent=2, sort_keys=True) + "\n"

@@ -79,7 +79,7 @@ def foreign_model(
     if rows > tokenizer.vocab_size:
         notes.append(f"{rows - tokenizer.vocab_size} rows of the word table beyond the vocabulary were left out")
     config = replace(config, vocab_size=tokenizer.vocab_size)
-    before = family_of(config.family).huggingface.rows_before_positions(pad_id)
+    before = family_of(config.family).transformers.rows_before_positions(pad_id)
     if before:
         notes.append(
             f"{before} rows of the position table, up to that of the padding token, were left out: no token uses them"

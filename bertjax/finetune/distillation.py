@@ -19,7 +19,7 @@ from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.training.objectives import OBJECTIVES, TEACHER, Batch, Forward, Keys, Objective, Sums
-from bertjax.training.objectives.of_teacher import OfTeacher
+from bertjax.training.objectives.objective import OfTeacher
 
 PREDICTIONS = "distil_predictions"
 _LAYERS = OBJECTIVES["distil_layers"]

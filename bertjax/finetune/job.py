@@ -203,15 +203,18 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
     """
     below = 0.0 if model.features else decay
     N, stacked = model.num_hidden_layers, model.layer_groups or model.num_hidden_layers
-    ends = [-(-(number + 1) * N // stacked) for number in range(stacked)]  # layers up to the last of each group
+    # Layers up to the last of each group; a first layer that lacks its norm is not in the stack.
+    ends = [-(-(number + 1) * N // stacked) for number in range(not model.first_norm, stacked)]
     layers = below ** (N + 1.0 - jnp.asarray(ends, jnp.float32))
 
     def scale(path: tuple, update: jax.Array) -> jax.Array:
         names = [part.key for part in path]
         if names[0] != "encoder":
             return update
+        if names[1] == "final_norm":
+            return update * below
         if names[1] != "layers":
-            return update * below ** (N + 1)
+            return update * below ** (N if names[1] == "first_layer" else N + 1)
         # Layers, or groups of them, are stacked; each has its own factor.
         return update * layers.reshape(-1, *[1] * (update.ndim - 1))
 

@@ -126,12 +126,12 @@ def _inside(
     def step(
         layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        attention = layer.attention.probabilities(x, sequence_ids, window)
+        attention = layer.attention.probabilities(layer.attention_input(x), sequence_ids, window)
         x = layer(x, sequence_ids, None, True, "xla", window)
         return x, (attention, x)
 
-    attention, hidden = encoder.through_layers(step, first)[1]
-    return attention, jnp.concatenate([first[None], hidden])
+    last, (attention, hidden) = encoder.through_layers(step, first)
+    return attention, jnp.concatenate([first[None], hidden[:-1], encoder.normed(last)[None]])
 
 
 def nudged_loss(
@@ -155,7 +155,7 @@ def nudged_loss(
 
     x, _ = encoder.through_layers(step, x, nudges[1:])
     read = network.nsp_logits if isinstance(network, PretrainingNetwork) else network.sequence_logits
-    logits = read(x, jnp.zeros((1, 1), jnp.int32))[0, 0]
+    logits = read(encoder.normed(x), jnp.zeros((1, 1), jnp.int32))[0, 0]
     label = logits.argmax() if label is None else label
     return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)
 

@@ -11,7 +11,9 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.layers import EMBEDDINGS, Dense, LayerNorm, dropout, fold, weight
+from bertjax.model.attention.positions import positions_in_sequence
+from bertjax.model.dropout import EMBEDDINGS, dropout, fold
+from bertjax.model.layers import Dense, LayerNorm, weight
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
 from bertjax.parallel.sharding import constrain
 
@@ -26,6 +28,15 @@ def embedding_width(config: ModelConfig) -> int:
     return config.embedding_size or config.hidden_size
 
 
+def word_table(config: ModelConfig, width: int, *, rngs: nnx.Rngs) -> nnx.Param:
+    """A row of so many numbers for every token: [V padded, width]."""
+    word = weight(rngs, (config.vocab_size, width), ("vocab", "embed"), config)
+    # Padded after drawing, so that the real rows do not depend on the padding.
+    padding = padded_vocab_size(config) - config.vocab_size
+    word.set_value(jnp.pad(word.get_value(), ((0, padding), (0, 0))))
+    return word
+
+
 def sinusoids(config: ModelConfig) -> jax.Array:
     """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, E].
 
@@ -37,13 +48,6 @@ def sinusoids(config: ModelConfig) -> jax.Array:
     angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
     waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, :width]
     return waves * (math.sqrt(2) * config.initializer_range)
-
-
-def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
-    """Positions that restart where the sequence id changes: int32 [B, L] -> int32 [B, L]."""
-    place = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
-    first = jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-    return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
 
 
 class Embeddings(nnx.Module):
@@ -61,24 +65,20 @@ class Embeddings(nnx.Module):
             self._draw(config, E, rngs)
         else:
             for name in ("word", "position", "token_type", "task_type", "norm"):
-                setattr(self, name, getattr(tables, name, None))  # a model may lack those between the first and last
+                setattr(self, name, getattr(tables, name, None))  # a model may lack all but the first
         if config.embedding_size:
             self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
         self.config, self.dtype = config, execution.dtype
 
     def _draw(self, config: ModelConfig, E: int, rngs: nnx.Rngs) -> None:
-        word = weight(rngs, (config.vocab_size, E), ("vocab", "embed"), config)
-        # Padded after drawing, so that the real rows do not depend on the padding.
-        padding = padded_vocab_size(config) - config.vocab_size
-        word.set_value(jnp.pad(word.get_value(), ((0, padding), (0, 0))))
-        self.word = word
+        self.word = word_table(config, E, rngs=rngs)
         if config.position_embedding == "learned":
             self.position = weight(rngs, (config.max_position_embeddings, E), ("position", "embed"), config)
         if config.type_vocab_size:
             self.token_type = weight(rngs, (config.type_vocab_size, E), ("token_type", "embed"), config)
         if config.task_type_vocab_size:
             self.task_type = weight(rngs, (config.task_type_vocab_size, E), ("token_type", "embed"), config)
-        self.norm = LayerNorm(config, E)
+        self.norm = None if config.embedding_norm == "none" else LayerNorm(config, E)
 
     def __call__(
         self,
@@ -92,16 +92,20 @@ class Embeddings(nnx.Module):
         x = self._with_token_types(x, token_type_ids)
         if self.config.task_type_vocab_size:
             x += self.task_type[...][0]
-        position = self.position[...] if self.config.position_embedding == "learned" else sinusoids(self.config)
-        if packed:
-            x += jnp.take(position, positions_in_sequence(sequence_ids), axis=0, mode="clip")
-        else:
-            x += position[: input_ids.shape[1]]
-        x = constrain(self.norm(x).astype(self.dtype), "act_batch", "act_length", "act_embed")
+        if self.config.position_embedding in ("learned", "sinusoidal"):
+            x += self._positions(sequence_ids, packed)
+        x = x if self.norm is None else self.norm(x)
+        x = constrain(x.astype(self.dtype), "act_batch", "act_length", "act_embed")
         x = dropout(x, keys, EMBEDDINGS, self.config.hidden_dropout_prob)
         if not self.config.embedding_size:
             return x
         return constrain(self.projection(x), "act_batch", "act_length", "act_embed")
+
+    def _positions(self, sequence_ids: jax.Array, packed: bool) -> jax.Array:
+        position = self.position[...] if self.config.position_embedding == "learned" else sinusoids(self.config)
+        if packed:
+            return jnp.take(position, positions_in_sequence(sequence_ids), axis=0, mode="clip")
+        return position[: sequence_ids.shape[1]]
 
     def _with_token_types(self, x: jax.Array, token_type_ids: jax.Array) -> jax.Array:
         if not self.config.type_vocab_size:
@@ -120,7 +124,8 @@ class Encoder(nnx.Module):
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
     ) -> None:
         self.embeddings = Embeddings(config, execution, tables, rngs=rngs)
-        self.layers = stacked_layers(config, rngs=rngs)
+        self.first_layer, self.layers = stacked_layers(config, rngs=rngs)
+        self.final_norm = LayerNorm(config, config.hidden_size) if config.norm_place == "pre" else None
         self.config, self.execution = config, execution
 
     def __call__(
@@ -145,7 +150,7 @@ class Encoder(nnx.Module):
             keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
             return layer(x, sequence_ids, keys, packed, attention, window), None
 
-        return self.through_layers(step, x)[0]
+        return self.normed(self.through_layers(step, x)[0])
 
     def hidden_states(
         self,
@@ -156,15 +161,23 @@ class Encoder(nnx.Module):
         packed: bool = True,
         attention: Backend = "xla",
     ) -> jax.Array:
-        """The input of the first layer and the output of each layer, without dropout: [layers + 1, B, L, D]."""
+        """The input of the first layer and the output of each layer, without dropout: [layers + 1, B, L, D].
+
+        The last one is behind the final norm, if there is one.
+        """
         first = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed)
 
         def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, __: Any) -> tuple[jax.Array, jax.Array]:
             x = layer(x, sequence_ids, None, packed, attention, window)
             return x, x
 
-        return jnp.concatenate([first[None], self.through_layers(step, first)[1]])
+        last, states = self.through_layers(step, first)
+        return jnp.concatenate([first[None], states[:-1], self.normed(last)[None]])
+
+    def normed(self, x_BLD: jax.Array) -> jax.Array:
+        """What heads read, given the output of the last layer."""
+        return x_BLD if self.final_norm is None else self.final_norm(x_BLD)
 
     def through_layers(self, step: Step, x: jax.Array, extras: Any = None) -> tuple[jax.Array, Any]:
         """`run_layers` with this encoder's layers: (output of the last layer, what `step` collects of each)."""
-        return run_layers(self.config, self.execution, self.layers, step, x, extras)
+        return run_layers(self.config, self.execution, self.first_layer, self.layers, step, x, extras)

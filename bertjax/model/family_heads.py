@@ -10,9 +10,10 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.input.targets.sbo import SPAN_PLACES
+from bertjax.model.dropout import HEAD, dropout, random_bits
 from bertjax.model.encoder import embedding_width
 from bertjax.model.heads import Head, MlmHead, NspHead, Pooler, VocabularyHead, in_chunks, real_bias
-from bertjax.model.layers import ACTIVATIONS, HEAD, Dense, LayerNorm, dropout, random_bits, weight
+from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, weight
 from bertjax.parallel.sharding import constrain
 
 

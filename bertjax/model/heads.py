@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.encoder import embedding_width, padded_vocab_size
+from bertjax.model.encoder import embedding_width, padded_vocab_size, word_table
 from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, zeros
 from bertjax.parallel.sharding import constrain
 
-POOLERS_OF_TASKS = ("gelu", "relu")  # values of `model.pooler` of a pooler that no other network has
+# Values of `model.pooler` of a pooler that no other network has, and of one that heads per token have too.
+POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm"), "gelu_norm"
 
 
 def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
@@ -28,23 +29,26 @@ class Head(nnx.Module):
 
 
 class Pooler(Head):
-    """Dense and tanh, or the activation that `model.pooler` names, on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
+    """Dense and tanh, or what `model.pooler` names, on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        D = config.hidden_size
-        self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
-        self.activation = config.pooler if config.pooler in ACTIVATIONS else "tanh"
+        D, activation = config.hidden_size, config.pooler.removesuffix("_norm")
+        has_bias = config.mlp_bias != "none"
+        self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", bias=has_bias, role="output", rngs=rngs)
+        self.activation = activation if activation in ACTIVATIONS else "tanh"
+        self.norm = LayerNorm(config, D) if config.pooler == POOLER_OF_TOKENS else None
 
     def __call__(self, cls_BSD: jax.Array) -> jax.Array:
         x = self.dense(cls_BSD)
-        return jnp.tanh(x) if self.activation == "tanh" else ACTIVATIONS[self.activation](x)
+        x = jnp.tanh(x) if self.activation == "tanh" else ACTIVATIONS[self.activation](x)
+        return x if self.norm is None else self.norm(x)
 
 
 class VocabularyHead(Head):
     """A head whose output matrix is the word table, [V, E], with a bias of its own."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.norm = LayerNorm(config, embedding_width(config))
+    def __init__(self, config: ModelConfig, normed: bool = True, *, rngs: nnx.Rngs) -> None:
+        self.norm = LayerNorm(config, embedding_width(config)) if normed else None
         self.bias = zeros((padded_vocab_size(config),), ("vocab",))
         self.activation = config.hidden_act
         self.vocab_size = config.vocab_size
@@ -67,22 +71,32 @@ class VocabularyHead(Head):
 class MlmHead(VocabularyHead):
     """Dense D -> E, activation, LayerNorm, then the word table as the output matrix (run_pretraining.py).
 
-    E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`).
+    E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`). Without
+    `mlm_tied` the head is an output matrix of its own, [V, D], and its bias.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        sizes = config.hidden_size, embedding_width(config)
-        self.transform = Dense(config, sizes, ("embed", "hidden"), "hidden", rngs=rngs)
-        super().__init__(config, rngs=rngs)
+        if config.mlm_tied:
+            sizes, has_bias = (config.hidden_size, embedding_width(config)), config.mlp_bias != "none"
+            how = {"bias": has_bias, "role": "output", "rngs": rngs}
+            self.transform = Dense(config, sizes, ("embed", "hidden"), "hidden", **how)
+        self.decoder = None if config.mlm_tied else word_table(config, config.hidden_size, rngs=rngs)
+        super().__init__(config, config.mlm_tied, rngs=rngs)
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
-        """What is compared with the word embeddings: [B, P, D] -> [B, P, E]."""
+        """What is compared with the rows of `table`: [B, P, D] -> [B, P, E]."""
+        if self.decoder is not None:
+            return hidden_BPD
         return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
+
+    def table(self, word_embeddings_VE: jax.Array) -> jax.Array:
+        """The output matrix: the word table, or the head's own."""
+        return word_embeddings_VE if self.decoder is None else self.decoder[...]
 
     def __call__(self, hidden_BPD: jax.Array, word_embeddings_VE: jax.Array) -> jax.Array:
         """Logits over the padded vocabulary, float32 [B, P, V]; padding entries are the lowest finite float."""
-        h = self.transformed(hidden_BPD)
-        logits = jnp.einsum("BPE,VE->BPV", h, word_embeddings_VE.astype(h.dtype), preferred_element_type=jnp.float32)
+        h, table_VE = self.transformed(hidden_BPD), self.table(word_embeddings_VE)
+        logits = jnp.einsum("BPE,VE->BPV", h, table_VE.astype(h.dtype), preferred_element_type=jnp.float32)
         logits = constrain(logits + self.bias[...], "act_batch", "act_length", "act_vocab")
         real = jnp.arange(logits.shape[-1]) < self.vocab_size
         return jnp.where(real, logits, jnp.finfo(jnp.float32).min)

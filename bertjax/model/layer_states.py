@@ -7,8 +7,7 @@ from typing import NamedTuple
 import jax
 
 from bertjax.model.attention.backends import Backend
-from bertjax.model.attention.self_attention import project
-from bertjax.model.layers import fold
+from bertjax.model.dropout import fold
 from bertjax.model.stack import Layer
 from bertjax.model.task_heads import TaskNetwork
 
@@ -42,7 +41,7 @@ def layer_states(
 
     def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: None) -> tuple[jax.Array, tuple]:
         # The layer computes the same product of the same arrays, which the compiler does once for both.
-        q, k, _ = project(x, layer.attention.query, layer.attention.key, layer.attention.value)
+        q, k, _ = layer.attention.projected(layer.attention_input(x), sequence_ids, packed, window)
         keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
         x = layer(x, sequence_ids, keys, packed, attention, window)
         return x, (x, q, k)

@@ -1,11 +1,11 @@
-"""The parts of every network: parameters, products, activations, Dense, LayerNorm, the feed-forward net, dropout."""
+"""The parts of every network: parameters, products, activations, Dense, LayerNorm, the feed-forward net."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,30 @@ Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
 
-def weight(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], config: ModelConfig) -> nnx.Param:
-    """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py)."""
-    value = jax.nn.initializers.truncated_normal(config.initializer_range)(rngs.params(), shape, jnp.float32)
+# What a kernel's results are added to or read as, by which `initializer` scaled tells the spread of its values.
+Role = Literal["inner", "output", "classes"]
+
+
+def weight(
+    rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], config: ModelConfig, role: Role = "inner"
+) -> nnx.Param:
+    """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py).
+
+    With `initializer` uniform it is uniform, and with scaled the deviation goes by the role (transformers'
+    `ModernBertPreTrainedModel._init_weights`).
+    """
+    if config.initializer == "uniform":
+        return uniform(rngs, shape, names, config.initializer_range)
+    deviation = config.initializer_range
+    if config.initializer == "scaled" and role != "inner":
+        width, depth = config.hidden_size, config.num_hidden_layers
+        deviation = deviation / math.sqrt(2 * depth) if role == "output" else width**-0.5
+    value = jax.nn.initializers.truncated_normal(deviation)(rngs.params(), shape, jnp.float32)
     return nnx.Param(value, logical_axes=names)
 
 
 def uniform(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], bound: float) -> nnx.Param:
-    """A weight of a recurrent layer: uniform between -bound and bound."""
+    """A weight that is uniform between -bound and bound."""
     return nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), logical_axes=names)
 
 
@@ -99,113 +115,76 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class Dense(nnx.Module):
-    """x @ kernel + bias, [..., in] -> [..., out]."""
+    """x @ kernel + bias, [..., in] -> [..., *out]; the last dim of the bias has a name of its own."""
 
     def __init__(
-        self, config: ModelConfig, sizes: tuple[int, int], names: tuple[str, str], bias_name: str, *, rngs: nnx.Rngs
+        self,
+        config: ModelConfig,
+        sizes: tuple[int, ...],
+        names: tuple[str, ...],
+        bias_name: str,
+        *,
+        bias: bool = True,
+        role: Role = "inner",
+        rngs: nnx.Rngs,
     ) -> None:
-        self.kernel = weight(rngs, sizes, names, config)
-        self.bias = zeros(sizes[1:], (bias_name,))
+        self.kernel = weight(rngs, sizes, names, config, role)
+        self.bias = zeros(sizes[1:], (*names[1:-1], bias_name)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return product(x, self.kernel[...].astype(x.dtype)) + self.bias[...].astype(x.dtype)
+        y = product(x, self.kernel[...].astype(x.dtype))
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):
-    """Normalise the last dim in float32, whatever the dtype of x (epsilon 1e-12 in BERT)."""
+    """Normalise the last dim in float32, whatever the dtype of x (epsilon 1e-12 in BERT).
+
+    With `norm` rms it is divided by its root mean square and not centred (Zhang and Sennrich 2019).
+    """
 
     def __init__(self, config: ModelConfig, width: int) -> None:
         self.scale = ones((width,), ("hidden",))
-        self.bias = zeros((width,), ("hidden",))
-        self.epsilon = config.layer_norm_eps
+        self.bias = zeros((width,), ("hidden",)) if config.norm_bias else None
+        self.epsilon, self.centres = config.layer_norm_eps, config.norm == "layer"
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return _normalized(x, self.scale[...], self.bias[...], self.epsilon)
+        bias = None if self.bias is None else self.bias[...]
+        return _normalized(x, self.scale[...], bias, self.epsilon, self.centres)
 
 
-@partial(recomputed, static=(3,))
-def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+@partial(recomputed, static=(3, 4))
+def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float, centres: bool) -> jax.Array:
     wide = x.astype(jnp.float32)
-    centred = wide - wide.mean(axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
+    if centres:
+        wide = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    y = wide * jax.lax.rsqrt(variance + epsilon) * scale
+    return (y if bias is None else y + bias).astype(x.dtype)
 
 
 class FeedForward(nnx.Module):
-    """Dense, activation, dense: [B, L, D] -> [B, L, F] -> [B, L, D]."""
+    """Dense, activation, dense: [B, L, D] -> [B, L, F] -> [B, L, D].
+
+    With `mlp` glu the first matrix gives [B, L, 2, F], and the activated first half times the second is what goes on
+    (Shazeer 2020). The halves are a dim of the kernel, so that a mesh splits both alike.
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D, F = config.hidden_size, config.intermediate_size
-        self.intermediate = Dense(config, (D, F), ("embed", "mlp"), "mlp", rngs=rngs)
-        self.output = Dense(config, (F, D), ("mlp", "embed"), "hidden", rngs=rngs)
+        self.gated = config.mlp == "glu"
+        sizes, names = ((D, 2, F), ("embed", "halves", "mlp")) if self.gated else ((D, F), ("embed", "mlp"))
+        self.intermediate = Dense(config, sizes, names, "mlp", bias=config.mlp_bias == "all", rngs=rngs)
+        has_bias = config.mlp_bias != "none"
+        self.output = Dense(config, (F, D), ("mlp", "embed"), "hidden", bias=has_bias, role="output", rngs=rngs)
         self.activation = config.hidden_act
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        h = constrain(self.intermediate(x_BLD), "act_batch", "act_length", "act_mlp")
-        return _activated(h, self.output, ACTIVATIONS[self.activation])
+        names = ("act_batch", "act_length", *["act_halves"] * self.gated, "act_mlp")
+        return _activated(constrain(self.intermediate(x_BLD), *names), self.output, self.activation, self.gated)
 
 
-@partial(recomputed, static=(2,))
-def _activated(h_BLF: jax.Array, output: Dense, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    # The product is included so that only one array of width F is kept: h.
-    return output(activation(h_BLF))
-
-
-# Dropout's mask is a pure function of (seed, step, row, layer, site, element). A bit of it is a hash of the element's
-# place in its row under a key of the row, so it does not depend on how the batch is split over devices or microbatches,
-# needs no stored generator, and costs a few integer operations that fuse with the multiplication they guard, in the
-# backward pass once more (a threefry mask costs several times as much and has to be kept for it).
-
-# Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
-EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    """A bijective 32-bit finalizer with low bias (two xor-shift-multiply rounds)."""
-    x = x ^ (x >> 16)
-    x = x * jnp.uint32(0x21F0AAAD)
-    x = x ^ (x >> 15)
-    x = x * jnp.uint32(0x735A2D97)
-    return x ^ (x >> 15)
-
-
-def _high_bits(x: jax.Array) -> jax.Array:
-    """As `_mix`, without what changes low bits only: each high bit depends on every bit of x. Runs once per element."""
-    x = x * jnp.uint32(0x21F0AAAD)
-    x = x ^ (x >> 15)
-    return x * jnp.uint32(0x735A2D97)
-
-
-def row_keys(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
-    """One dropout key per row: uint32 [B], from the run's seed, the step and the row's number in the global batch."""
-    key = _mix(jnp.uint32(seed & 0xFFFFFFFF) + jnp.uint32(0x9E3779B9))
-    key = _mix(key ^ step.astype(jnp.uint32)) + jnp.uint32(0x85EBCA6B)
-    return _mix(_mix(key + rows.astype(jnp.uint32)) ^ key)
-
-
-def fold(keys: jax.Array, number: jax.Array | int) -> jax.Array:
-    """Keys for a numbered part (a layer, a site): uint32 [B]."""
-    return _mix(keys + jnp.asarray(number, jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(1))
-
-
-def random_bits(keys: jax.Array, count: int) -> jax.Array:
-    """`count` random numbers for each key: uint32 [N] -> uint32 [N, count]."""
-    place = jax.lax.iota(jnp.uint32, count) * jnp.uint32(0x9E3779B9)
-    return _mix(_mix(keys)[:, None] + place)
-
-
-def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
-    """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); without keys (evaluation) return x."""
-    if keys is None or rate == 0.0:
-        return x
-    assert math.prod(x.shape[1:]) < 2**32, "an element's place in its row must fit 32 bits"
-    return _dropped(x, fold(keys, site), rate)
-
-
-@partial(recomputed, static=(2,))
-def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
-    inner = x.shape[1:]
-    place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner)
-    key = keys.reshape(-1, *[1] * len(inner))
-    keep = _high_bits(place ^ key) >= jnp.uint32(round(rate * 2**32))
-    return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)
+@partial(recomputed, static=(2, 3))
+def _activated(h: jax.Array, output: Dense, activation: str, gated: bool) -> jax.Array:
+    # The product is included so that only one array of the inner width is kept: h.
+    activate = ACTIVATIONS[activation]
+    return output(activate(h[:, :, 0]) * h[:, :, 1] if gated else activate(h))

@@ -59,8 +59,9 @@ class PretrainingNetwork(TaskNetwork):
 
     def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
         """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
-        h_BPE, word = self.mlm_head.transformed(gather_positions(hidden_BLD, positions)), self.encoder.embeddings.word
-        return self.mlm_head.sums(h_BPE, word[...], labels, weights, self.logits_chunk)
+        h_BPE = self.mlm_head.transformed(gather_positions(hidden_BLD, positions))
+        table_VE = self.mlm_head.table(self.encoder.embeddings.word[...])
+        return self.mlm_head.sums(h_BPE, table_VE, labels, weights, self.logits_chunk)
 
     def rtd_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None) -> jax.Array:
         """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1]."""

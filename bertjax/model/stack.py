@@ -12,7 +12,8 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.self_attention import SelfAttention, layer_windows
-from bertjax.model.layers import ATTENTION_OUTPUT, MLP_OUTPUT, PRODUCT, FeedForward, LayerNorm, dropout
+from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
+from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {
@@ -22,14 +23,17 @@ REMAT_POLICIES = {
 
 
 class Layer(nnx.Module):
-    """One post-LN transformer layer (paper, section 3): each half is LayerNorm(x + dropout(f(x)))."""
+    """One transformer layer: each half is LayerNorm(x + dropout(f(x))) (paper, section 3).
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    With `norm_place` pre each half is x + dropout(f(LayerNorm(x))), and the encoder has a final norm.
+    """
+
+    def __init__(self, config: ModelConfig, normed: bool = True, *, rngs: nnx.Rngs) -> None:
         self.attention = SelfAttention(config, rngs=rngs)
-        self.attention_norm = LayerNorm(config, config.hidden_size)
+        self.attention_norm = LayerNorm(config, config.hidden_size) if normed else None
         self.mlp = FeedForward(config, rngs=rngs)
         self.mlp_norm = LayerNorm(config, config.hidden_size)
-        self.dropout_rate = config.hidden_dropout_prob
+        self.dropout_rate, self.pre = config.hidden_dropout_prob, config.norm_place == "pre"
 
     def __call__(
         self,
@@ -40,25 +44,45 @@ class Layer(nnx.Module):
         attention: Backend,
         window: int = 0,
     ) -> jax.Array:
-        attended = self.attention(x_BLD, sequence_ids, keys, packed, attention, window)
-        x_BLD = self.attention_norm(x_BLD + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
-        x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
+        attended = self.attention(self.attention_input(x_BLD), sequence_ids, keys, packed, attention, window)
+        x_BLD += dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
+        if self.pre:
+            x_BLD += dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate)
+        else:
+            x_BLD = self.attention_norm(x_BLD)
+            x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
+
+    def attention_input(self, x_BLD: jax.Array) -> jax.Array:
+        """What queries, keys and values are made of, given the layer's input."""
+        return self.attention_norm(x_BLD) if self.pre and self.attention_norm is not None else x_BLD
 
 
 # (layer, its number as uint32 [], its window, x, its part of `extras`) -> (x for the next layer, what to collect)
 Step = Callable[[Layer, jax.Array, int, jax.Array, Any], tuple[jax.Array, Any]]
 
 
-def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> Layer:
-    """The parameters of all layers, or of all groups that share them, stacked in a dim in front."""
-    return nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(config.layer_groups or config.num_hidden_layers))
+def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None, Layer]:
+    """Layer 0 if it lacks a norm, else None; the parameters of all others, or of all groups that share them, stacked.
+
+    A layer of another kind is a module of its own: so every array of the stack has a part for each layer of it, no
+    array has a part that nothing uses, and the scan runs over whole periods (ModernBERT: layer 0, then 21 = 7 x 3).
+    """
+    first = None if config.first_norm else Layer(config, normed=False, rngs=rngs)
+    count = config.layer_groups or config.num_hidden_layers - (first is not None)
+    return first, nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(count))
 
 
 def run_layers(
-    config: ModelConfig, execution: ExecutionConfig, layers: Layer, step: Step, x: jax.Array, extras: Any = None
+    config: ModelConfig,
+    execution: ExecutionConfig,
+    first: Layer | None,
+    layers: Layer,
+    step: Step,
+    x: jax.Array,
+    extras: Any = None,
 ) -> tuple[jax.Array, Any]:
-    """Apply `step` to every layer in order; `layers` is what `stacked_layers` makes.
+    """Apply `step` to every layer in order; `first` and `layers` are what `stacked_layers` makes.
 
     `extras` and the collected values are trees of arrays whose first dim is the number of the layer. With G
     `layer_groups`, layer n of N has the parameters of group n G // N (ALBERT, section 3.1).
@@ -66,6 +90,11 @@ def run_layers(
     depth, groups = config.num_hidden_layers, config.layer_groups
     numbers = jnp.arange(depth, dtype=jnp.uint32)
     windows = layer_windows(config)
+    if first is not None:
+        alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
+        x, of_first = _scan(step, execution, windows[:1], x, (None, *alone), shared=first)
+        x, of_others = _scan(step, execution, windows[1:], x, (layers, *others))
+        return x, _joined([of_first, of_others])
     if not groups:
         return _scan(step, execution, windows, x, (layers, numbers, extras))
     collected = []

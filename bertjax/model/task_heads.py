@@ -15,9 +15,10 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
+from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Embeddings, Encoder
-from bertjax.model.heads import POOLERS_OF_TASKS, Pooler, gather_positions
-from bertjax.model.layers import HEAD, Dense, dropout, uniform
+from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, gather_positions
+from bertjax.model.layers import Dense, uniform
 
 _FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
 
@@ -83,11 +84,16 @@ class TaskHead(nnx.Module):
     """Dropout and a dense layer: [B, ..., width] -> [B, ..., classes]."""
 
     def __init__(self, config: ModelConfig, width: int, classes: int, *, rngs: nnx.Rngs) -> None:
-        self.dense = Dense(config, (width, classes), ("embed", "classes"), "classes", rngs=rngs)
+        self.dense = Dense(config, (width, classes), ("embed", "classes"), "classes", role="classes", rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
         return self.dense(dropout(x, keys, HEAD, self.dropout_rate)).astype(jnp.float32)
+
+
+def _token_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
+    """The pooler that stands below the dense layer of a head per token, where the model's does."""
+    return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS else None
 
 
 class TokenHead(TaskHead):
@@ -225,11 +231,12 @@ class TokenNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
+        self.pooler = _token_pooler(config, rngs=rngs)
         self.head = TokenHead(config, rngs=rngs)
 
     def token_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None = None) -> jax.Array:
         """A logit per class for every token: [B, L, num_labels]."""
-        return self.head(hidden_BLD, sequence_ids, keys)
+        return self.head(hidden_BLD if self.pooler is None else self.pooler(hidden_BLD), sequence_ids, keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, L, num_labels]."""
@@ -245,11 +252,12 @@ class SpanNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
+        self.pooler = _token_pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 2, rngs=rngs)
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
         """For every token, the logits that it is the first and that it is the last of the answer: [B, L, 2]."""
-        return self.head(hidden_BLD, None)
+        return self.head(hidden_BLD if self.pooler is None else self.pooler(hidden_BLD), None)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, L, 2]."""

@@ -30,6 +30,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "classes": None,
     "directions": None,
     "gates": None,
+    "halves": None,
     "state": None,
     # activations
     "act_batch": BATCH_AXES,
@@ -37,6 +38,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "act_embed": None,
     "act_heads": "tensor",
     "act_mlp": "tensor",
+    "act_halves": None,
     "act_vocab": "tensor",
 }
 

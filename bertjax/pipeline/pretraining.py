@@ -11,6 +11,7 @@ from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.training_data import TrainingData, sizes
@@ -50,7 +51,7 @@ class PretrainResult:
     figures: dict[str, float]  # held-out figures by their names in the log, such as eval/mlm_loss
     baselines: dict[str, float]  # what frequencies alone give, such as baseline/mlm_unigram_loss
     report: Place  # the page about the run
-    exported: Place  # the model in Hugging Face's layout
+    exported: Place | None  # the model in Hugging Face's layout; None: transformers has no class of it
     summary: Summary | None  # in the first process of a run, None in the others
 
     def __repr__(self) -> str:
@@ -181,7 +182,7 @@ def _rehearsed_end(content: TrainingData, config: Config) -> None:
 def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:
     """The result of a finished run; the first process writes its report and its export."""
     directory, summary = place_of(config.directory), None
-    report, exported = directory / REPORT_FILE, directory / _EXPORT
+    report, exported = directory / REPORT_FILE, directory / _EXPORT if has_class(config.model) else None
     if first:
         model = load_run(config.directory)
         trained = {head for objective in choose(config.training.objectives) for head in objective.heads}
@@ -189,7 +190,8 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool
         completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)
         summary = summarise(config, content, outcome, completions)
         write_report(directory, summary, to_dict(config), environment())
-        export_huggingface(model, exported)
+        if exported is not None:
+            export_huggingface(model, exported)
         if model.generator:
             export_huggingface(model.generator, directory / f"{_EXPORT}-generator")
     return PretrainResult(

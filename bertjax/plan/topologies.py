@@ -284,6 +284,8 @@ def _tpu_devices(name: Name) -> tuple[Any, ...]:
         options["chip_config_name"] = "megacore"
     if name.slices > 1:
         options["num_slices"] = name.slices
+    if math.prod(name.shape) == 1:  # the compiler takes hosts of 2 x 2 chips unless told
+        options["chips_per_host_bounds"] = (1, 1, 1)
     shape = "x".join(str(size) for size in name.shape)
     try:
         described = topologies.get_topology_desc(platform="tpu", topology_name=f"{name.chip.name}:{shape}", **options)

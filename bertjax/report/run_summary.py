@@ -88,7 +88,7 @@ def _held_out_line(one: Measured) -> str:
     return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
 
 
-def last_words(config: Config, summary: Summary, report: Place, exported: Place) -> str:
+def last_words(config: Config, summary: Summary, report: Place, exported: Place | None) -> str:
     """What the run reached, where everything is, and what to do next."""
     filled = [
         f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
@@ -104,15 +104,15 @@ def last_words(config: Config, summary: Summary, report: Place, exported: Place)
             *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
             "\nwhere everything is:",
             f"  report        {report}",
-            f"  Hugging Face  {exported}",
+            f"  Hugging Face  {exported or 'transformers has no class of this network; use the run itself'}",
             f"  checkpoints   {run / 'checkpoints'}",
             "\nwhat to try next:",
-            *_next_steps(config, quoted, summary.completions),
+            *_next_steps(config, quoted, summary.completions, exported is not None),
         ]
     )
 
 
-def _next_steps(config: Config, run: str, completions: Sequence[Completion]) -> list[str]:
+def _next_steps(config: Config, run: str, completions: Sequence[Completion], has_class: bool) -> list[str]:
     """Commands that run as they stand, but for the files of a next task, which only the user can name."""
     steps = []
     if completions:  # the shortest is the easiest to read
@@ -124,6 +124,7 @@ def _next_steps(config: Config, run: str, completions: Sequence[Completion]) -> 
     else:
         finetune = f"bertjax finetune classification --init-from {run} --train TABLE.csv"
         steps.append((finetune, "a table with the columns text and label"))
-    exported = shlex.quote(f"{config.name}_huggingface")
-    steps.append((f"bertjax export {run} --to huggingface --output {exported}", "take it away"))
+    if has_class:
+        exported = shlex.quote(f"{config.name}_huggingface")
+        steps.append((f"bertjax export {run} --to huggingface --output {exported}", "take it away"))
     return [f"  {command}    # {what}" for command, what in steps]

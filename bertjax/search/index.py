@@ -35,7 +35,7 @@ _TOKENIZED_AT_ONCE = 256  # documents
 # What decides the encoder's outputs beside its weights, and shows in none of them.
 _FORWARD = (
     "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
-    "global_every", "causal",
+    "global_every", "causal", "rope_theta", "rope_theta_local", "rope_interleaved", "norm", "norm_place",
 )  # fmt: skip
 
 

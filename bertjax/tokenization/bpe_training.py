@@ -186,14 +186,16 @@ def train_byte_level(
     if not word_counts:
         raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
     letters = sorted(byte_letters())
-    if (room := vocab_size - len(byte_level.SPECIAL_TOKENS)) < len(letters):
-        least = len(letters) + len(byte_level.SPECIAL_TOKENS)
+    special = list(byte_level.SPECIAL_TOKENS[rules.special_tokens].values())
+    if (room := vocab_size - len(special)) < len(letters):
+        least = len(letters) + len(special)
         raise ValueError(f"data.vocab_size={vocab_size} is too small: a byte-level vocabulary has {least} at least")
     words = _in_bytes(word_counts, rules)
     merger = Merger(letters, [list(word) for word in words], list(words.values()), continuing="")
     merger.merge_all(room, progress)
-    *first, mask = byte_level.SPECIAL_TOKENS.values()
-    tokens = [*first, *merger.pieces, mask]
+    # RoBERTa's stand in front, but for the mask; ModernBERT's behind all others.
+    first = special[:-1] if rules.special_tokens == "<s>" else []
+    tokens = [*first, *merger.pieces, *special[len(first) :]]
     vocabulary = json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False)
     merges = "".join(f"{line}\n" for line in (_HEADER, *(" ".join(pair) for pair in merger.merges)))
     return ByteLevelBPE(vocabulary.encode(), merges.encode(), rules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -21,11 +21,15 @@ from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer, continuations
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
-SPECIAL_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+# By `TextRules.special_tokens`, in the order of the ids that training gives them.
+SPECIAL_TOKENS = {
+    "<s>": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "[CLS]": {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"},
+}
 
 # Where white space is more than single spaces, how it is cut depends on what follows: such a sentence is not cut.
-_CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
-_UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
+CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
+UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
 
 
 def byte_letters() -> list[str]:
@@ -33,6 +37,17 @@ def byte_letters() -> list[str]:
     prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
+
+
+def special_ids(ids: Mapping[str, int], rules: TextRules, told: str) -> dict[str, int]:
+    """Role -> id. Raises ValueError, by `told` with {} for the names, if the vocabulary lacks any."""
+    names = SPECIAL_TOKENS[rules.special_tokens]
+    missing = [name for name in names.values() if name not in ids]
+    if missing:
+        others = next(key for key in SPECIAL_TOKENS if key != rules.special_tokens)
+        advice = f"; set data.special_tokens={others!r}" if others in ids else "; give a vocabulary that has them"
+        raise ValueError(told.format(", ".join(missing)) + advice)
+    return {role: ids[name] for role, name in names.items()}
 
 
 class ByteLevelBPE(Tokenizer):
@@ -50,13 +65,10 @@ class ByteLevelBPE(Tokenizer):
         self._ids = _read_vocabulary(vocabulary, origin)
         self.tokens = list(self._ids)
         self._merges = _read_merges(merges, self._ids, origin)
-        missing = [name for name in SPECIAL_TOKENS.values() if name not in self._ids]
-        if missing:
-            raise ValueError(f"{origin}: no {', '.join(missing)} in {VOCABULARY_FILE}; RoBERTa's has them")
-        self.special = {role: self._ids[name] for role, name in SPECIAL_TOKENS.items()}
+        self.special = special_ids(self._ids, rules, f"{origin}: no {{}} in {VOCABULARY_FILE}")
         if rules.unknown != "words":
             raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; the option is for WordPiece")
-        self._chunks = ChunkEncoder(self._tokenizer(), _CHUNKS, whole=_UNCOMMON_SPACE, before=" " * rules.prefix_space)
+        self._chunks = ChunkEncoder(self._tokenizer(), CHUNKS, whole=UNCOMMON_SPACE, before=" " * rules.prefix_space)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> ByteLevelBPE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bertjax.tokenization import byte_level, entity_map, sentencepiece, wordpiece
+from bertjax.tokenization import byte_level, entity_map, sentencepiece, whole_file, wordpiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
@@ -13,6 +13,8 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     sentencepiece.VOCABULARY_FILE: sentencepiece.SentencePiece.load,
     byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
 }
+# The file that folders of other systems have beside those: it is read where it is alone.
+WHOLE_FILE = whole_file.VOCABULARY_FILE
 VOCABULARY_FILES = tuple(_KINDS)
 COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE)  # files that a vocabulary may have beside its own
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
@@ -22,6 +24,8 @@ def files_with(name: str) -> tuple[str, ...]:
     """The names of all files that the vocabulary with a file `name` must have, with that one first."""
     if name == byte_level.MERGES_FILE:
         return name, byte_level.VOCABULARY_FILE
+    if name == WHOLE_FILE:
+        return (name,)
     is_of_bytes = Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix
     return (name, byte_level.MERGES_FILE) if is_of_bytes else (name,)
 
@@ -34,6 +38,8 @@ def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
     path = Path(path)
     if path.is_dir():
         found = [path / name for name in _KINDS if (path / name).is_file()]
+        if not found and (path / WHOLE_FILE).is_file():
+            found = [path / WHOLE_FILE]
         if len(found) != 1:
             raise ValueError(
                 f"vocabulary {path}: the folder holds {' and '.join(f.name for f in found) or 'no vocabulary'}; name "
@@ -47,4 +53,6 @@ def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
             f"vocabulary {path}: no such file; give a vocab.txt, spiece.model or vocab.json as data.vocab, or leave it "
             "empty to train one"
         )
+    if path.name == WHOLE_FILE:
+        return whole_file.WholeFile.load(path, rules)
     return _BY_SUFFIX.get(path.suffix, wordpiece.WordPiece.load)(path, rules)

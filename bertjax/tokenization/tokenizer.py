@@ -36,11 +36,12 @@ class TextRules:
     strip_accents: bool
     unknown: Literal["words", "characters"] = "words"  # what is [UNK]: a word with an unknown character, or that alone
     prefix_space: bool = True  # byte-level BPE: the first word of a text has a space in front, as every other word has
+    special_tokens: Literal["<s>", "[CLS]"] = "<s>"  # byte-level BPE: RoBERTa's names of special tokens, or BERT's
 
     @classmethod
     def of(cls, data: DataConfig) -> TextRules:
         """The rules that a config asks for."""
-        return cls(data.lowercase, data.strip_accents, data.unknown, data.prefix_space)
+        return cls(data.lowercase, data.strip_accents, data.unknown, data.prefix_space, data.special_tokens)
 
     @classmethod
     def told(cls, about: Mapping[str, Any]) -> TextRules:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bertjax.config import Config, TrainingConfig, to_dict
+from bertjax.config import Config, ModelConfig, TrainingConfig, to_dict
 from bertjax.input.batches import batch_keys
 from bertjax.input.targets import registry as targets
 from bertjax.input.training_data import RunBatches, TrainingData
@@ -146,12 +146,12 @@ def assemble(
     frozen = () if teacher is None else (place_teacher(teacher, blueprint, config),)
     chosen = objectives.objectives_of(config)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
-    make_sums = make_eval_step(
-        blueprint, chosen, packed=rows_are_packed(config.data), deterministic=config.deterministic
-    )
 
-    def eval_step(params: Params, batch: objectives.Batch) -> dict[str, jax.Array]:
-        return make_sums(params, batch, *frozen)
+    @cache
+    def eval_step_of(model: ModelConfig) -> EvalStep:
+        packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
+        sums = make_eval_step(at_model, chosen, packed=packed, deterministic=config.deterministic)
+        return lambda params, batch: sums(params, batch, *frozen)
 
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
@@ -160,7 +160,7 @@ def assemble(
             stage,
             replace(stage_step(config, stage, blueprint, optimizer), frozen=frozen),
             content.train(data, stage.seed),
-            HeldOutText(eval_step, chosen, tuple(sets), unigram),
+            HeldOutText(eval_step_of(stage.model), chosen, tuple(sets), unigram),
             flops_of_run(config, data, asked),
         )
 

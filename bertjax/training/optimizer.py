@@ -1,9 +1,7 @@
-"""Update rules and learning-rate schedules, by name."""
+"""Update rules, by name."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig
+from bertjax.training.stable_adamw import stable_adamw
 
 
 class BertAdamState(NamedTuple):
@@ -72,6 +71,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     adamw             Adam with bias correction, decoupled decay
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
+    stable_adamw      adamw's update, shortened where the gradient outgrows its second moment (ModernBERT)
 
     Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step
     multiplies by the learning rate, and clips: it has the gradient norm. Raises ValueError for an unknown name.
@@ -84,65 +84,8 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         "adamw": (corrected, decay),
         "lamb": (corrected, decay, scale_by_trust_ratio()),
         "lamb_uncorrected": (plain, decay, scale_by_trust_ratio()),
+        "stable_adamw": (stable_adamw(config.beta1, config.beta2, config.eps, decay),),
     }
     if config.name not in rules:
         raise ValueError(f"optimizer.name={config.name!r} is unknown; choose from {', '.join(rules)}")
     return optax.chain(*rules[config.name])
-
-
-Schedule = Callable[[jax.Array], jax.Array]
-
-
-def _linear(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    return jnp.maximum(total - step, 0.0) / total
-
-
-def _linear_after_warmup(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    return jnp.clip((total - step) / (total - config.warmup_steps), 0.0, 1.0)
-
-
-def _polynomial(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    return _linear(config, step, total) ** config.decay_power
-
-
-def _cosine(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    since = (step - config.warmup_steps) / (total - config.warmup_steps)
-    return 0.5 * (1.0 + jnp.cos(math.pi * jnp.clip(since, 0.0, 1.0)))
-
-
-def _warmup_stable_decay(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    return jnp.clip((total - step) / max(config.decay_steps, 1), 0.0, 1.0)
-
-
-# The factor of the peak learning rate at a step after the warm-up.
-_SHAPES = {
-    "linear": _linear,
-    "linear_after_warmup": _linear_after_warmup,
-    "polynomial": _polynomial,
-    "cosine": _cosine,
-    "warmup_stable_decay": _warmup_stable_decay,
-}
-
-
-def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
-    """Learning rate, a float32 scalar, by step: from 0 up to `learning_rate` at warmup_steps, to 0 at total_steps.
-
-    linear               as in google-research/bert's optimization.py: the decay starts at step 0, so that the rate
-                         falls to learning_rate * (1 - warmup / total) where the warm-up ends
-    linear_after_warmup  from the peak at the end of the warm-up to 0 at total_steps (fairseq, Hugging Face)
-    polynomial           linear to the power `decay_power` (NVIDIA's LAMB recipe: 0.5)
-    cosine               half a cosine from the end of the warm-up to the end
-    warmup_stable_decay  the peak until the last `decay_steps` steps, then linearly to 0
-
-    To warm up again within a run, give a stage its own learning rate. Raises ValueError for an unknown name.
-    """
-    if config.schedule not in _SHAPES:
-        raise ValueError(f"optimizer.schedule={config.schedule!r} is unknown; choose from {', '.join(_SHAPES)}")
-    shape = _SHAPES[config.schedule]
-
-    def schedule(step: jax.Array) -> jax.Array:
-        step = step.astype(jnp.float32)
-        warming = step / max(config.warmup_steps, 1)
-        return config.learning_rate * jnp.where(step < config.warmup_steps, warming, shape(config, step, total_steps))
-
-    return schedule

@@ -30,11 +30,11 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
-from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
 from bertjax.training.compatibility import check_compatible
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import stage_at, stages_of
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
@@ -156,7 +156,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = place_of(config.directory)
     write_config(directory, config)
-    for name in {*VOCABULARY_FILES, *COMPANIONS} - tokenizer.files.keys():
+    for name in {*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS} - tokenizer.files.keys():
         (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
@@ -212,6 +212,9 @@ def load_run(path: str | Place) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
+    # As the stage that the checkpoint was trained in has it: a later one may rotate by other angles.
+    if config.stages:
+        config = replace(config, model=stage_at(stages_of(config), metadata["step"]).model)
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
@@ -222,7 +225,7 @@ def _tokenizer_of(directory: Place, rules: TextRules) -> Tokenizer:
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)
     with tempfile.TemporaryDirectory() as folder:
-        for name in (*VOCABULARY_FILES, *COMPANIONS):
+        for name in (*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS):
             if (directory / name).is_file():
                 (Path(folder) / name).write_bytes((directory / name).read_bytes())
         return load_tokenizer(folder, rules)

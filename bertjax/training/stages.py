@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import optax
 
-from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.families.registry import family_of
 from bertjax.storage.progress import Progress
 from bertjax.training.course import Course
 from bertjax.training.objectives import Objective, objectives_of
-from bertjax.training.optimizer import Schedule, make_schedule
+from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import Packed, TrainStep, make_train_step
 
@@ -29,6 +30,7 @@ class Stage:
     data: DataConfig
     training: TrainingConfig
     optimizer: OptimizerConfig
+    model: ModelConfig
     schedule_start: int  # in the plan of the run's course, as is schedule_stop
     schedule_stop: int
     course: Course
@@ -69,8 +71,8 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
         first = max(edge for edge in schedule_edges if edge <= start)
         last = min(edge for edge in schedule_edges if edge >= stop)
         validate(replace(one, training=replace(one.training, steps=last - first)))
-        begins, ends = reached[number], reached[number + 1]
-        stages.append(Stage(number, begins, ends, one.data, one.training, one.optimizer, first, last, course))
+        of_stage = one.data, one.training, one.optimizer, one.model
+        stages.append(Stage(number, reached[number], reached[number + 1], *of_stage, first, last, course))
     return tuple(stages)
 
 
@@ -89,7 +91,7 @@ def stage_step(
     """
     packed = packed or rows_are_packed(stage.data)
     return make_train_step(
-        blueprint,
+        blueprint.with_model(stage.model),
         objectives or objectives_of(config),
         optimizer,
         stage.schedule(),
@@ -142,13 +144,21 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
     optimizer = config.optimizer
     if change.learning_rate is not None:
         optimizer = replace(optimizer, learning_rate=change.learning_rate, warmup_steps=change.warmup_steps or 0)
+    if change.decay_steps is not None and change.learning_rate is None:
+        raise ValueError(f"{name}.decay_steps={change.decay_steps} has no schedule; give {name}.learning_rate as well")
+    if change.rope_theta is not None and config.model.position_embedding != "rope":
+        raise ValueError(
+            f"{name}.rope_theta={change.rope_theta:g} with model.position_embedding="
+            f"{config.model.position_embedding!r}: nothing is rotated; leave it out"
+        )
     return replace(
         config,
+        model=replace(config.model, **_given(change, "rope_theta")),
         data=replace(config.data, **_given(change, "sequence_length", "max_predictions", "masking")),
         training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
-        optimizer=optimizer,
+        optimizer=replace(optimizer, **_given(change, "decay_steps")),
     )
 
 
-def _given(change: StageConfig, *names: str) -> dict[str, int | str]:
+def _given(change: StageConfig, *names: str) -> dict[str, Any]:
     return {name: getattr(change, name) for name in names if getattr(change, name) is not None}

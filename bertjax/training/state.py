@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -60,6 +60,14 @@ class Blueprint:
     def shardings(self) -> TrainState:
         """The state's NamedShardings."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.state)
+
+    def with_model(self, model: ModelConfig) -> Blueprint:
+        """The same arrays in another function of them: a stage changes options that have no array."""
+        if model == self.model:
+            return self
+        graphdef, shapes, _ = abstract_network(model, self.execution)
+        assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, self.state.params), "the same arrays"
+        return replace(self, model=model, graphdef=graphdef)
 
 
 def draw_blueprint(

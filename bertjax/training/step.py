@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.choice import choose_attention, compute_capability
-from bertjax.model.layers import row_keys
+from bertjax.model.dropout import row_keys
 from bertjax.model.network import Network, Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding
@@ -37,7 +37,7 @@ from bertjax.training.exchange import (
 )
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
-from bertjax.training.optimizer import Schedule
+from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]

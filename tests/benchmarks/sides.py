@@ -19,7 +19,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.training.objectives import choose
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
 

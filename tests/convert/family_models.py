@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from exported_models import trained_model, wordpiece
-from their_families import SIZES, small
+from their_families import IN_TRANSFORMERS, SIZES, small
+from tokenizers import pre_tokenizers, processors
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
@@ -24,9 +26,9 @@ from bertjax.training.run_directory import TrainedModel
 TEXTS = [text for pair in PAIRS for text in pair]
 TEXTS += ["東京は日本の首都である。  सत्य naïve ☃?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]
 # One member for each way of naming the tensors; the others have other tokenizers and names of classes.
-OF_NAMES = tuple({family_of(name).huggingface.prefix: name for name in reversed(FAMILIES)}.values())
+OF_NAMES = tuple({family_of(name).huggingface.prefix: name for name in reversed(IN_TRANSFORMERS)}.values())
 # The same members in the suite, with the others among what is `long`.
-MEMBERS = [pytest.param(name, marks=() if name in OF_NAMES else pytest.mark.long) for name in FAMILIES]
+MEMBERS = [pytest.param(name, marks=() if name in OF_NAMES else pytest.mark.long) for name in IN_TRANSFORMERS]
 CASED = TextRules(lowercase=False, strip_accents=False)
 
 
@@ -45,10 +47,13 @@ def piece_model(texts: Sequence[str] = TEXTS, size: int = 220) -> bytes:
 def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
     known = family_of(family).huggingface
+    if known is None:
+        return wordpiece()
     if known.pieces is not None:
         return SentencePiece(known.pieces.numbered(piece_model(texts), "made here"), known.rules)
     if not known.rules.prefix_space:
-        made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, CASED), 400, CASED)
+        rules = replace(CASED, special_tokens=known.rules.special_tokens)
+        made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, rules), 400, rules)
         return ByteLevelBPE(*made.files.values(), known.rules)
     if FAMILIES[family].presets["base"].layer_groups:  # ALBERT
         return train_tokenizer("unigram", count_for("unigram", [*texts] * 5, known.rules), 300, known.rules)
@@ -59,8 +64,21 @@ def their_tokenizer(family: str, **options: Any) -> Any:
     """transformers' own class for a family over the vocabulary of `tokenizer_of`, with its own template."""
     transformers = pytest.importorskip("transformers")
     ours = tokenizer_of(family)
-    named = f"{family_of(family).huggingface.beginning}Tokenizer"
-    kind = getattr(transformers, named, transformers.BertTokenizer)  # ERNIE has BERT's
+    kind = getattr(transformers, f"{family_of(family).huggingface.beginning}Tokenizer", None)
+    if kind is None and isinstance(ours, ByteLevelBPE):  # ModernBERT has a tokenizer.json alone, with this template
+        backend = tokenizers.Tokenizer.from_str(ours.backend.to_str())
+        if options.pop("add_prefix_space", False):
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        first, last = ours.tokens[ours.cls_id], ours.tokens[ours.sep_id]
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}",
+            pair=f"{first} $A {last} $B {last}",
+            special_tokens=[(first, ours.cls_id), (last, ours.sep_id)],
+        )
+        named = {f"{role}_token": ours.tokens[number] for role, number in ours.special.items()}
+        inputs = {"model_input_names": ["input_ids", "attention_mask"]}
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named, **inputs, **options)
+    kind = kind or transformers.BertTokenizer  # ERNIE has BERT's
     if isinstance(ours, SentencePiece):
         proto = read_model(ours.files[ours.main_file], "made here")
         pieces = [(piece.piece, piece.score) for piece in proto.pieces]

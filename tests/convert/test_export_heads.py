@@ -15,6 +15,7 @@ import pytest
 from exported_models import fine_tuned_model
 from family_models import OF_NAMES, family_model
 from safetensors.numpy import load_file
+from their_families import IN_TRANSFORMERS
 
 from bertjax.__main__ import main
 from bertjax.convert.formats import format_of
@@ -30,7 +31,7 @@ LOADERS = {
     "rtd": "AutoModelForPreTraining",
     "encoder": "AutoModel",
 }
-HEADS = [(name, head) for name in FAMILIES for head in classes_of(FAMILIES[name].presets["base"])]
+HEADS = [(name, head) for name in IN_TRANSFORMERS for head in classes_of(FAMILIES[name].presets["base"])]
 
 
 @pytest.fixture(scope="module")

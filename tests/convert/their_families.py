@@ -25,15 +25,18 @@ SIZES = {
 }  # fmt: skip
 
 
+IN_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.huggingface)
+
+
 def small(family: str, **fields) -> ModelConfig:
     """The base size of a family, made small in every number but not in kind."""
     base = FAMILIES[family].presets["base"]
-    narrow = {"embedding_size": 8} if base.embedding_size else {}
+    narrow = ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
     return replace(base, **(SIZES | narrow | fields))
 
 
 SMALL = {
-    **{name: small(name) for name in FAMILIES},
+    **{name: small(name) for name in IN_TRANSFORMERS},
     "ernie with tasks": small("ernie", task_type_vocab_size=3),
     "electra narrow": small("electra", embedding_size=8),
     "electra-generator whole": small("electra-generator", embedding_size=0),
@@ -41,6 +44,9 @@ SMALL = {
     "albert two groups": small("albert", num_hidden_layers=4, layer_groups=2),
     "albert erf": small("albert", hidden_act="gelu"),
     "albert relu": small("albert", hidden_act="relu"),
+    # Behind the first layer a whole period of layers and one more.
+    "modernbert deep": small("modernbert", num_hidden_layers=5),
+    "modernbert global": small("modernbert", window=0, global_every=1, rope_theta_local=0.0),
 }
 
 

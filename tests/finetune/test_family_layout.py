@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from family_models import TEXTS, their_tokenizer, tokenizer_of
 from test_question_windows import by_transformers, rows_of
+from their_families import IN_TRANSFORMERS
 
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
@@ -37,7 +38,7 @@ class Member:
     template: Template
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=IN_TRANSFORMERS)
 def member(request: pytest.FixtureRequest) -> Member:
     family = request.param
     return Member(tokenizer_of(family), their_tokenizer(family), FAMILIES[family].template)
@@ -123,7 +124,7 @@ def test_sizes_leave_room_for_the_separators() -> None:
         WindowSizes(20, 4, 16, two)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", IN_TRANSFORMERS)
 def test_words_as_transformers(family: str) -> None:
     ours = tokenizer_of(family)
     # RoBERTa's class takes words with this option only.

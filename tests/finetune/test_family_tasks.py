@@ -28,6 +28,7 @@ from test_task_packing import encoded
 from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.names import has_class
 from bertjax.finetune.batches import lay_out, pack_examples, padded
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
@@ -69,6 +70,8 @@ def test_a_family_learns_a_task_and_exports_it(family: str, task: str, tmp_path:
     _, figure, least = TASKS[task]
     assert result.figures[figure] >= least, result
     model = load_run(result.directory)
+    if not has_class(model.config.model):
+        return
     folder = export_huggingface(model, tmp_path / "out")
     found = compare_with_transformers(model, folder)
     assert found is None or found.largest < 1e-5

@@ -13,15 +13,7 @@ from real_batches import real_batch, small_wordpiece
 from their_model import our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
-from bertjax.model.layers import (
-    ATTENTION_OUTPUT,
-    ATTENTION_PROBS,
-    EMBEDDINGS,
-    MLP_OUTPUT,
-    dropout,
-    fold,
-    row_keys,
-)
+from bertjax.model.dropout import ATTENTION_OUTPUT, ATTENTION_PROBS, EMBEDDINGS, MLP_OUTPUT, dropout, fold, row_keys
 from bertjax.model.network import abstract_network, bind, init_params
 
 SITES = (EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT)

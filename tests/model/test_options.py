@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy_encoder import Reference
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
+from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.attention.windows import pays
+from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import FAMILIES
-from bertjax.model.layers import HEAD, dropout, row_keys
-from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.network import Params, abstract_network, bind, init_params
 from bertjax.parallel.sharding import is_names
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.optimizer import make_optimizer
@@ -27,6 +29,11 @@ PLAIN = ModelConfig(
     vocab_size=70, hidden_size=12, num_hidden_layers=8, num_attention_heads=3, intermediate_size=20,
     max_position_embeddings=LENGTH,
 )  # fmt: skip
+MODERN = {
+    "position_embedding": "rope", "rope_theta": 50.0, "rope_theta_local": 10.0, "window": 3, "global_every": 3,
+    "norm_bias": False, "norm_place": "pre", "first_norm": False, "attention_bias": "none", "mlp_bias": "none",
+    "mlp": "glu", "type_vocab_size": 0,
+}  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "narrow tables": {"embedding_size": 8},
@@ -43,6 +50,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "windows, causal": {"window": 3, "global_every": 3, "causal": True},
     "windows everywhere": {"window": 3, "global_every": 0},
     "a period longer than the stack": {"window": 3, "global_every": 9},
+    "norms in front": {"norm_place": "pre"},
+    "rotated": {"position_embedding": "rope", "rope_theta": 50.0},
+    # The options of ModernBERT: behind the first layer two periods and one layer more.
+    "modern": MODERN,
+    "neo": {
+        "position_embedding": "rope",
+        "rope_interleaved": True,
+        "embedding_norm": "none",
+        "norm": "rms",
+        "norm_bias": False,
+        "norm_place": "pre",
+        "attention_bias": "none",
+        "mlp_bias": "none",
+        "mlp": "glu",
+        "hidden_act": "silu",
+        "mlm_tied": False,
+        "type_vocab_size": 0,
+    },
+    "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
     "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 2, "window": 3, "global_every": 3},
 }
 each_option = pytest.mark.parametrize("option", OPTIONS)
@@ -62,10 +88,10 @@ def drawn(config: ModelConfig, seed: int = 0) -> Params:
     return jax.tree_util.tree_map_with_path(fill, abstract_network(config)[1])
 
 
-def rows(lengths: list[list[int]], seed: int = 1) -> dict[str, np.ndarray]:
+def rows(lengths: list[list[int]], seed: int = 1, size: int = LENGTH) -> dict[str, np.ndarray]:
     """A batch with sequences of these lengths in each row, two segments in each sequence."""
     draw = np.random.default_rng(seed)
-    ids, types, sequences = (np.zeros((len(lengths), LENGTH), np.int32) for _ in range(3))
+    ids, types, sequences = (np.zeros((len(lengths), size), np.int32) for _ in range(3))
     for row, parts in enumerate(lengths):
         start = 0
         for number, length in enumerate(parts):
@@ -89,85 +115,13 @@ def outputs(
     model = bind(abstract_network(config, execution)[0], params)
     inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
     last = model.encode(*inputs, keys, packed=packed)
-    everywhere = jnp.broadcast_to(jnp.arange(LENGTH), batch["input_ids"].shape)
+    everywhere = jnp.broadcast_to(jnp.arange(batch["input_ids"].shape[1]), batch["input_ids"].shape)
     logits = model.mlm_logits(last, everywhere)[..., : config.vocab_size]
     return model.encoder.hidden_states(*inputs, packed=packed), last, logits
 
 
 def relative(ours: Any, reference: Any) -> float:
     return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
-
-
-class Reference:
-    """The network of one sequence in float64, written from the formulas, layer by layer."""
-
-    def __init__(self, config: ModelConfig, params: Params) -> None:
-        self.config = config
-        self.params = {name: np.asarray(x, np.float64) for name, x in named_arrays(params).items()}
-
-    def norm(self, x: np.ndarray, name: str, layer: Any = ()) -> np.ndarray:
-        centred = x - x.mean(-1, keepdims=True)
-        wide = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + self.config.layer_norm_eps)
-        return wide * self.params[f"{name}/scale"][layer] + self.params[f"{name}/bias"][layer]
-
-    def dense(self, x: np.ndarray, name: str, layer: Any = ()) -> np.ndarray:
-        return x @ self.params[f"{name}/kernel"][layer] + self.params[f"{name}/bias"][layer]
-
-    def activation(self, x: np.ndarray) -> np.ndarray:
-        return {
-            "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-            "relu": lambda x: np.maximum(x, 0),
-            "silu": lambda x: x / (1 + np.exp(-x)),
-        }[self.config.hidden_act](x)
-
-    def embedded(self, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
-        table, n = "encoder/embeddings", len(ids)
-        x = self.params[f"{table}/word"][ids]
-        if self.config.position_embedding == "learned":
-            x = x + self.params[f"{table}/position"][:n]
-        else:
-            width = x.shape[1]
-            angles = np.arange(n)[:, None] / 10_000 ** (2 * (np.arange(width) // 2) / width)
-            waves = np.where(np.arange(width) % 2 == 0, np.sin(angles), np.cos(angles))
-            x = x + waves * math.sqrt(2) * self.config.initializer_range
-        if self.config.type_vocab_size:
-            x = x + self.params[f"{table}/token_type"][np.minimum(types, self.config.type_vocab_size - 1)]
-        if self.config.task_type_vocab_size:
-            x = x + self.params[f"{table}/task_type"][0]
-        x = self.norm(x, f"{table}/norm")
-        return self.dense(x, f"{table}/projection") if self.config.embedding_size else x
-
-    def layer(self, x: np.ndarray, number: int) -> np.ndarray:
-        config, stack, n = self.config, "encoder/layers", len(x)
-        layer = number if not config.layer_groups else number * config.layer_groups // config.num_hidden_layers
-        heads = {}
-        for name in ("query", "key", "value"):
-            part = f"{stack}/attention/{name}"
-            heads[name] = (
-                np.einsum("id,dhk->hik", x, self.params[f"{part}/kernel"][layer])
-                + self.params[f"{part}/bias"][layer][:, None]
-            )
-        scores = np.einsum("hik,hjk->hij", heads["query"], heads["key"]) / math.sqrt(heads["key"].shape[-1])
-        i, j = np.arange(n)[:, None], np.arange(n)
-        is_global = config.window == 0 or (config.global_every > 0 and number % config.global_every == 0)
-        hidden = np.zeros((n, n), bool) if is_global else np.abs(i - j) > config.window
-        hidden |= config.causal & (j > i)
-        scores = np.where(hidden, -np.inf, scores)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        mixed = np.einsum("hij,hjk->ihk", weights / weights.sum(-1, keepdims=True), heads["value"])
-        out = np.einsum("ihk,hkd->id", mixed, self.params[f"{stack}/attention/output/kernel"][layer])
-        x = self.norm(x + out + self.params[f"{stack}/attention/output/bias"][layer], f"{stack}/attention_norm", layer)
-        inner = self.activation(self.dense(x, f"{stack}/mlp/intermediate", layer))
-        return self.norm(x + self.dense(inner, f"{stack}/mlp/output", layer), f"{stack}/mlp_norm", layer)
-
-    def __call__(self, ids: np.ndarray, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(hidden states [layers + 1, n, D], MLM logits [n, V])."""
-        states = [self.embedded(ids, types)]
-        for number in range(self.config.num_hidden_layers):
-            states.append(self.layer(states[-1], number))
-        head = self.norm(self.activation(self.dense(states[-1], "mlm_head/transform")), "mlm_head/norm")
-        logits = head @ self.params["encoder/embeddings/word"].T + self.params["mlm_head/bias"]
-        return np.stack(states), logits[:, : self.config.vocab_size]
 
 
 @each_option
@@ -186,6 +140,22 @@ def test_every_option_is_the_reference_in_packed_rows_and_in_rows_of_one_sequenc
                 assert relative(states[:, row, place], wanted) < 5e-6
                 assert relative(last[row, place], wanted[-1]) < 5e-6
                 assert relative(logits[row, place], wanted_logits) < 5e-6
+
+
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
+def test_windows_in_rows_that_are_computed_by_blocks_are_the_reference(positions: str) -> None:
+    options = MODERN | {"position_embedding": positions, "window": 9, "num_hidden_layers": 4}
+    config = replace(PLAIN, max_position_embeddings=150, **options)
+    params = drawn(config)
+    batch, lengths = rows([[90, 40], [150]], size=150), ((90, 40), (150,))
+    assert pays(150, config.window)
+    states, last, _ = outputs(config, params, batch)
+    reference = Reference(config, params)
+    for row, number in ((row, number) for row, parts in enumerate(lengths) for number in range(len(parts))):
+        place = batch["sequence_ids"][row] == number + 1
+        wanted, _ = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
+        assert relative(states[:, row, place], wanted) < 5e-6
+        assert relative(last[row, place], wanted[-1]) < 5e-6
 
 
 def test_the_comparison_sees_every_option() -> None:
@@ -299,6 +269,82 @@ def test_names_of_dims_of_groups_and_of_the_projection() -> None:
     layers = {name for name in names if name.startswith("encoder/layers/")}
     assert len(layers) == 16 and all(names[n][0] == "layers" and sizes[n][0] == 2 for n in layers)
     assert all(len(names[name]) == len(sizes[name]) for name in names)
+
+
+def test_a_layer_of_another_kind_is_a_module_of_its_own() -> None:
+    _, shapes, axes = abstract_network(with_options("modern"))
+    names = dict(zip(named_arrays(shapes), jax.tree.leaves(axes, is_leaf=is_names), strict=True))
+    sizes = {name: leaf.shape for name, leaf in named_arrays(shapes).items()}
+    first = {name.removeprefix("encoder/first_layer/") for name in sizes if name.startswith("encoder/first_layer/")}
+    others = {name.removeprefix("encoder/layers/") for name in sizes if name.startswith("encoder/layers/")}
+    assert others - first == {"attention_norm/scale"} and first < others
+    assert all(sizes[f"encoder/layers/{name}"][0] == 7 for name in others)
+    assert not any(name.endswith("bias") for name in sizes if name.startswith("encoder/"))
+    # Both halves of a gated MLP are split alike.
+    assert names["encoder/first_layer/mlp/intermediate/kernel"] == ("embed", "halves", "mlp")
+    assert sizes["encoder/layers/mlp/intermediate/kernel"] == (7, 12, 2, 20)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "spreads"),
+    [
+        ("truncated", {"query": 1.0, "output": 1.0, "word": 1.0, "classes": 1.0}),
+        # Of 8 layers: 1 / sqrt(16). Classes: 1 / sqrt(64) instead of 0.02.
+        ("scaled", {"query": 1.0, "output": 0.25, "word": 1.0, "classes": 6.25}),
+    ],
+)
+def test_initial_values_are_normal_and_cut_at_two_deviations(initializer: str, spreads: dict[str, float]) -> None:
+    found = initial_values(initializer)
+    for name, spread in spreads.items():
+        assert found[name].std() == pytest.approx(0.88 * 0.02 * spread, rel=0.05), name
+        assert np.abs(found[name]).max() == pytest.approx(2 * 0.02 * spread, rel=0.05), name
+
+
+def test_uniform_initial_values() -> None:
+    for name, x in initial_values("uniform").items():
+        assert np.abs(x).max() == pytest.approx(0.02, rel=0.02), name
+        assert x.std() == pytest.approx(0.02 / 3**0.5, rel=0.05), name
+
+
+def initial_values(initializer: str) -> dict[str, np.ndarray]:
+    """Kernels of a new classifier by what they are."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 500, "num_attention_heads": 4}
+    config = replace(PLAIN, head="tokens", num_labels=64, **sizes)
+    params = jax.jit(lambda key: init_params(replace(config, initializer=initializer), key))(jax.random.key(0))
+    layers, embeddings = params["encoder"]["layers"], params["encoder"]["embeddings"]
+    return {
+        "query": np.asarray(layers["attention"]["query"]["kernel"]),
+        "output": np.asarray(layers["mlp"]["output"]["kernel"]),
+        "word": np.asarray(embeddings["word"])[:500],
+        "classes": np.asarray(params["head"]["dense"]["kernel"]),
+    }
+
+
+@pytest.mark.parametrize("heads", [(4, (2**-2, 2**-4, 2**-6, 2**-8)), (3, (2**-4, 2**-8, 2**-2))], ids=str)
+def test_slopes_of_a_power_of_two_and_between(heads: tuple[int, tuple[float, ...]]) -> None:
+    assert alibi_slopes(heads[0]) == heads[1]
+
+
+def test_twelve_heads_have_the_slopes_of_eight_and_every_other_one_of_sixteen() -> None:
+    of_sixteen = [2 ** (-number / 2) for number in range(1, 17)]
+    assert alibi_slopes(12) == pytest.approx([2.0**-number for number in range(1, 9)] + of_sixteen[0:8:2])
+
+
+def test_a_rotated_row_of_one_token_is_not_rotated() -> None:
+    turned, none = (replace(PLAIN, position_embedding=kind) for kind in ("rope", "none"))
+    params, batch = drawn(none), rows([[1]])
+    for ours, wanted in zip(outputs(turned, params, batch), outputs(none, params, batch), strict=True):
+        assert relative(ours[..., :1, :], np.asarray(wanted)[..., :1, :]) < 1e-6
+
+
+def test_rotation_of_bfloat16_has_angles_of_float32() -> None:
+    config = replace(PLAIN, position_embedding="rope")
+    q = jnp.ones((1, 3000, 1, 4), jnp.bfloat16)
+    turned, _ = rotated(config, q, q, jnp.ones((1, 3000), jnp.int32), False, 0)
+    angles = np.arange(3000.0)[:, None] * np.array([1, 0.01])
+    wanted = np.concatenate([np.cos(angles) - np.sin(angles), np.cos(angles) + np.sin(angles)], -1)
+    assert turned.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(turned, np.float32)[0, :, 0], wanted, atol=1e-2)
 
 
 def test_albert_base_has_its_published_number_of_parameters() -> None:

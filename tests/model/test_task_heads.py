@@ -22,7 +22,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives.objective import MODEL, Forward
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums, several_sequences
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.plan.topologies import prepare_process
+
 RECIPE = """
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
 
@@ -100,6 +102,32 @@ def test_a_recipe_of_the_full_size_fits_a_tpu(recipe: str) -> None:
     assert ended.returncode == 0, ended.stderr
     print(*re.findall(r"^(?:  stage \d .*|.* fits v5e:8x8 and .*)$", ended.stdout, re.M), sep="\n")
     assert re.search(r" fits v5e:8x8 and takes at least ", ended.stdout)
+
+
+def window_on_a_tpu(length: int) -> tuple[int, int, str]:
+    """Of the gradient of attention with a window: bytes of temporaries, calls of kernels, the chosen back end."""
+    script = str(Path(__file__).with_name("window_on_tpu.py"))
+    environment = os.environ | prepare_process("v5e:1x1", os.environ)
+    command = [sys.executable, script, str(length)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    assert ended.returncode == 0, ended.stderr
+    _, temporaries, kernels, choice = ended.stdout.split(maxsplit=3)
+    return int(temporaries), int(kernels), choice.strip()
+
+
+@pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
+def test_a_window_is_compiled_for_a_tpu_as_splash_on_one_chip() -> None:
+    temporaries, kernels, choice = window_on_a_tpu(8192)
+    assert choice == "splash (rows of 8192 tokens on tpu)"
+    assert kernels == 3  # forward, by queries, by keys and values
+    assert temporaries < 8 * 12 * 8192 * 8192 * 2 / 4  # a quarter of the square in bfloat16
+
+
+@pytest.mark.long
+@pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
+@pytest.mark.parametrize(("short", "long"), [(4096, 8192), (4000, 8000)])  # splash, and blocks where it is not legal
+def test_a_tpus_memory_grows_with_the_length_under_a_window(short: int, long: int) -> None:
+    assert window_on_a_tpu(long)[0] <= 2.02 * window_on_a_tpu(short)[0]
 
 
 @pytest.mark.parametrize(

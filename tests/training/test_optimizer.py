@@ -119,6 +119,36 @@ def test_lamb_is_the_papers_rule_for_each_layer_of_a_stack(name: str) -> None:
             np.testing.assert_allclose(value[layer], expected[key, layer][0], rtol=2e-5, atol=1e-6)
 
 
+def test_stable_adamw_is_the_rule_for_each_layer_of_a_stack() -> None:
+    """Over gradients that grow suddenly, so that steps are shortened; written out in float64."""
+    rng = np.random.default_rng(2)
+    layers = {"kernel": rng.normal(size=(3, 4, 5)), "bias": rng.normal(size=(3, 5))}
+    params = {"layers": layers, "word": np.ones((6, 2))}
+    parts = {(name, layer): x[layer] for name, x in params["layers"].items() for layer in range(3)}
+    parts["word", None] = params["word"]
+    expected = {key: (value.copy(), np.zeros_like(value), np.zeros_like(value)) for key, value in parts.items()}
+    ours = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+    optimizer = make_optimizer(OptimizerConfig(name="stable_adamw", beta1=0.9, beta2=0.98, weight_decay=0.1))
+    state, shortened = optimizer.init(ours), 0
+    for t in range(1, 21):
+        grads = jax.tree.map(lambda x, t=t: rng.normal(size=x.shape) * (30.0 if t % 7 == 0 else 1.0), params)
+        updates, state = optimizer.update(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), grads), state, ours)
+        ours = jax.tree.map(lambda p, u: p - 0.01 * u, ours, updates)
+        for (name, layer), (p, m, v) in expected.items():
+            g = grads["word"] if layer is None else grads["layers"][name][layer]
+            b1, b2 = (beta * (1 - beta ** (t - 1)) / (1 - beta**t) for beta in (0.9, 0.98))
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            rho = np.sqrt(np.mean(g**2 / np.maximum(v, 1e-12)))
+            shortened += rho > 1.5
+            rate, decay = 0.01 / max(1.0, rho), 0.0 if name == "bias" else 0.1
+            expected[name, layer] = p * (1 - rate * decay) - rate * m / (np.sqrt(v) + 1e-6), m, v
+    assert shortened >= 10
+    np.testing.assert_allclose(ours["word"], expected["word", None][0], rtol=2e-5, atol=1e-6)
+    for name, value in ours["layers"].items():
+        for layer in range(3):
+            np.testing.assert_allclose(value[layer], expected[name, layer][0], rtol=2e-5, atol=1e-6)
+
+
 def test_an_unknown_rule_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"optimizer.name='sgd'.*bert_adamw, adamw, lamb"):
         make_optimizer(OptimizerConfig(name="sgd"))

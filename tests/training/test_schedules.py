@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.optimizer import make_schedule
+from bertjax.training.schedules import make_schedule
 
 RATE, WARMUP, TOTAL = 1e-4, 100, 1000
 STEPS = np.arange(0, TOTAL + 50)
@@ -64,6 +64,20 @@ def test_warmup_stable_decay_stays_at_the_peak_until_the_last_steps() -> None:
     np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
     np.testing.assert_allclose(found[TOTAL - 200 : TOTAL + 1], np.linspace(RATE, 0, 201), rtol=1e-5, atol=1e-11)
     assert (found[TOTAL:] == 0).all()
+
+
+def test_the_last_steps_may_fall_by_a_root() -> None:
+    found = rates(schedule="warmup_stable_decay", decay_steps=200, decay_shape="1-sqrt")
+    np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
+    falling = RATE * (1 - np.sqrt(np.arange(201) / 200))
+    np.testing.assert_allclose(found[TOTAL - 200 : TOTAL + 1], falling, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "linear_after_warmup", "cosine", "warmup_stable_decay"])
+def test_every_schedule_may_end_above_0(schedule: str) -> None:
+    to_zero, found = rates(schedule=schedule), rates(schedule=schedule, final_share=0.1)
+    np.testing.assert_allclose(found[:WARMUP], to_zero[:WARMUP], rtol=1e-6)
+    np.testing.assert_allclose(found[WARMUP:], 0.1 * RATE + 0.9 * to_zero[WARMUP:], rtol=1e-5)
 
 
 def test_without_warm_up_it_begins_at_the_peak() -> None:

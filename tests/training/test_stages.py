@@ -31,8 +31,9 @@ from bertjax.parallel.sharding import to_global
 from bertjax.text.store.format import TokenStore
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.objectives import choose
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
 from bertjax.training.run_directory import load_run
+from bertjax.training.schedules import make_schedule
 from bertjax.training.stages import stage_at, stages_of
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
@@ -107,6 +108,11 @@ def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
         ([StageConfig(start=500, sequence_length=1024)], r"sequence_length=1024 is beyond the position table"),
         ([StageConfig(start=500, global_batch_size=10, grad_accum_steps=4)], r"global_batch_size=10 is not divisible"),
         ([StageConfig(start=500, warmup_steps=4)], r"stages.0.warmup_steps=4 has no schedule"),
+        ([StageConfig(start=500, decay_steps=4)], r"stages.0.decay_steps=4 has no schedule"),
+        (
+            [StageConfig(start=500, rope_theta=1e5)],
+            r"rope_theta=100000 with model.position_embedding='learned'",
+        ),
         ([StageConfig(start=500, learning_rate=1e-3, warmup_steps=500)], r"warmup_steps=500 leaves nothing"),
     ],
 )

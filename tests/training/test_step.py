@@ -13,7 +13,7 @@ from random_batches import random_batches
 from small_training import OBJECTIVES, Training
 
 from bertjax.config import ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
-from bertjax.training.optimizer import make_schedule
+from bertjax.training.schedules import make_schedule
 from bertjax.training.step import averages, split_microbatches, update_if
 
 ROWS, LENGTH, PREDICTIONS, STEPS = 32, 24, 6, 10

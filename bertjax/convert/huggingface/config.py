@@ -46,7 +46,7 @@ _LARGEST = 1 << 20  # of any size in a config
 
 def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, Any]:
     """`config.json` of a model without a task, with the vocabulary's true size; `special` has ids by role."""
-    known = family_of(model.family).huggingface
+    known = family_of(model.family).transformers
     switches = known.switches
     ids = {key: special[role] for key, role in known.token_ids.items() if role in special}
     rows = known.rows_before_positions(_pad_id(ids, known.defaults))
@@ -59,6 +59,7 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
         **({} if known.projects else {_WIDTH: embedding_width(model)}),
         **{key: getattr(model, name) for key, name in known.copies.items()},
         **known.constants,
+        **(known.keys.write(model) if known.keys else {}),
         "max_position_embeddings": model.max_position_embeddings + rows,
         known.renamed.get("hidden_act", "hidden_act"): _WRITTEN_ACTIVATIONS[model.hidden_act],
         **({"is_decoder": True} if model.causal else {}),
@@ -76,7 +77,7 @@ def from_config_json(
     `activations` maps their names of the activation to ours. Raises ValueError for a network that bertjax lacks.
     """
     family = _family(values, where)
-    known = family.huggingface
+    known = family.transformers
     for key, value in (_CONSTANTS | dict(known.constants)).items():
         if values.get(key, value) != value:
             raise ValueError(f"{where}: {key} is {values[key]!r}; bertjax imports models with {key} {value!r} alone")
@@ -99,8 +100,9 @@ def from_config_json(
     if causal and not known.causal:
         raise ValueError(f"{where}: is_decoder is {causal!r}; {known.model_type} has no such mode")
     vocabulary = {"vocab_size": values["vocab_size"]} if type(values.get("vocab_size")) is int else {}
+    together = known.keys.read(values, str(where)) if known.keys else {}
     return ModelConfig(
-        **found, **vocabulary, **known.implied, family=family.name, hidden_act=activations[activation],
+        **found, **vocabulary, **known.implied, **together, family=family.name, hidden_act=activations[activation],
         causal=bool(causal),
     )  # fmt: skip
 
@@ -112,7 +114,7 @@ def _keys(known: HuggingFace) -> dict[str, str]:
 
 def _family(values: Mapping[str, Any], where: str | Path) -> Family:
     """The family by `model_type`, which folders of before 2020 lack: they hold BERTs."""
-    types = dict.fromkeys(family.huggingface.model_type for family in FAMILIES.values())
+    types = dict.fromkeys(family.huggingface.model_type for family in FAMILIES.values() if family.huggingface)
     named = values.get("model_type", next(iter(types)))
     if not isinstance(named, str) or named not in types:
         raise ValueError(f"{where}: model_type is {named!r}; bertjax imports {', '.join(types)}")
@@ -128,17 +130,18 @@ def _family(values: Mapping[str, Any], where: str | Path) -> Family:
 
 def _classes(family: Family) -> set[str]:
     """The names of its classes of pretraining."""
-    return {made.name for made in (family.huggingface.pretraining, *family.huggingface.partial)}
+    return {made.name for made in (family.transformers.pretraining, *family.transformers.partial)}
 
 
 def _of_type(model_type: str) -> list[str]:
     """The names of the families that are this type in transformers."""
-    return [name for name, family in FAMILIES.items() if family.huggingface.model_type == model_type]
+    known = {name: family.huggingface for name, family in FAMILIES.items() if family.huggingface}
+    return [name for name, of_theirs in known.items() if of_theirs.model_type == model_type]
 
 
 def pad_id_of(values: Mapping[str, Any], where: str | Path) -> int:
     """The padding token's id by `config.json`. Raises ValueError if it is none."""
-    return _pad_id(values, _family(values, where).huggingface.defaults, where)
+    return _pad_id(values, _family(values, where).transformers.defaults, where)
 
 
 def _pad_id(values: Mapping[str, Any], defaults: Mapping[str, Any], where: str | Path = "config.json") -> int:

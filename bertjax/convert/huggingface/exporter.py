@@ -13,11 +13,10 @@ from typing import Any
 from safetensors.numpy import save_file
 
 from bertjax.config import FinetuneConfig, ModelConfig
-from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensors_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
-from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.family import Class

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
+from bertjax.convert.folder import read_json
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
@@ -19,7 +20,6 @@ from bertjax.convert.huggingface.names import architecture, class_of, head_named
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
-from bertjax.convert.json_file import read_json
 from bertjax.finetune.kinds import KINDS, kind_of
 from bertjax.model.families.family import HuggingFace
 from bertjax.model.families.registry import family_of
@@ -107,7 +107,7 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
     Knows the class of the encoder alone, whose names have no prefix, and `gamma` and `beta`, as LayerNorm's were called
     until 2019.
     """
-    known = family_of(config.family).huggingface
+    known = family_of(config.family).transformers
     _require_tied(tensors, known)
     bare = not any(name.startswith(known.prefix) for name in tensors)
     own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}

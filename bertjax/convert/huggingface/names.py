@@ -20,16 +20,17 @@ from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
-# What `config.json` does not say: the head is told by the class, positions that are not learned become a table, and
-# the padding of the vocabulary, the generator and the projection to a teacher's width are left out.
-_TOLD_ELSEWHERE = ("family", "head", "num_labels", "position_embedding", "vocab_pad_multiple")
-_TOLD_ELSEWHERE += ("generator_width", "teacher_width")
+# What `config.json` does not say: the head is told by the class, and how values are drawn, the padding of the
+# vocabulary, the generator and the projection to a teacher's width are left out.
+_TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple", "generator_width")
+_TOLD_ELSEWHERE += ("teacher_width",)
+_TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 _OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
 
 
 def class_of(config: ModelConfig) -> Class:
     """The class of transformers that a model of this config is exported as."""
-    known, head = family_of(config.family).huggingface, head_of(config)
+    known, head = family_of(config.family).transformers, head_of(config)
     if not head.of_task:
         return known.pretraining
     suffix = head.transformers
@@ -45,7 +46,7 @@ def classes_of(config: ModelConfig) -> dict[str, Class]:
 
     `pretraining` is every head, `encoder` none of them; `mlm` and others are one head, where transformers has a class.
     """
-    known, whole = family_of(config.family).huggingface, class_of(config)
+    known, whole = family_of(config.family).transformers, class_of(config)
     one_head = (made for made in (whole, *known.partial) if len(made.outputs) == 1)
     pooler = tuple(tensor for tensor in known.pooler if tensor in whole.tensors)
     return {
@@ -81,7 +82,7 @@ def modules_without(config: ModelConfig, made: Class) -> set[str]:
 
 def head_named(architecture: str) -> type[Network] | None:
     """The head of a task whose models are of this class of transformers; None if there is none."""
-    beginnings = [family.huggingface.beginning for family in FAMILIES.values()]
+    beginnings = [family.huggingface.beginning for family in FAMILIES.values() if family.huggingface]
     named = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
     return named.get(architecture)
 
@@ -98,13 +99,13 @@ def encoder_of(config: ModelConfig) -> ModelConfig:
 
 def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
     """Tensors under the names that they have in the class of the encoder alone."""
-    prefix = family_of(config.family).huggingface.prefix
+    prefix = family_of(config.family).transformers.prefix
     return {name.removeprefix(prefix): array for name, array in tensors.items()}
 
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
     """The modules of a network of this config that no class of transformers has, by their names in its parameters."""
-    names = (*family_of(config.family).huggingface.left_out, *_OF_TRAINING)
+    names = (*family_of(config.family).transformers.left_out, *_OF_TRAINING)
     return tuple(name for name in names if name in abstract_network(config)[1])
 
 
@@ -135,7 +136,9 @@ def _not_expressed(config: ModelConfig) -> list[str]:
         found = from_config_json(to_config_json(config, {}), "config.json")
     except ValueError as error:
         return [f"model {config.family}: {error}"]
-    found = replace(found, **{name: getattr(config, name) for name in _TOLD_ELSEWHERE})
+    is_table = {found.position_embedding, config.position_embedding} <= {*_TABLES}
+    told = (*_TOLD_ELSEWHERE, *["position_embedding"] * is_table)
+    found = replace(found, **{name: getattr(config, name) for name in told})
     names = (name for name in vars(config) if getattr(found, name) != getattr(config, name))
     return [f"model.{name}={getattr(config, name)!r}" for name in names]
 
@@ -153,14 +156,15 @@ def to_huggingface_tensors(
     arrays = named_arrays(params)
     if config.position_embedding == "sinusoidal":
         arrays[_POSITION] = sinusoids(config)
-    before = family_of(config.family).huggingface.rows_before_positions(pad_id)
+    before = family_of(config.family).transformers.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
     for tensor in tensors_of(config):
         if made is not None and tensor not in made.tensors:
             continue
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
-        for number, one in enumerate(array if tensor.stacked else [array]):
-            tensors[tensor.theirs.format(number)] = _theirs(tensor, one, config.vocab_size, before)
+        for number, one in enumerate(array if tensor.stacked else [array], tensor.first):
+            name, theirs = tensor.theirs.format(number), _theirs(tensor, one, config.vocab_size, before)
+            tensors[name] = np.concatenate([tensors[name], theirs]) if tensor.part[0] else theirs
     return tensors
 
 
@@ -189,13 +193,14 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
 def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor of Hugging Face's that a model of this config has; no array is made."""
     ours = _our_shapes(config)
-    before = family_of(config.family).huggingface.rows_before_positions(pad_id)
+    before = family_of(config.family).transformers.rows_before_positions(pad_id)
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in tensors_of(config):
         shape = ours[tensor.ours]
         count, one = (shape[0], shape[1:]) if tensor.stacked else (1, shape)
         theirs = _their_shape(tensor, one, config.vocab_size, before)
-        shapes |= {tensor.theirs.format(number): theirs for number in range(count)}
+        theirs = theirs[0] * tensor.part[1], *theirs[1:]
+        shapes |= {tensor.theirs.format(number): theirs for number in range(tensor.first, tensor.first + count)}
     return shapes
 
 
@@ -236,8 +241,10 @@ def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> 
 
 def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Their array, or the arrays of all layers or groups, as ours of the given shape."""
-    numbers = range(shape[0] if tensor.stacked else 1)
+    numbers = range(tensor.first, tensor.first + (shape[0] if tensor.stacked else 1))
     arrays = [np.asarray(tensors[tensor.theirs.format(number)], np.float32) for number in numbers]
+    place, parts = tensor.part
+    arrays = [array[len(array) // parts * place : len(array) // parts * (place + 1)] for array in arrays]
     if tensor.inputs:
         arrays = [array.T for array in arrays]
     if tensor.stacked:

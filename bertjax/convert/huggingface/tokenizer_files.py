@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from bertjax.convert.json_file import as_json, read_json
+from bertjax.convert.folder import as_json, read_json
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import family_of
@@ -22,6 +22,7 @@ from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_toke
 from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece import SentencePiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.whole_file import WholeFile
 from bertjax.tokenization.wordpiece import WordPiece
 
 _WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -55,7 +56,7 @@ def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokeni
 def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | bytes]:
     """The vocabulary's own files, and the model in the library's order where the family's tokenizer has another."""
     files: dict[str, str | bytes] = dict(tokenizer.files)
-    order = family.huggingface.pieces
+    order = family.transformers.pieces
     if order is None or not isinstance(tokenizer, SentencePiece):
         return files
     original = order.original(tokenizer.files[tokenizer.main_file], tokenizer.main_file)
@@ -80,11 +81,11 @@ def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template)
 
 
 def read_tokenizer(folder: Path, family: str) -> Tokenizer:
-    """The vocabulary of a folder (its own files, else a WordPiece's `tokenizer.json`) with its rules.
+    """The vocabulary of a folder (its own files, else the `tokenizer.json` of a WordPiece or BPE) with its rules.
 
     Raises ValueError if there is none.
     """
-    known = family_of(family).huggingface
+    known = family_of(family).transformers
     rules = _rules(folder, known.rules)
     if any((folder / name).is_file() for name in VOCABULARY_FILES):
         return load_tokenizer(folder, rules)
@@ -94,9 +95,12 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
         return SentencePiece(known.pieces.numbered(numbered.read_bytes(), origin), rules, origin)
     path = folder / _WHOLE
     model = read_json(path).get("model") if path.is_file() else None
+    if isinstance(model, dict) and model.get("type") == "BPE":
+        # What is done to text stands in the file itself.
+        return WholeFile(path.read_bytes(), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
     if not isinstance(model, dict) or model.get("type") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         files = (*VOCABULARY_FILES, *([NUMBERED_FILE] if known.pieces else []))
-        raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece; bertjax needs one")
+        raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece or BPE; bertjax needs one")
     ids: Mapping[str, Any] = model["vocab"]
     tokens = sorted(ids, key=lambda token: ids[token])
     if [ids[token] for token in tokens] != list(range(len(tokens))):
@@ -128,4 +132,5 @@ def _rules(folder: Path, usual: TextRules) -> TextRules:
         "characters" if kinds == ["BertPreTokenizer", "Split"] else "words",
         # Only this kind has the rule; in others the space is part of how they cut.
         bool(prefix_space) if (folder / BYTE_LEVEL_FILE).is_file() else True,
+        "[CLS]" if config.get("cls_token") == "[CLS]" and (folder / BYTE_LEVEL_FILE).is_file() else "<s>",
     )

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 import bertjax
-from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.config import ModelConfig
+from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.exporter import model_config
 from bertjax.convert.huggingface.names import tensors_of
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
-from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.exporter import encoder_config
 from bertjax.finetune.kinds import kind_of
@@ -42,6 +42,7 @@ def export_onnx(
     installed.
     """
     tensors_of(model.config.model)
+    _require_written(model.config.model)
     check_vectors(model.config.model, pooling, "last")
     if normalize and pooling == "none":
         raise ValueError("--normalize scales a text's vector; choose one with --pooling")
@@ -61,6 +62,27 @@ def export_onnx(
             },
         )
     return place_of(str(directory))
+
+
+# Options that the graph has, where it does not have all of them.
+_OPTIONS = {
+    "position_embedding": ("learned", "sinusoidal"),
+    "norm": ("layer",),
+    "norm_bias": (True,),
+    "norm_place": ("post",),
+    "attention_bias": ("all",),
+    "mlp_bias": ("all",),
+    "mlp": ("dense",),
+    "window": (0,),
+}
+
+
+def _require_written(config: ModelConfig) -> None:
+    """Raise ValueError for a network with an option that the graph has not."""
+    beyond = [name for name, known in _OPTIONS.items() if getattr(config, name) not in known]
+    if beyond:
+        told = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in beyond)
+        raise ValueError(f"--to onnx: {told}: bertjax writes no such graph; export to huggingface")
 
 
 def gives_logits(model: TrainedModel, pooling: Pooling) -> bool:

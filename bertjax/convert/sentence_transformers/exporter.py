@@ -17,12 +17,11 @@ import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from bertjax.convert.folder import folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
-from bertjax.convert.json_file import as_json
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors

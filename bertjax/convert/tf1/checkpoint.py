@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import folder_of, written_whole
+from bertjax.convert.folder import folder_of, read_json, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
-from bertjax.convert.json_file import read_json
 from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import family_of

@@ -16,7 +16,10 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from bertjax.model.layers import ATTENTION_PROBS, dropout, recomputed
+from bertjax.model.attention import windows
+from bertjax.model.attention.positions import with_alibi
+from bertjax.model.dropout import ATTENTION_PROBS, dropout
+from bertjax.model.layers import recomputed
 from bertjax.parallel.sharding import spec
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
@@ -34,18 +37,24 @@ def attend(
     packed: bool,
     causal: bool,
     window: int = 0,
+    slopes: tuple[float, ...] = (),
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """softmax(q k / sqrt(K)) v over the tokens that `visible` names.
+    """softmax(q k / sqrt(K)) v over the tokens that `visible` names; `slopes` as `with_alibi` has them.
 
     `packed=False` means that every row is one sequence and then padding. The caller asks `choose_attention` whether a
-    back end can compute this.
+    back end can compute this. A window is XLA's where the back end is cudnn, which has none; rows in which that pays
+    are computed by blocks.
     """
-    if backend == "xla":
-        return xla_attention(q, k, v, visible(sequence_ids, causal, window), dropout_keys, dropout_rate)
+    dropped = dropout_keys, dropout_rate
+    if window and backend in ("xla", "cudnn") and windows.pays(q.shape[1], window):
+        of_window = {"window": window, "causal": causal, "slopes": slopes}
+        return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_window)
+    if backend == "xla" or (backend == "cudnn" and window):
+        return xla_attention(q, k, v, visible(sequence_ids, causal, window), *dropped, slopes)
+    assert not slopes, f"{backend} has no slopes"
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
-    assert backend != "cudnn" or not window, "cudnn has no window"
     kernel = {
         "cudnn": partial(cudnn_attention, packed=packed, causal=causal),
         "splash": partial(splash_attention, causal=causal, window=window),
@@ -69,12 +78,12 @@ def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array
     return seen
 
 
-def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
+def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes: tuple[float, ...] = ()) -> jax.Array:
     """softmax(q k / sqrt(K)) over visible tokens: q, k [B, L, H, K], seen bool [B, L, L] -> float32 [B, H, L, L].
 
     The softmax is computed in float32 whatever the dtype of q.
     """
-    return _softmax(attention_scores(q, k), seen)
+    return _softmax(with_alibi(attention_scores(q, k), slopes), seen)
 
 
 @jax.custom_vjp
@@ -114,12 +123,14 @@ def xla_attention(
     seen: jax.Array,
     dropout_keys: jax.Array | None,
     dropout_rate: float,
+    slopes: tuple[float, ...] = (),
 ) -> jax.Array:
     """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores."""
 
     @recomputed
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
-        probs = dropout(_softmax(scores, seen).astype(v.dtype), keys, ATTENTION_PROBS, dropout_rate)
+        probs = _softmax(with_alibi(scores, slopes), seen).astype(v.dtype)
+        probs = dropout(probs, keys, ATTENTION_PROBS, dropout_rate)
         # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
         return jnp.einsum("BHLM,BMHK->BHLK", probs, v).swapaxes(1, 2)
 

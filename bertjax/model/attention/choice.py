@@ -6,12 +6,13 @@ Nothing here depends on the machine that runs it, because a step may be compiled
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
 
 from bertjax.config import ExecutionConfig, ModelConfig
+from bertjax.model.attention import windows
 from bertjax.model.attention.backends import SPLASH_LENGTHS
 from bertjax.model.attention.self_attention import layer_windows
 
@@ -61,9 +62,26 @@ def choose_attention(
 ) -> AttentionChoice:
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
+    Windows are splash's where it is chosen. With xla and cudnn (which has none) layers with a window compute it in XLA:
+    by blocks in rows longer than what a block sees, else under a mask.
     `capability` is the `compute_capability` of its devices.
     Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """
+    chosen = _choose(model, execution, platform, length, packed, capability, jax_version)
+    if chosen.backend == "splash" or not any(windows.pays(length, window) for window in layer_windows(model)):
+        return chosen
+    return replace(chosen, reason=f"{chosen.reason}; windows of {model.window} in XLA by blocks")
+
+
+def _choose(
+    model: ModelConfig,
+    execution: ExecutionConfig,
+    platform: str,
+    length: int,
+    packed: bool,
+    capability: str | None,
+    jax_version: tuple[int, ...],
+) -> AttentionChoice:
     asked = execution.attention
     if asked == "xla":
         return AttentionChoice("xla", "as execution.attention says")
@@ -101,6 +119,11 @@ def _hindrance(
             f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
             "set model.attention_probs_dropout_prob=0",
         )
+    if model.position_embedding == "alibi":
+        return Hindrance(
+            f"model.position_embedding='alibi' adds to the scores, which {backend} does not",
+            "set execution.attention='xla'",
+        )
     if backend == "splash":
         return _splash_hindrance(length)
     return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)
@@ -129,7 +152,7 @@ def _cudnn_hindrance(
     model: ModelConfig, execution: ExecutionConfig, length: int, packed: bool, jax_version: tuple[int, ...]
 ) -> Hindrance | None:
     head_dim = model.hidden_size // model.num_attention_heads
-    if any(layer_windows(model)):
+    if all(layer_windows(model)):
         # jax.nn.dot_product_attention refuses a window to the right (jax 0.10.2); with a mask it computes every score.
         return Hindrance(
             f"model.window={model.window}: cudnn has no window to both sides", "set execution.attention='xla'"

@@ -8,6 +8,7 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
+from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.layers import product, weight, zeros
 from bertjax.parallel.sharding import constrain
 
@@ -28,14 +29,15 @@ class Projection(nnx.Module):
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
         shape = (config.hidden_size, heads, head_dim)
         self.kernel = weight(rngs, shape, ("embed", "heads", "head_dim"), config)
-        self.bias = zeros((heads, head_dim), ("heads", "head_dim"))
+        self.bias = zeros((heads, head_dim), ("heads", "head_dim")) if config.attention_bias == "all" else None
 
 
 def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
     """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak."""
     kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
-    bias_THK = jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
-    y_BLTHK = product(x_BLD, kernel_DTHK) + bias_THK
+    y_BLTHK = product(x_BLD, kernel_DTHK)
+    if projections[0].bias is not None:
+        y_BLTHK += jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
     parts = [y_BLTHK[:, :, i] for i in range(len(projections))]
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
@@ -45,14 +47,16 @@ class OutputProjection(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-        self.kernel = weight(rngs, (heads, head_dim, config.hidden_size), ("heads", "head_dim", "embed"), config)
-        self.bias = zeros((config.hidden_size,), ("hidden",))
+        sizes = heads, head_dim, config.hidden_size
+        self.kernel = weight(rngs, sizes, ("heads", "head_dim", "embed"), config, "output")
+        self.bias = zeros((config.hidden_size,), ("hidden",)) if config.attention_bias == "all" else None
 
     def __call__(self, x_BLHK: jax.Array) -> jax.Array:
         H, K, D = self.kernel.shape
         joined = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K)
         y = product(joined, self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype))
-        return constrain(y + self.bias[...].astype(y.dtype), "act_batch", "act_length", "act_embed")
+        y = y if self.bias is None else y + self.bias[...].astype(y.dtype)
+        return constrain(y, "act_batch", "act_length", "act_embed")
 
 
 class SelfAttention(nnx.Module):
@@ -68,7 +72,8 @@ class SelfAttention(nnx.Module):
         self.value = Projection(config, rngs=rngs)
         self.output = OutputProjection(config, rngs=rngs)
         self.dropout_rate = config.attention_probs_dropout_prob
-        self.causal = config.causal
+        self.causal, self.config = config.causal, config
+        self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
 
     def __call__(
         self,
@@ -79,19 +84,37 @@ class SelfAttention(nnx.Module):
         backend: Backend,
         window: int = 0,
     ) -> jax.Array:
+        q, k, v = self.projected(x_BLD, sequence_ids, packed, window)
         attended = attend(
             backend,
-            *project(x_BLD, self.query, self.key, self.value),
+            q,
+            k,
+            v,
             sequence_ids,
             packed=packed,
             causal=self.causal,
             window=window,
+            slopes=self.slopes,
             dropout_keys=dropout_keys,
             dropout_rate=self.dropout_rate,
         )
         return self.output(attended)
 
+    def projected(
+        self, x_BLD: jax.Array, sequence_ids: jax.Array, packed: bool, window: int = 0
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries and keys, rotated where positions are, and values: [B, L, H, K] each."""
+        q, k, v = project(x_BLD, self.query, self.key, self.value)
+        return *self._placed(q, k, sequence_ids, packed, window), v
+
     def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0) -> jax.Array:
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
-        q, k = project(x_BLD, self.query, self.key)
-        return attention_probabilities(q, k, visible(sequence_ids, self.causal, window))
+        q, k = self._placed(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
+        return attention_probabilities(q, k, visible(sequence_ids, self.causal, window), self.slopes)
+
+    def _placed(
+        self, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
+    ) -> tuple[jax.Array, jax.Array]:
+        if self.config.position_embedding != "rope":
+            return q, k
+        return rotated(self.config, q, k, sequence_ids, packed, window)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,20 @@ class Family:
     name: str  # value of `ModelConfig.family`
     presets: Mapping[str, ModelConfig]  # published sizes by name, such as "base"
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
-    huggingface: HuggingFace
+    huggingface: HuggingFace | None  # None: transformers has no class of it
     template: Template = BERT_TEMPLATE
     generator: str = ""  # the family of the generators that its models are trained with, if any are
     title: str = ""  # the name as its paper spells it; "" if that is `name`
+
+    @property
+    def transformers(self) -> HuggingFace:
+        """The family in transformers. Raises ValueError if it has no class there."""
+        if self.huggingface is None:
+            raise ValueError(
+                f"transformers has no class of {self.title or self.name}: no format of an export has one; use the run "
+                "itself (bertjax embed, fill-mask, evaluate, finetune, predict, search), or pretrain a family that has"
+            )
+        return self.huggingface
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -36,7 +46,7 @@ class Tensor:
     """One array under both names.
 
     `theirs` with {} stands for one array per layer, or per group of layers that share their parameters; ours is their
-    stack.
+    stack. Several entries of one `theirs` are its parts, one below the other.
     """
 
     ours: str
@@ -45,6 +55,8 @@ class Tensor:
     padded: bool = False  # ours has the rows that pad the vocabulary
     positions: bool = False  # theirs may have rows before that of the first position
     optional: bool = False  # there with some options of the model
+    first: int = 0  # number of the layer that our stack begins with
+    part: tuple[int, int] = (0, 1)  # of theirs ours is this one of so many equal parts, counted from 0
 
     @property
     def stacked(self) -> bool:
@@ -83,6 +95,15 @@ class Class:
 
 
 @dataclass(frozen=True)
+class Keys:
+    """Keys of `config.json` that say together what several fields of ModelConfig say."""
+
+    write: Callable[[ModelConfig], Mapping[str, Any]]
+    # (the values of a file, its name for messages) -> fields. Raises ValueError for what bertjax lacks.
+    read: Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class HuggingFace:
     """A family in transformers.
 
@@ -112,6 +133,7 @@ class HuggingFace:
         positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
         token_ids: Key -> role of the special token whose id it is.
         pieces: File of a SentencePiece model whose ids are not those of the tokenizer, and the order of these.
+        keys: Keys of `config.json` that are no single field of ModelConfig.
     """
 
     model_type: str
@@ -138,6 +160,7 @@ class HuggingFace:
     positions_from_padding: bool = False
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
     pieces: PieceOrder | None = None
+    keys: Keys | None = None
 
     def rows_before_positions(self, pad_id: int) -> int:
         """Rows of the position table in front of that of the first position."""

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
-from bertjax.training.objectives.of_teacher import OfTeacher, Unfit
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums, Unfit
 
 _EPSILON = 1e-12  # added to squared lengths, as PyTorch's CosineEmbeddingLoss does
 

@@ -27,8 +27,7 @@ import jax.numpy as jnp
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import attention_scores, visible
 from bertjax.model.layer_states import LayerStates, layer_states
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
-from bertjax.training.objectives.of_teacher import OfTeacher, Unfit
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums, Unfit
 
 Project = Callable[[jax.Array], jax.Array]  # [B, L, D] of the student -> [B, L, D] of the teacher
 
@@ -97,6 +96,8 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
         return Unfit(
             f"its vectors are {theirs} wide and those of the model {told}", f"set model.teacher_width to {theirs}"
         )
+    if "alibi" in (student.position_embedding, teacher.position_embedding):
+        return Unfit("attention scores with ALiBi are not products of queries and keys alone", "name another teacher")
     if student.window or teacher.window:
         return Unfit(
             f"model.window is {teacher.window} there and {student.window} here", "set it to 0 and name another teacher"

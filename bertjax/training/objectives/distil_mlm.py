@@ -8,15 +8,14 @@ import jax
 
 from bertjax.model.heads import gather_positions
 from bertjax.model.soft_targets import Vocabulary, soft_cross_entropy
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
-from bertjax.training.objectives.of_teacher import OfTeacher
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums
 
 
 def _vocabulary(network: Any, hidden_BLD: jax.Array, positions_BP: jax.Array) -> Vocabulary:
     """What a network's logits at some positions are made of, the predictions of all rows in one dim."""
     h_BPE = network.mlm_head.transformed(gather_positions(hidden_BLD, positions_BP))
-    word = network.encoder.embeddings.word[...]
-    return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), word, network.mlm_head.bias[...])
+    table_VE = network.mlm_head.table(network.encoder.embeddings.word[...])
+    return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), table_VE, network.mlm_head.bias[...])
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys, *, temperature: float = 2.0) -> Sums:

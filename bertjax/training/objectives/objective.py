@@ -9,17 +9,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertjax.config import Config
+from bertjax.config import Config, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.layers import fold
-from bertjax.training.objectives.of_teacher import OfTeacher
+from bertjax.model.dropout import fold
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
@@ -134,6 +133,22 @@ class HeldOutFacts:
             ones += float(np.sum(batch[labels] * batch[weights]))
             total += float(np.sum(batch[weights]))
         return max(ones / total, 1 - ones / total) if total else 1.0
+
+
+class Unfit(NamedTuple):
+    """Why a teacher of some architecture cannot be asked."""
+
+    reason: str  # "its vectors are 768 wide and those of the model 312"
+    advice: str  # "set model.hidden_size to 768"
+
+
+@dataclass(frozen=True)
+class OfTeacher:
+    """What an objective needs of the frozen teacher that it asks."""
+
+    heads: tuple[str, ...] = ()  # modules of the teacher that it uses
+    # (config of the student, config of the teacher) -> why this one cannot be asked; None where it can
+    unfit: Callable[[ModelConfig, ModelConfig], Unfit | None] = lambda student, teacher: None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""`bertjax average`: the mean of a run's last checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from bertjax.cli.verb import Verb
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `average`."""
+    parser.add_argument("run", metavar="RUN", help="a run's directory")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="newest checkpoints that count (%(default)s)")
+    parser.add_argument("--output", default="", metavar="DIR", help="directory of the run to write (RUN-average)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the mean as a run."""
+    from bertjax.training.averaging import average
+
+    made = average(arguments.run, arguments.last, arguments.output)
+    quoted = shlex.quote(str(made.directory))
+    print(f"{made.directory}: the mean of {len(made.steps)} checkpoints, {', '.join(map(str, made.steps))}")
+    print(f"next: bertjax evaluate {quoted}")
+    print(f"next: bertjax export {quoted} --to huggingface")
+    return 0
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax average runs/quickstart --last 2",
+    interrupted="nothing was averaged; run the same command again to start over",
+)

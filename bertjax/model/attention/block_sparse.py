@@ -1,0 +1,139 @@
+"""BigBird's block-sparse attention (arXiv 2007.14062, section 2; its internal transformer construction).
+
+A row is cut into n blocks. The first and the last block see everything and are seen by everything; a block u between
+them sees u - 1, u, u + 1 and a few random blocks. Every key counts once. Time and memory grow with the length.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.model.attention.blocks import (
+    NOWHERE,
+    Keys,
+    Scoring,
+    attend_blocks,
+    heads_first,
+    in_blocks,
+    joined,
+    places_of,
+)
+
+BLOCK = 64  # tokens of a block of the published models
+RANDOM = 3  # random blocks that a block of theirs sees
+
+
+def is_sparse(length: int, block: int = BLOCK, random: int = RANDOM) -> bool:
+    """Whether rows of `length` tokens have more blocks than the full square pays for; else attention is full.
+
+    The limit is that of BigBird's class in transformers: (5 + 2 random) blocks.
+    """
+    return length > (5 + 2 * random) * block
+
+
+def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
+    """The random blocks that block 1 to n - 2 of `blocks` see in each head of a layer: int32 [heads, n - 2, random].
+
+    They differ from each other and from the blocks that it sees anyway. A function of its arguments alone, the same in
+    training and evaluation as in google-research/bigbird; published models draw from the first 1,024 tokens only,
+    this from the row.
+    """
+    assert blocks >= 5 + random, f"{blocks} blocks are too few for {random} random ones"
+    draw = np.random.Generator(np.random.Philox(key=[seed, layer]))
+    chosen = np.empty((heads, blocks - 2, random), np.int32)
+    for u in range(1, blocks - 1):
+        others = np.setdiff1d(np.arange(1, blocks - 1), [u - 1, u, u + 1])
+        for head in range(heads):
+            chosen[head, u - 1] = draw.choice(others, random, replace=False)
+    return chosen
+
+
+def keys_per_token(length: int, block: int = BLOCK, random: int = RANDOM) -> float:
+    """The keys that a token of a row sees on average, for counting FLOPs: all of them in rows that are not sparse."""
+    if not is_sparse(length, block, random):
+        return length
+    blocks = length / block
+    # Two blocks see all; two see an end as their neighbour, and so one block less than the others.
+    return block * (2 * blocks + (blocks - 2) * (5 + random) - 2) / blocks
+
+
+def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
+    """What takes the place of `random_blocks` in transformers' BigBird outside of training: block 0 every time.
+
+    A key of block 0 then counts 1 + `random` times in blocks 1 to n - 2, as if its score had ln(1 + random) more. It is
+    for comparing with that class; a model is trained with blocks that differ.
+    """
+    return np.zeros((heads, blocks - 2, random), np.int32)
+
+
+def block_sparse_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    sequence_ids: jax.Array,
+    chosen: jax.Array,
+    dropout_keys: jax.Array | None,
+    dropout_rate: float,
+    *,
+    block: int = BLOCK,
+) -> jax.Array:
+    """softmax(q k / sqrt(K)) v over the blocks that are seen, within a sequence: [B, L, H, K] -> [B, L, H, K].
+
+    `sequence_ids` is int32 [B, L], `chosen` int32 [H, n - 2, random] as `random_blocks` makes it for n = ceil(L /
+    block), at least 3. A block that it names twice, or that is seen anyway, counts as often. Seen by all are the first
+    and last block of the row: in packed rows not those of each sequence. The backward pass keeps these inputs alone.
+    """
+    scoring = Scoring(q.shape[1], dropout_keys, dropout_rate)
+
+    @jax.checkpoint
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        q, k, v = (in_blocks(heads_first(x), block) for x in (q * (q.shape[-1] ** -0.5), k, v))
+        ids = in_blocks(sequence_ids[:, None], block, NOWHERE)
+        assert q.shape[2] == chosen.shape[1] + 2 > 2, "the random blocks are of rows with another number of blocks"
+        of_ends, of_inner = _ends_see(q, k, v, ids, scoring), _inner_see(q, k, v, ids, chosen, scoring)
+        out = jnp.concatenate([of_ends[:, :, :1], of_inner, of_ends[:, :, 1:]], axis=2)
+        return heads_first(joined(out)[:, :, : scoring.length])
+
+    return attended(q, k, v)
+
+
+def _ends_see(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, scoring: Scoring) -> jax.Array:
+    """The first and the last block, which see the row: q, k, v [B, H, n, C, K], ids [B, 1, n, C] -> [B, H, 2, C, K]."""
+    places, row_ids = places_of(q), ids.reshape(ids.shape[0], 1, 1, 1, -1)
+    row = Keys(joined(k), joined(v), _ends(ids, 2)[..., None] == row_ids, places.reshape(-1))
+    return attend_blocks(_ends(q, 2), _ends(places, 0), [row], scoring)
+
+
+def _inner_see(
+    q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, chosen: jax.Array, scoring: Scoring
+) -> jax.Array:
+    """The blocks between, which see the ends, their neighbours and random blocks: -> [B, H, n - 2, C, K]."""
+    places, of_queries = places_of(q)[..., 0], ids[:, :, 1:-1, :, None]
+    end_ids = _ends(ids, 2).reshape(ids.shape[0], 1, 1, 1, -1)
+    ends = Keys(joined(_ends(k, 2)), joined(_ends(v, 2)), of_queries == end_ids, _ends(places, 0).reshape(-1))
+    # An end that is a neighbour is no key there: it is one of the ends.
+    near_ids = _neighbours(ids.at[:, :, jnp.asarray([0, -1])].set(NOWHERE))[..., None, :]
+    near_places = _neighbours(places[None, None])[..., None, :]
+    near = Keys(_neighbours(k), _neighbours(v), of_queries == near_ids, near_places)
+    far_ids = _chosen(jnp.broadcast_to(ids, q.shape[:-1]), chosen)[..., None, :]
+    far_places = _chosen(jnp.broadcast_to(places, q.shape[1:-1])[None], chosen)[..., None, :]
+    far = Keys(_chosen(k, chosen), _chosen(v, chosen), of_queries == far_ids, far_places)
+    return attend_blocks(q[:, :, 1:-1], places[1:-1, :, None], [ends, near, far], scoring)
+
+
+def _ends(x: jax.Array, dim: int) -> jax.Array:
+    """The first and the last block."""
+    return jnp.take(x, jnp.asarray([0, x.shape[dim] - 1]), axis=dim)
+
+
+def _neighbours(x: jax.Array) -> jax.Array:
+    """Each inner block with the one before and the one behind: [B, H, n, C, ...] -> [B, H, n - 2, 3 C, ...]."""
+    return jnp.concatenate([x[:, :, :-2], x[:, :, 1:-1], x[:, :, 2:]], axis=3)
+
+
+def _chosen(x: jax.Array, chosen: jax.Array) -> jax.Array:
+    """The chosen blocks side by side: [B, H, n, C, ...] by [H, n - 2, R] -> [B, H, n - 2, R C, ...]."""
+    taken = jax.vmap(lambda of_head, blocks: of_head[:, blocks], in_axes=(1, 0), out_axes=1)(x, chosen)
+    return taken.reshape(*taken.shape[:3], -1, *taken.shape[5:])

@@ -1,0 +1,78 @@
+"""Dropout, and the random bits that it and other draws inside a network are made of."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.model.layers import recomputed
+
+# Dropout's mask is a pure function of (seed, step, row, layer, site, element). A bit of it is a hash of the element's
+# place in its row under a key of the row, so it does not depend on how the batch is split over devices or microbatches,
+# needs no stored generator, and costs a few integer operations that fuse with the multiplication they guard, in the
+# backward pass once more (a threefry mask costs several times as much and has to be kept for it).
+
+# Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
+EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A bijective 32-bit finalizer with low bias (two xor-shift-multiply rounds)."""
+    x = x ^ (x >> 16)
+    x = x * jnp.uint32(0x21F0AAAD)
+    x = x ^ (x >> 15)
+    x = x * jnp.uint32(0x735A2D97)
+    return x ^ (x >> 15)
+
+
+def _high_bits(x: jax.Array) -> jax.Array:
+    """As `_mix`, without what changes low bits only: each high bit depends on every bit of x. Runs once per element."""
+    x = x * jnp.uint32(0x21F0AAAD)
+    x = x ^ (x >> 15)
+    return x * jnp.uint32(0x735A2D97)
+
+
+def row_keys(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
+    """One dropout key per row: uint32 [B], from the run's seed, the step and the row's number in the global batch."""
+    key = _mix(jnp.uint32(seed & 0xFFFFFFFF) + jnp.uint32(0x9E3779B9))
+    key = _mix(key ^ step.astype(jnp.uint32)) + jnp.uint32(0x85EBCA6B)
+    return _mix(_mix(key + rows.astype(jnp.uint32)) ^ key)
+
+
+def fold(keys: jax.Array, number: jax.Array | int) -> jax.Array:
+    """Keys for a numbered part (a layer, a site): uint32 [B]."""
+    return _mix(keys + jnp.asarray(number, jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(1))
+
+
+def random_bits(keys: jax.Array, count: int) -> jax.Array:
+    """`count` random numbers for each key: uint32 [N] -> uint32 [N, count]."""
+    place = jax.lax.iota(jnp.uint32, count) * jnp.uint32(0x9E3779B9)
+    return _mix(_mix(keys)[:, None] + place)
+
+
+def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
+    """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); without keys (evaluation) return x."""
+    if keys is None or rate == 0.0:
+        return x
+    assert math.prod(x.shape[1:]) < 2**32, "an element's place in its row must fit 32 bits"
+    return _dropped(x, fold(keys, site), rate)
+
+
+def dropout_at(x: jax.Array, places: jax.Array, keys: jax.Array, site: int, rate: float) -> jax.Array:
+    """`dropout` for some elements x [B, ...] of a larger array, whose `places` in its rows (uint32) broadcast to x."""
+    return _kept(x, places, fold(keys, site), rate)
+
+
+@partial(recomputed, static=(2,))
+def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+    inner = x.shape[1:]
+    return _kept(x, jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner), keys, rate)
+
+
+def _kept(x: jax.Array, places: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+    key = keys.reshape(-1, *[1] * (x.ndim - 1))
+    keep = _high_bits(places ^ key) >= jnp.uint32(round(rate * 2**32))
+    return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)

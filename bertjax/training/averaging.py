@@ -1,0 +1,93 @@
+"""The mean of a run's last checkpoints, as a run that other verbs read (Izmailov et al. 2018; ModernBERT)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.config import from_dict, to_dict
+from bertjax.model.network import Params
+from bertjax.storage.remote import Place, place_of
+from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
+from bertjax.training.run_directory import describe_run, load_run, own_directory
+
+AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
+
+
+@dataclass(frozen=True)
+class Average:
+    """What was written."""
+
+    directory: Place
+    steps: tuple[int, ...]  # of the checkpoints that it is the mean of
+
+
+def average(run: str | Place, last: int, output: str | Place = "") -> Average:
+    """Write the mean of the parameters of the `last` newest checkpoints of a run; `output` is RUN-average unless given.
+
+    Means are taken in float64 and written as float32, without moments, at the step of the newest. Raises ValueError
+    if fewer are kept, if they rotate by different angles, or if the output holds anything, and DamagedCheckpoint.
+    """
+    run = place_of(str(run))
+    output = place_of(str(output or f"{str(run).rstrip('/')}-average"))
+    steps = _newest(run, last)
+    if output.exists() and any(output.iterdir()):
+        raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
+    places = [run / DIRECTORY / str(step) for step in steps]
+    told = [{"step": step, "digest": _digest_of(place)} for step, place in zip(steps, places, strict=True)]
+    total: Any = None
+    for place in places:
+        model = load_run(place)
+        theta = model.config.model.rope_theta
+        if total is None:
+            total, first_theta = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), model.params), theta
+        if theta != first_theta:
+            raise ValueError(
+                f"--last {last}: checkpoints {steps[0]} and {model.step} of {run} are of stages with rope_theta="
+                f"{first_theta:g} and {theta:g}, which are different functions of the weights; average fewer"
+            )
+        for mean, x in zip(jax.tree.leaves(total), jax.tree.leaves(jax.device_get(model.params)), strict=True):
+            mean += x / last  # in place, so that one copy in float64 exists
+    params = jax.device_put(jax.tree.map(lambda x: x.astype(np.float32), total), jax.devices()[0])
+    _write(output, places[-1], params, told)
+    return Average(output, tuple(steps))
+
+
+def _newest(run: Place, last: int) -> list[int]:
+    """The steps to average, ascending."""
+    if last < 2:
+        raise ValueError(f"--last {last}: a mean takes 2 checkpoints or more")
+    steps = saved_steps(run)
+    if len(steps) < last:
+        kept = ", ".join(map(str, steps)) or "none"
+        raise ValueError(
+            f"--last {last}: {run} keeps {len(steps)} checkpoint(s) ({kept}); ask for fewer, or train with "
+            f"--training.keep-last {last} or --training.keep-every"
+        )
+    return steps[-last:]
+
+
+def _digest_of(place: Place) -> str:
+    """SHA-256 of the digests of a checkpoint's parameters, which `load_run` verifies."""
+    arrays = read_metadata(place)["arrays"]
+    digests = {name: about["digest"] for name, about in arrays.items() if name.startswith("params/")}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def _write(output: Place, newest: Place, params: Params, sources: Sequence[dict[str, Any]]) -> None:
+    """A run whose only checkpoint has the metadata of the newest source, without its moments."""
+    metadata, tokenizer = read_metadata(newest), load_run(newest).tokenizer
+    config = from_dict(metadata["config"])
+    config = replace(config, name=f"{config.name}-average", run_dir=str(output))
+    step = metadata["step"]
+    kept = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
+    with own_directory(output) as staging:
+        describe_run(config, tokenizer, staging)
+        with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as saved:
+            saved.save(step, {"params": params}, kept | {"config": to_dict(config), AVERAGED: list(sources)})

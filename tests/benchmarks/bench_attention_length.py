@@ -1,0 +1,99 @@
+"""Time and memory of the train step at growing lengths of rows, with a window in every layer, and their growth.
+
+    python tests/benchmarks/bench_attention_length.py                              # 1,024 to 8,192, window 64
+    python tests/benchmarks/bench_attention_length.py --window 0 --lengths 1024 2048   # every token sees all
+
+One row in float32 on a CPU, dropout 0.1: forward, backward, clip and update, the lengths in turns. Memory is what the
+compiler says of the step: arguments, results and temporaries. The growth is the slope of the logarithm by that of the
+length: 1 where double the length takes double the time. Seconds of the clock and of the processor are given: other
+load lengthens the first. The vocabulary is small, as its update is the same at any length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+from pathlib import Path
+
+from sides import Side, Work
+
+from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.plan.compiling import compile_stage
+from bertjax.training.stages import stages_of
+
+
+def work_of(length: int, window: int) -> Work:
+    """Four layers of width 256, 15 % of the tokens predicted."""
+    model = ModelConfig(
+        vocab_size=2048,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=length,
+        window=window,
+        global_every=0 if window else 1,
+    )
+    return Work(model, rows=1, length=length, predictions=length * 15 // 100)
+
+
+def memory_of(work: Work) -> int:
+    """Bytes that the step needs, by the compiler."""
+    config = Config(
+        model=work.model,
+        data=DataConfig(
+            vocab_size=work.model.vocab_size, sequence_length=work.length, max_predictions=work.predictions
+        ),
+        training=TrainingConfig(steps=20_000, global_batch_size=work.rows),
+    )
+    (stage,) = stages_of(config)
+    return compile_stage(config, stage, make_mesh(MeshConfig(1, 1, 1)), "cpu").memory.total
+
+
+def slope(lengths: list[int], values: list[float]) -> float:
+    """Of log(value) by log(length), least squares."""
+    return statistics.linear_regression(list(map(math.log, lengths)), list(map(math.log, values))).slope
+
+
+def processor_seconds(process: int) -> float:
+    """What a process has used so far, in user and kernel mode."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Run the lengths in turns and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    works = [work_of(length, arguments.window) for length in arguments.lengths]
+    sides = []
+    for work in works:
+        sides.append(Side("bertjax", work))
+        sides[-1].ready()
+    used: list[list[float]] = [[] for _ in sides]
+    for number in range(arguments.rounds):
+        for side, of_length in zip(sides, used, strict=True):
+            before = processor_seconds(side.process.pid)
+            side.turn(1)
+            of_length.append(processor_seconds(side.process.pid) - before)
+        print(number, *(f"{side.times[-1]:.3f} s" for side in sides), f"load {os.getloadavg()[0]:.1f}", flush=True)
+    for side in sides:
+        side.close()
+    figures = {
+        "s a step": [min(side.times) for side in sides],
+        "s of processor": [min(of_length) for of_length in used],
+        "MiB": [memory_of(work) / 2**20 for work in works],
+    }
+    for number, length in enumerate(arguments.lengths):
+        print(f"{length}:", ", ".join(f"{values[number]:,.2f} {name}" for name, values in figures.items()))
+    print("growth:", ", ".join(f"{slope(arguments.lengths, values):.3f} {name}" for name, values in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Two ways to compute one attention, run on the same rows and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ROWS, HEADS, HEAD_DIM = 2, 2, 8
+Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def some_ids(length: int, packed: bool) -> jax.Array:
+    """Sequence ids of two rows of other lengths, padding last; packed rows hold three sequences."""
+    made = np.zeros((ROWS, length), np.int32)
+    for row, used in enumerate((length - 27, length - 3)):
+        made[row, :used] = 1 + (np.arange(used) * 3 // used if packed else 0)
+    return jnp.asarray(made)
+
+
+def outputs_and_gradients(attention: Attention, ids: jax.Array, dtype=jnp.float32) -> list[np.ndarray]:
+    """What the real tokens get, and the gradients of q, k and v if only real tokens are read."""
+    q, k, v, read = jax.random.normal(jax.random.key(0), (4, *ids.shape, HEADS, HEAD_DIM)).astype(dtype)
+    real = (ids > 0)[:, :, None, None]
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = jnp.where(real, attention(q, k, v), 0)
+        return jnp.sum(out * read, dtype=jnp.float32), out
+
+    gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+    return [np.asarray(x, np.float64) for x in (out, *gradients)]
+
+
+def assert_same(found: list[np.ndarray], reference: list[np.ndarray], tolerance: float = 1e-6) -> None:
+    """Outputs and gradients differ by at most so much of the largest."""
+    for number, (ours, theirs) in enumerate(zip(found, reference, strict=True)):
+        name = f"gradient {number}" if number else "out"
+        assert np.isfinite(ours).all(), name
+        assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max(), name

@@ -1,0 +1,89 @@
+"""Windows with global tokens are Longformer's formula under dense masks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, some_ids
+
+from bertjax.model.attention.backends import visible, xla_attention
+from bertjax.model.attention.global_tokens import find_global_tokens, global_attention, keys_per_token, take_tokens
+from bertjax.model.dropout import row_keys
+
+
+def marked_tokens(length: int) -> jax.Array:
+    """Global tokens of two rows, not equally many: neighbours, and one in the last sequence; then the first alone."""
+    marked = np.zeros((ROWS, length), bool)
+    marked[0, [0, 1, 66, length - 30]] = True
+    marked[1, 0] = True
+    return jnp.asarray(marked)
+
+
+def values_and_gradients(attention, ids: jax.Array) -> list[np.ndarray]:
+    """Outputs and gradients by both sets of queries, keys and values, of which real tokens are read."""
+    *inputs, read = jax.random.normal(jax.random.key(0), (7, *ids.shape, HEADS, HEAD_DIM))
+
+    def total(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = jnp.where((ids > 0)[:, :, None, None], attention(*inputs), 0)
+        return jnp.sum(out * read), out
+
+    gradients, out = jax.jit(jax.grad(total, argnums=range(6), has_aux=True))(*inputs)
+    return [np.asarray(x, np.float64) for x in (out, *gradients)]
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "packed", "rate"),
+    [
+        pytest.param(200, 20, False, 0.0, id="padded"),
+        pytest.param(300, 70, True, 0.2, id="packed, dropout"),
+    ],
+)
+def test_global_tokens_are_the_formula(length: int, window: int, packed: bool, rate: float) -> None:
+    ids, marked = some_ids(length, packed), marked_tokens(length)
+    keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
+
+    def formula(q, k, v, global_q, global_k, global_v) -> jax.Array:
+        same = visible(ids, causal=False)
+        near = visible(ids, causal=False, window=window) | (same & marked[:, None, :])
+        ordinary = xla_attention(q, k, v, near, keys, rate)
+        return jnp.where(
+            marked[:, :, None, None], xla_attention(global_q, global_k, global_v, same, keys, rate), ordinary
+        )
+
+    def ours(q, k, v, global_q, global_k, global_v) -> jax.Array:
+        tokens = find_global_tokens(marked, 5)
+        of_globals = take_tokens(global_q, tokens), global_k, global_v
+        return global_attention((q, k, v), of_globals, ids, tokens, keys, rate, window=window)
+
+    assert_same(values_and_gradients(ours, ids), values_and_gradients(formula, ids))
+
+
+def test_the_keys_of_a_token_are_those_of_the_masks() -> None:
+    # All but the shorter windows at both ends, and global tokens within windows: at most (2 w + 1)^2 of L^2.
+    length, window, marked = 600, 10, np.arange(600) % 200 == 100
+    near = np.abs(np.subtract.outer(np.arange(length), np.arange(length))) <= window
+    seen = (near & ~marked | marked | marked[:, None]).sum() / length
+    assert keys_per_token(length, window, 3) == pytest.approx(seen, abs=441 / 600)
+    assert keys_per_token(20, window, 3) == 20
+
+
+def test_more_marks_than_the_most_leave_the_last_ordinary() -> None:
+    tokens = find_global_tokens(jnp.asarray([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]], bool), 2)
+    assert tokens.places.tolist() == [[0, 2], [4, 5]]
+    assert tokens.marked.tolist() == [[True, False, True, False, False], [False] * 4 + [True]]
+    taken = take_tokens(jnp.asarray([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]), tokens)
+    assert taken.tolist() == [[10, 12], [24, 0]]
+
+
+def test_every_token_global_with_the_same_projections_is_full_attention() -> None:
+    ids = some_ids(70, packed=True)
+    q, k, v = jax.random.normal(jax.random.key(2), (3, *ids.shape, HEADS, HEAD_DIM))
+    tokens = find_global_tokens(jnp.ones(ids.shape, bool), 70)
+
+    @jax.jit
+    def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return global_attention((q, k, v), (take_tokens(q, tokens), k, v), ids, tokens, None, 0.0, window=4)
+
+    np.testing.assert_allclose(ours(q, k, v), xla_attention(q, k, v, visible(ids, causal=False), None, 0.0), atol=1e-6)

@@ -1,0 +1,140 @@
+"""Attention in windows by blocks is attention under the dense mask, in time and memory that grow with the length."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_sides import assert_same, outputs_and_gradients, some_ids
+
+from bertjax.model.attention.backends import attend, visible, xla_attention
+from bertjax.model.attention.windows import block_size, pays, window_attention
+from bertjax.model.dropout import row_keys
+
+KEYS = row_keys(3, jnp.int32(5), jnp.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "packed", "causal", "rate"),
+    [  # a multiple of the block of 64 and not; a window of less than a block, of one, and of more than the least
+        pytest.param(256, 64, False, False, 0.0, id="padded"),
+        pytest.param(300, 20, True, False, 0.0, id="packed, blocks not full"),
+        pytest.param(300, 80, True, True, 0.0, id="packed, causal, larger blocks"),
+        pytest.param(300, 64, True, False, 0.3, id="packed, dropout"),
+        pytest.param(70, 1, False, True, 0.3, id="padded, causal, dropout, nearest alone"),
+        pytest.param(50, 80, True, False, 0.0, id="a window longer than the row"),
+    ],
+)
+def test_windows_are_the_dense_mask(length: int, window: int, packed: bool, causal: bool, rate: float) -> None:
+    ids = some_ids(length, packed)
+    keys = KEYS if rate else None
+
+    def dense(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return xla_attention(q, k, v, visible(ids, causal, window), keys, rate)
+
+    def by_blocks(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return window_attention(q, k, v, ids, keys, rate, window=window, causal=causal)
+
+    assert_same(outputs_and_gradients(by_blocks, ids), outputs_and_gradients(dense, ids))
+
+
+@pytest.mark.parametrize("wrong", [19, 21])
+def test_the_comparison_sees_a_window_that_is_off_by_one(wrong: int) -> None:
+    ids = some_ids(150, packed=True)
+    q, k, v = jax.random.normal(jax.random.key(0), (3, *ids.shape, 2, 8))
+    dense = xla_attention(q, k, v, visible(ids, False, 20), None, 0.0)
+    found = jax.jit(partial(window_attention, dropout_keys=None, dropout_rate=0.0, window=wrong))(q, k, v, ids)
+    with pytest.raises(AssertionError, match="out"):
+        assert_same([found], [dense])
+
+
+def test_windows_in_bfloat16_are_as_near_as_the_dense_mask() -> None:
+    ids = some_ids(300, packed=True)
+    exact = outputs_and_gradients(lambda q, k, v: xla_attention(q, k, v, visible(ids, False, 30), None, 0.0), ids)
+    for attention in (
+        lambda q, k, v: xla_attention(q, k, v, visible(ids, False, 30), None, 0.0),
+        lambda q, k, v: window_attention(q, k, v, ids, None, 0.0, window=30),
+    ):
+        assert_same(outputs_and_gradients(attention, ids, jnp.bfloat16), exact, 2e-2)
+
+
+@pytest.mark.parametrize(("length", "window", "expected"), [(512, 0, False), (192, 64, False), (193, 64, True)])
+def test_blocks_are_for_rows_longer_than_what_a_block_sees(length: int, window: int, expected: bool) -> None:
+    assert pays(length, window) is expected
+    assert block_size(window) == 64
+
+
+@pytest.mark.parametrize("backend", ["xla", "cudnn"])
+@pytest.mark.parametrize("length", [144, 192])
+def test_a_layer_with_a_window_is_computed_in_xla_whatever_is_chosen_for_the_others(backend: str, length: int) -> None:
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, length, 2, 8))
+    settings = {"packed": True, "causal": False, "window": 40, "dropout_keys": None, "dropout_rate": 0.0}
+
+    def found(*qkv: jax.Array) -> jax.Array:
+        return attend(backend, *qkv, some_ids(length, packed=True), **settings)
+
+    dense = xla_attention(q, k, v, visible(some_ids(length, packed=True), False, 40), None, 0.0)
+    np.testing.assert_allclose(jax.jit(found)(q, k, v), dense, atol=1e-6)
+    assert (f"{length},{length}]" in str(jax.make_jaxpr(found)(q, k, v))) == (not pays(length, 40))
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_slopes_fall_with_the_distance(window: int) -> None:
+    ids, slopes = some_ids(150, packed=True), (0.25, 0.0625)
+    place = jnp.arange(150)
+    bias = -jnp.asarray(slopes)[:, None, None] * jnp.abs(place[:, None] - place)
+
+    def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        scores = jnp.einsum("blhk,bmhk->bhlm", q, k) / jnp.sqrt(8.0) + bias
+        probs = jax.nn.softmax(jnp.where(visible(ids, False, window)[:, None], scores, -jnp.inf), axis=-1)
+        return jnp.einsum("bhlm,bmhk->blhk", probs, v)
+
+    def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        settings = {"packed": True, "causal": False, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
+        return attend("xla", q, k, v, ids, **settings, slopes=slopes)
+
+    assert_same(outputs_and_gradients(ours, ids), outputs_and_gradients(formula, ids))
+
+
+def test_heads_stay_on_their_devices() -> None:
+    mesh = jax.make_mesh((2,), ("tensor",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 150, 2, 8))
+    ids = some_ids(150, packed=True)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(window_attention(q, k, v, ids, KEYS, 0.1, window=20)))
+
+    gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+    split = jax.device_put((q, k, v), jax.NamedSharding(mesh, jax.P(None, None, "tensor")))
+    program = gradient.lower(*split).compile()
+    assert not re.findall(r"all-gather|all-to-all|collective-permute|all-reduce", program.as_text())
+    for found, alone in zip(program(*split), gradient(q, k, v), strict=True):
+        np.testing.assert_allclose(found, alone, atol=1e-6)
+
+
+def temporaries(length: int, window: int, rate: float = 0.1) -> int:
+    """Bytes that the compiled gradient needs besides its arguments and results."""
+    x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+    ids, keys = jax.ShapeDtypeStruct((1, length), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.uint32)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, keys: jax.Array) -> jax.Array:
+        # The sine is of the output, so that the backward pass cannot begin before the forward pass ends.
+        return jnp.sum(jnp.sin(window_attention(q, k, v, ids, keys, rate, window=window)))
+
+    return (
+        jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+        .lower(x, x, x, ids, keys)
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
+
+
+def test_memory_grows_with_the_length() -> None:
+    needed = {length: temporaries(length, window=64) for length in (1024, 8192)}
+    assert needed[8192] <= 8.1 * needed[1024]
+    assert needed[8192] < 4 * 8192 * 8192  # one square in float32

@@ -1,0 +1,116 @@
+"""A tokenizer.json alone, as ModernBERT's: the ids are the library's, and nothing in text is a special token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.tokenization.byte_level import ByteLevelBPE
+from bertjax.tokenization.loading import load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
+from bertjax.tokenization.whole_file import WholeFile
+
+RULES = TextRules(lowercase=False, strip_accents=False, prefix_space=False, special_tokens="[CLS]")
+PLAIN = TextRules(lowercase=False, strip_accents=False)
+TEXT = ["the cat sat on the mat; the dog didn't.", "naïve cafés 東京", "a (b) c-d 12,5 %", "x\u0301   y"] * 9
+
+
+def published() -> bytes:
+    """In the manner of ModernBERT's: NFC, runs of spaces as added tokens, special and unused ones behind the pieces."""
+    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
+    about = json.loads(made.backend.to_str())
+    about["normalizer"] = {"type": "NFC"}
+    how = {"single_word": False, "lstrip": False, "rstrip": False}
+    first = made.vocab_size
+    for number, content in enumerate(("  ", "    ", "|||EMAIL|||")):
+        about["added_tokens"].append(
+            {"id": first + number, "content": content, "normalized": True, "special": False, **how}
+        )
+    about["added_tokens"].append({"id": first + 3, "content": "[unused0]", "normalized": False, "special": True, **how})
+    return json.dumps(about).encode()
+
+
+FILE = published()
+TOKENIZER = WholeFile(FILE, PLAIN)
+
+
+def of_library() -> tokenizers.Tokenizer:
+    """The library on the same file, where a special token in text is text."""
+    about = json.loads(FILE)
+    about["added_tokens"] = [token for token in about["added_tokens"] if not token["special"]]
+    return tokenizers.Tokenizer.from_str(json.dumps(about | {"post_processor": None}))
+
+
+LIBRARY = of_library()
+
+
+LETTERS = st.one_of(st.sampled_from("the's  \t東é\u0301|EMAIL[CLS]"), st.characters(exclude_categories=["Cs"]))
+
+
+@settings(max_examples=200)
+@given(st.lists(st.text(LETTERS)))
+def test_the_ids_are_the_librarys(texts: list[str]) -> None:
+    found = [ids.tolist() for ids in TOKENIZER.encode_sentences(texts)]
+    assert found == [LIBRARY.encode(text.replace("\0", ""), add_special_tokens=False).ids for text in texts]
+
+
+def test_what_the_file_says_of_itself() -> None:
+    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
+    assert TOKENIZER.rules == RULES and TOKENIZER.vocab_size == made.vocab_size + 4
+    assert [TOKENIZER.tokens[TOKENIZER.special[role]] for role in ("cls", "sep", "pad", "mask", "unk")] == [
+        "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]",
+    ]  # fmt: skip
+    (ids,) = TOKENIZER.encode_sentences(["the  cat |||EMAIL||| [MASK] e\u0301"])
+    tokens = [TOKENIZER.tokens[i] for i in ids]
+    assert "  " in tokens and "|||EMAIL|||" in tokens and "[MASK]" not in tokens
+    assert TOKENIZER.decode(ids) == "the  cat |||EMAIL||| [MASK] é"
+    assert TOKENIZER.surfaces[ids[0]].startswith(b"t") and TOKENIZER.surfaces[TOKENIZER.mask_id] == b""
+
+
+def test_the_export_knows_special_tokens_and_its_mask_takes_the_space_before_it() -> None:
+    row = TOKENIZER.backend.encode("the [MASK] sat")
+    assert row.tokens[0] == "[CLS]" and row.tokens[-1] == "[SEP]"
+    place = row.ids.index(TOKENIZER.mask_id)
+    assert "".join(row.tokens[1:place]) == "the" and row.tokens[place] == " [MASK]"
+
+
+def test_it_is_kept_in_a_folder_as_that_file_and_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(FILE)
+    assert load_tokenizer(tmp_path, RULES).fingerprint == TOKENIZER.fingerprint
+    assert load_tokenizer(tmp_path / "tokenizer.json", PLAIN).fingerprint == TOKENIZER.fingerprint
+    # What is exported reads back to the same ids.
+    again = WholeFile(TOKENIZER.backend.to_str().encode(), PLAIN)
+    assert again.tokens == TOKENIZER.tokens and again.rules == TOKENIZER.rules
+
+
+def test_a_trained_vocabulary_has_berts_names_behind_its_pieces() -> None:
+    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
+    assert isinstance(made, ByteLevelBPE)
+    assert made.tokens[-5:] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    with pytest.raises(ValueError, match=r"no <s>, <pad>, </s>, <unk>, <mask> in vocab.json; set data.special_tokens="):
+        ByteLevelBPE(*made.files.values(), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("content", "rules", "said"),
+    [
+        (b"{", PLAIN, "no tokenizer.json that the library reads"),
+        (b'{"model": {"type": "BPE"}}', PLAIN, "no tokenizer.json that the library reads"),
+        (FILE, TextRules(lowercase=True, strip_accents=False), "normalises by rules of its own; set both to False"),
+        (FILE.replace(b'"[MASK]"', b'"[mask]"'), PLAIN, r"no \[MASK\] among its tokens"),
+        (
+            FILE.replace(b'"type": "ByteLevel"', b'"type": "Whitespace"'),
+            PLAIN,
+            "bertjax reads a byte-level BPE from this file alone|no tokenizer.json that the library reads",
+        ),
+    ],
+)
+def test_other_files_are_refused(content: bytes, rules: TextRules, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        WholeFile(content, rules)
