@@ -14,7 +14,8 @@ _SWITCHES = ("balanced", "strict_length")
 
 # The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos")
+TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli")
+TASKS += ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
 TASKS += ("classification", "regression", "choice", "pairs", "relevance")
 
 
@@ -24,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
-        "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
-        "passage to a query). Any key of the config is an option too, as in --optimizer.beta2 0.98",
+        "pos, xnli, ncbi-disease, bc5cdr-disease, bc5cdr-chem, lener-br; or your own table: classification, "
+        "regression, choice, pairs (texts of like meaning), relevance (of a passage to a query). Any key of the config "
+        "is an option too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--teacher", metavar="RUN", help="a model fine-tuned for the same task, to learn from")

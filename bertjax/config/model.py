@@ -29,6 +29,7 @@ class ModelConfig:
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2  # 0: no token types
+    task_type_vocab_size: int = 0  # rows of a table of tasks, of which every token gets the first (ERNIE 2.0); 0: none
     position_embedding: Literal["learned", "sinusoidal"] = "learned"  # sinusoidal has no parameters; an ablation
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it

@@ -93,6 +93,7 @@ class StageConfig:
     start: int  # the step it begins at; it ends where the next begins, or with the run
     sequence_length: int | None = None
     max_predictions: int | None = None
+    masking: str | None = None
     global_batch_size: int | None = None
     grad_accum_steps: int | None = None
     learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs

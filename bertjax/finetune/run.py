@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,19 @@ def _predicted(
         if split.figures is not None:
             figures |= {f"{name}/{figure}": value for figure, value in split.figures(found[0]).items()}
         predicted.append((split, found[0]))
+    if content.averaged:
+        figures |= by_set_and_mean(figures, content)
     return figures, predicted
+
+
+def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[str, float]:
+    """Of sets that are one in several languages: the first metric of the first set under its name, and the means."""
+    metric, first = content.metrics[0], next(iter(content.dev))
+    dev = {f"eval/{name}/{metric}": figures[f"eval/{metric}" if name == first else f"eval/{name}/{metric}"]
+           for name in content.dev}  # fmt: skip
+    test = [figures[f"{name}/{metric}"] for name, split in content.test.items() if split.figures is not None]
+    means = {f"test/mean_{metric}": math.fsum(test) / len(test)} if test else {}
+    return dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)} | means
 
 
 def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:

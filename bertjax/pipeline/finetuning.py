@@ -82,7 +82,8 @@ class FinetuneResult:
     def tables(self) -> list[Table]:
         """A table for each task, and for several one beside published figures."""
         tables = [summary.table() for summary in self.summaries]
-        return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(tables) > 1 else tables
+        tables += [table for summary in self.summaries for table in summary.by_language()]
+        return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(self.summaries) > 1 else tables
 
     def __repr__(self) -> str:
         """The tables, where everything is, and what to do next."""
@@ -212,7 +213,14 @@ def _run_task(
             say(_figures_line(result))
     assert content is not None, "there is a setting, and a seed"
     return 0, TaskSummary(
-        base.name, content.metrics, results, task.paper, content.kind, content.example, content.labels
+        base.name,
+        content.metrics,
+        results,
+        task.paper,
+        content.kind,
+        content.example,
+        content.labels,
+        content.averaged,
     )
 
 

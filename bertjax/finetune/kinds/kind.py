@@ -56,6 +56,9 @@ class Task:
     labels: tuple[str, ...] = ()  # as the files have them; empty: the labels of the training set
     meanings: tuple[str, ...] = ()  # names of the labels where the files have numbers
     dev_splits: tuple[str, ...] = ("dev",)
+    test_splits: tuple[str, ...] = ("test",)
+    averaged: bool = False  # the sets are one in several languages: their mean is a figure too
+    fixed_columns: bool = False  # no option names other columns of its files
     submissions: Mapping[str, str] = field(default_factory=dict)  # test split -> the official file of its predictions
     paper: Mapping[str, float] = field(default_factory=dict)  # system -> published figure in per cent
 
@@ -92,6 +95,7 @@ class TaskContent:
     notes: tuple[str, ...] = ()  # for the user: what became of long examples, and the like
     baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
+    averaged: bool = False  # as `Task.averaged`
     measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
 
     @property

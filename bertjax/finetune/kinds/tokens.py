@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.entity_sets import EntitySet, read_entity_set
 from bertjax.finetune.data.examples import TaggedSentence, label_weights
 from bertjax.finetune.data.tags import (
     TagColumns,
@@ -139,8 +140,17 @@ class TokenKind(Kind):
         metrics = _ENTITY_METRICS if entities else self.metrics
         return Task("own", self, metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
 
+    def set_task(self, name: str, layout: EntitySet, paper: Mapping[str, float]) -> Task:
+        """A task of a published set of named entities, with its own files."""
+        read = partial(read_entity_set, layout)
+        return Task(
+            name, self, _ENTITY_METRICS, Recipe(5e-5), read, tuple(sorted(layout.tags)), paper=paper, fixed_columns=True
+        )
+
     def configured(self, task: Task, config: TaskConfig) -> Task:
         """A known task of tags with the columns and the tags of a config."""
+        if task.fixed_columns:
+            return super().configured(task, config)
         refuse_options(config, ("id",), "calls sentences by their number")
         if len(config.text) > 1:
             raise ValueError(
