@@ -113,9 +113,8 @@ def check_teacher(config: Config) -> None:
             f"training.objectives={told}: {asking[0]} asks a teacher, and distillation.teacher is empty; name a run, "
             "hf:DIR, hf:NAME or tf1:DIR"
         )
-    if config.model.teacher_width and not any(
-        one.teacher.projected for one in objectives_that_ask(config) if one.teacher
-    ):
+    projected = any(one.teacher and one.teacher.projected for one in objectives_of(config))
+    if config.model.teacher_width and not projected:
         raise ValueError(
             f"model.teacher_width={config.model.teacher_width} with training.objectives={told}: none of them projects "
             "vectors to that width; add distil_layers, or leave it 0"
