@@ -103,12 +103,21 @@ def flops_of_networks(
 
 
 def check_teacher(config: Config) -> None:
-    """Raise ValueError if an objective asks a teacher and the config names none, or the other way round."""
+    """Raise ValueError if an objective asks a teacher and the config names none, or the other way round.
+
+    The same for an objective that projects vectors to a teacher's width.
+    """
     asking, told = [objective.name for objective in objectives_that_ask(config)], config.training.objectives
     if asking and not config.distillation.teacher:
         raise ValueError(
             f"training.objectives={told}: {asking[0]} asks a teacher, and distillation.teacher is empty; name a run, "
             "hf:DIR, hf:NAME or tf1:DIR"
+        )
+    projected = any(one.teacher and one.teacher.projected for one in objectives_of(config))
+    if config.model.teacher_width and not projected:
+        raise ValueError(
+            f"model.teacher_width={config.model.teacher_width} with training.objectives={told}: none of them projects "
+            "vectors to that width; add distil_layers, or leave it 0"
         )
     able = [name for name, objective in OBJECTIVES.items() if objective.teacher is not None]
     if config.distillation.teacher and not asking:

@@ -25,6 +25,7 @@ from bertjax.config import (
     MeshConfig,
     ModelConfig,
     TrainingConfig,
+    load_recipe,
 )
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -37,11 +38,13 @@ from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import place, to_global
 from bertjax.training.checkpoint import read_metadata
+from bertjax.training.job import preflight
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.objectives.distil_layers import layer_sums
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.teacher import teacher_to_plan
 from bertjax.training.telemetry import curves, read_metrics
 
 OBJECTIVES = choose(("distil_layers",))
@@ -242,6 +245,17 @@ def test_a_teacher_whose_layers_cannot_be_compared_is_refused(
     )
     with pytest.raises(ValueError, match=said):
         read_teacher(config)
+
+
+def test_a_plan_assumes_the_bert_of_the_width_that_is_projected_to() -> None:
+    recipe = load_recipe("configs/tinybert.py")
+    assert teacher_to_plan(recipe) == family_of("bert").presets["base"]
+    wide = replace(recipe, model=replace(recipe.model, teacher_width=900))
+    with pytest.raises(ValueError, match=r"model\.teacher_width=900: no published BERT has this width"):
+        teacher_to_plan(wide)
+    no_layers = replace(recipe, training=replace(recipe.training, objectives=("distil_mlm", "mlm")))
+    with pytest.raises(ValueError, match=r"model\.teacher_width=768 with .* none of them projects vectors"):
+        preflight(no_layers)
 
 
 def test_no_class_of_transformers_has_the_projection() -> None:

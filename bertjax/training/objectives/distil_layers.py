@@ -110,5 +110,5 @@ DISTIL_LAYERS = Objective(
     weight_key="distil_layers_weights",
     sums=_sums,
     figures=("loss", "embeddings", "hidden", "attention"),
-    teacher=OfTeacher(unfit=_unfit),
+    teacher=OfTeacher(projected=True, unfit=_unfit),
 )

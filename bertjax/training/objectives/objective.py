@@ -147,6 +147,7 @@ class OfTeacher:
     """What an objective needs of the frozen teacher that it asks."""
 
     heads: tuple[str, ...] = ()  # modules of the teacher that it uses
+    projected: bool = False  # vectors of the student are projected to `model.teacher_width`, where that is not 0
     # (config of the student, config of the teacher) -> why this one cannot be asked; None where it can
     unfit: Callable[[ModelConfig, ModelConfig], Unfit | None] = lambda student, teacher: None
 
