@@ -29,6 +29,7 @@ class ModelConfig:
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2  # 0: no token types
+    task_type_vocab_size: int = 0  # rows of a table of tasks, of which every token gets the first (ERNIE 2.0); 0: none
     position_embedding: Literal["learned", "sinusoidal"] = "learned"  # sinusoidal has no parameters; an ablation
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
@@ -36,6 +37,7 @@ class ModelConfig:
     # with ReLU (DistilBERT).
     pooler: Literal["tanh", "none", "gelu", "relu"] = "tanh"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
+    teacher_width: int = 0  # in distillation of layers: the width that their vectors are projected to; 0: not projected
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12

@@ -51,11 +51,13 @@ BOUNDS: dict[str, Bounds] = {
     "model.intermediate_size": _COUNT,
     "model.max_position_embeddings": _COUNT,
     "model.type_vocab_size": _NOT_NEGATIVE,
+    "model.task_type_vocab_size": _NOT_NEGATIVE,
     "model.embedding_size": _NOT_NEGATIVE,
     "model.layer_groups": _NOT_NEGATIVE,
     "model.window": _NOT_NEGATIVE,
     "model.global_every": _NOT_NEGATIVE,
     "model.generator_width": _SHARE,
+    "model.teacher_width": _NOT_NEGATIVE,
     "model.hidden_dropout_prob": _PROPER_SHARE,
     "model.attention_probs_dropout_prob": _PROPER_SHARE,
     "model.initializer_range": Bounds(0, above=True),
@@ -115,6 +117,11 @@ def _beyond(model: ModelConfig) -> list[int]:
     return [layer for layer in model.features if not -depth - 1 <= layer <= depth]
 
 
+def _hides_units(config: Config) -> bool:
+    """Whether more than single tokens are hidden together, in the run or in one of its stages."""
+    return config.data.masking != DataConfig.masking or any(stage.masking for stage in config.stages)
+
+
 RULES: dict[str, Rule] = {
     "heads divide the width": Rule(
         lambda c: c.model.hidden_size % c.model.num_attention_heads == 0,
@@ -163,10 +170,17 @@ RULES: dict[str, Rule] = {
         lambda c: f"data.temperature={c.data.temperature} with data.weights={c.data.weights}: give one of them",
     ),
     "words for a segmenter": Rule(
-        lambda c: c.data.segmenter == "none" or c.data.masking != DataConfig.masking,
+        lambda c: c.data.segmenter == "none" or _hides_units(c),
         lambda c: (
             f"data.segmenter={c.data.segmenter!r} with data.masking={c.data.masking!r} has no effect; set data.masking "
             "to words, ngrams, spans or units, or leave the segmenter out"
+        ),
+    ),
+    "units for a masking": Rule(
+        lambda c: not c.data.units or _hides_units(c),
+        lambda c: (
+            f"data.units={c.data.units!r} with data.masking={c.data.masking!r} has no effect; set data.masking, or "
+            "that of a stage, to words, phrases or entities, or leave the units out"
         ),
     ),
     "unknown characters are WordPiece's": Rule(

@@ -144,11 +144,11 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
         optimizer = replace(optimizer, learning_rate=change.learning_rate, warmup_steps=change.warmup_steps or 0)
     return replace(
         config,
-        data=replace(config.data, **_given(change, "sequence_length", "max_predictions")),
+        data=replace(config.data, **_given(change, "sequence_length", "max_predictions", "masking")),
         training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
         optimizer=optimizer,
     )
 
 
-def _given(change: StageConfig, *names: str) -> dict[str, int]:
+def _given(change: StageConfig, *names: str) -> dict[str, int | str]:
     return {name: getattr(change, name) for name in names if getattr(change, name) is not None}

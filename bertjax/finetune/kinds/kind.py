@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.tables import Tell
@@ -25,6 +26,7 @@ from bertjax.input.lengths import LengthCounts
 from bertjax.model.task_heads import TaskNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
 Read = Callable[[Path, str, Tell], list[Any]]  # (data, split, tell); raises MissingSplitError
@@ -146,6 +148,7 @@ class Kind(ABC):
     names_outputs: ClassVar[bool] = False  # the outputs are labels with names
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
+    learns_predictions: ClassVar[bool] = False  # those of a teacher: `logits` and `soft_loss` say how
     no_prediction: ClassVar[str] = ""  # why a model of this kind predicts nothing; "" if it does
     unit: ClassVar[str] = "text"  # what `shared_part` is, in messages
 
@@ -156,6 +159,17 @@ class Kind(ABC):
     @abstractmethod
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """`figures` of a batch, float32 [], each summed over the weighted predictions."""
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """What a network of the run predicts, float32: a vector, or a number, for each element of `label_weights`."""
+        raise NotImplementedError(f"{self.name}: predictions of a teacher are not learned")
+
+    def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+        """How far `logits` are from a teacher's, for each element of `label_weights`.
+
+        The cross entropy of probabilities at temperature 1 (TinyBERT, section 3.1), which kinds with numbers replace.
+        """
+        return optax.softmax_cross_entropy(ours, jax.nn.softmax(theirs))
 
     @abstractmethod
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:

@@ -51,6 +51,7 @@ from bertjax.finetune.metrics.entities import entity_figures
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives.objective import MODEL
 
 _ENTITY_METRICS = ("f1", "precision", "recall")
 _JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
@@ -74,7 +75,7 @@ class TokenKind(Kind):
 
     name, network = "tokens", TokenNetwork
     metrics = ("accuracy",)
-    names_outputs = True
+    names_outputs = learns_predictions = True
     card = Card(
         "token-classification",
         "gives every word a tag",
@@ -85,8 +86,11 @@ class TokenKind(Kind):
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy over the first pieces of words."""
-        logits = forward.model.token_logits(forward(batch), batch["sequence_ids"], keys)
-        return classified(logits, batch["labels"], batch["label_weights"])
+        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """[B, L, classes]."""
+        return forward.network(network).token_logits(forward(batch, network), batch["sequence_ids"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits [B, L, classes]."""
