@@ -75,7 +75,7 @@ class TaskSummary:
             if (language := _language(name)) and name.endswith(f"/{self.metrics[0]}"):
                 split = "test" if name.startswith("test_") else "dev"
                 found.setdefault(language, {})[split] = _spread(self._values(setting, name))
-        rows = tuple((language, of.get("dev", ""), of.get("test", "")) for language, of in found.items())
+        rows = tuple((language, of.get("dev", ""), of.get("test", "")) for language, of in sorted(found.items()))
         note = f"{self.metrics[0]} in per cent" + (f", of {setting}" if setting else "")
         return [Table(f"{self.task} by language", note, ("language", "dev", "test"), rows)]
 
