@@ -111,6 +111,8 @@ class TokenHead(TaskHead):
 class TaskNetwork(nnx.Module):
     """The encoder, below the head of any task; with `model.features` it is frozen and several layers are read.
 
+    With `model.teacher_width` it has a projection that distillation of layers alone uses.
+
     Class attributes:
         name: `model.head` of a config
         transformers: what follows the family's name in the name of transformers' class
@@ -137,6 +139,9 @@ class TaskNetwork(nnx.Module):
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
     ) -> None:
         self.encoder = Encoder(config, execution, tables, rngs=rngs)
+        if config.teacher_width:
+            sizes = config.hidden_size, config.teacher_width
+            self.teacher_projection = Dense(config, sizes, ("embed", "hidden"), "hidden", rngs=rngs)
         self.features = config.features
 
     def encode(
