@@ -76,7 +76,7 @@ def stable_adamw(
 ) -> optax.GradientTransformation:
     """(m / (sqrt(v) + eps) + decay) / max(1, rho), rho = sqrt(mean(g^2 / max(v, eps^2))) (Wortsman et al. 2023).
 
-    beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of one parameter, of each layer where they
+    beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of a parameter, of each layer where they
     are stacked, padding included; it takes the place of clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
     """
 
