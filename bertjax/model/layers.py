@@ -30,15 +30,14 @@ def weight(
 ) -> nnx.Param:
     """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py).
 
-    With `initializer` uniform it is uniform, and with scaled the deviation goes by the role (transformers'
-    `ModernBertPreTrainedModel._init_weights`).
+    With scaled the deviation goes by the role (transformers' `ModernBertPreTrainedModel._init_weights`).
     """
     if config.initializer == "uniform":
         return uniform(rngs, shape, names, config.initializer_range)
     deviation = config.initializer_range
     if config.initializer == "scaled" and role != "inner":
-        width, depth = config.hidden_size, config.num_hidden_layers
-        deviation = deviation / math.sqrt(2 * depth) if role == "output" else width**-0.5
+        of_output = deviation / math.sqrt(2 * config.num_hidden_layers)
+        deviation = of_output if role == "output" else config.hidden_size**-0.5
     value = jax.nn.initializers.truncated_normal(deviation)(rngs.params(), shape, jnp.float32)
     return nnx.Param(value, logical_axes=names)
 
@@ -165,8 +164,8 @@ def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon:
 class FeedForward(nnx.Module):
     """Dense, activation, dense: [B, L, D] -> [B, L, F] -> [B, L, D].
 
-    With `mlp` glu the first matrix gives [B, L, 2, F], and the activated first half times the second is what goes on
-    (Shazeer 2020). The halves are a dim of the kernel, so that a mesh splits both alike.
+    With `mlp` glu the first matrix gives [B, L, 2, F], and the activated first half times the second goes on (Shazeer
+    2020). The halves are a dim of the kernel, so that a mesh splits both alike.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

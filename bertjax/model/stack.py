@@ -65,8 +65,7 @@ Step = Callable[[Layer, jax.Array, int, jax.Array, Any], tuple[jax.Array, Any]]
 def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None, Layer]:
     """Layer 0 if it lacks a norm, else None; the parameters of all others, or of all groups that share them, stacked.
 
-    A layer of another kind is a module of its own: so every array of the stack has a part for each layer of it, no
-    array has a part that nothing uses, and the scan runs over whole periods (ModernBERT: layer 0, then 21 = 7 x 3).
+    So each layer of the stack has a part of every array, nothing is unused, and periods are whole (1 + 7 x 3 layers).
     """
     first = None if config.first_norm else Layer(config, normed=False, rngs=rngs)
     count = config.layer_groups or config.num_hidden_layers - (first is not None)

@@ -92,8 +92,8 @@ class TaskHead(nnx.Module):
 
 
 def _token_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
-    """The pooler that stands below the dense layer of a head per token, where the model's does."""
-    return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS else None
+    """The pooler below the dense layer of a head per token, where the model has such a one; not of frozen features."""
+    return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS and not config.features else None
 
 
 class TokenHead(TaskHead):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bertjax.tokenization import byte_level, entity_map, sentencepiece, whole_file, wordpiece
+from bertjax.tokenization import byte_level, entity_map, sentencepiece, wordpiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
@@ -14,7 +14,7 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
 }
 # The file that folders of other systems have beside those: it is read where it is alone.
-WHOLE_FILE = whole_file.VOCABULARY_FILE
+WHOLE_FILE = byte_level.WHOLE_FILE
 VOCABULARY_FILES = tuple(_KINDS)
 COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE)  # files that a vocabulary may have beside its own
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
@@ -54,5 +54,5 @@ def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
             "empty to train one"
         )
     if path.name == WHOLE_FILE:
-        return whole_file.WholeFile.load(path, rules)
+        return byte_level.WholeFile.load(path, rules)
     return _BY_SUFFIX.get(path.suffix, wordpiece.WordPiece.load)(path, rules)

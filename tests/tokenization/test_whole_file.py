@@ -10,11 +10,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.tokenization.byte_level import ByteLevelBPE
+from bertjax.tokenization.byte_level import ByteLevelBPE, WholeFile
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
-from bertjax.tokenization.whole_file import WholeFile
 
 RULES = TextRules(lowercase=False, strip_accents=False, prefix_space=False, special_tokens="[CLS]")
 PLAIN = TextRules(lowercase=False, strip_accents=False)

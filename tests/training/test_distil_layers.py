@@ -41,7 +41,8 @@ from bertjax.training.checkpoint import read_metadata
 from bertjax.training.job import preflight
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.objectives.distil_layers import layer_sums
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
 from bertjax.training.teacher import teacher_to_plan

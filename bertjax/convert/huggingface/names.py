@@ -22,10 +22,10 @@ _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
 # What `config.json` does not say: the head is told by the class, and how values are drawn, the padding of the
 # vocabulary, the generator and the projection to a teacher's width are left out.
-_TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple", "generator_width")
-_TOLD_ELSEWHERE += ("teacher_width",)
-_TABLES = ("learned", "sinusoidal")  # both are a table of positions there
+_TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
+_TOLD_ELSEWHERE += ("generator_width", "teacher_width")
 _OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
+_TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 
 def class_of(config: ModelConfig) -> Class:

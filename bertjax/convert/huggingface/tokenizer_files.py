@@ -18,11 +18,11 @@ from bertjax.input.layout import Template
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import family_of
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
+from bertjax.tokenization.byte_level import WholeFile
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece import SentencePiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.whole_file import WholeFile
 from bertjax.tokenization.wordpiece import WordPiece
 
 _WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
