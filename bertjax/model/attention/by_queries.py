@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.attention.blocks import (
+from bertjax.model.attention.windows import (
     NOWHERE,
     Keys,
     Scoring,

@@ -12,17 +12,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.attention.blocks import (
+from bertjax.model.attention.windows import (
     NOWHERE,
     Keys,
     Scoring,
     attend_blocks,
+    block_size,
     heads_first,
     in_blocks,
     joined,
     places_of,
+    window_keys,
 )
-from bertjax.model.attention.windows import block_size, window_keys
 
 
 class GlobalTokens(NamedTuple):

@@ -1,26 +1,108 @@
-"""Attention in windows by blocks of queries: time and memory grow with length times window, not with length squared.
+"""Softmax attention of queries in blocks, each over a few of the row's keys; and windows, computed so.
 
-Exact: a block of at least a window's queries sees keys of its own and of both neighbouring blocks only (Longformer,
-section 3.1, computes overlapping blocks likewise), under the mask of sequences and distance.
+Here B rows of L tokens have N blocks of C queries; M keys are seen by a block, and blocks are [B, H, N, C, K]. The
+scores are [B, H, N, C, M]: no array has L dims twice. Time and memory of a window grow with length times window, not
+with length squared. Exact: a block of at least a window's queries sees keys of its own and of both neighbouring blocks
+only (Longformer, section 3.1, computes overlapping blocks likewise), under the mask of sequences and distance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.attention.blocks import (
-    NOWHERE,
-    Keys,
-    Scoring,
-    attend_blocks,
-    heads_first,
-    in_blocks,
-    joined,
-    places_of,
-)
+from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 
+NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
+
+
+class Keys(NamedTuple):
+    """Keys that the queries of a block see."""
+
+    k: jax.Array  # [B, H, N, M, K], or [B, H, M, K] where every block sees the same
+    v: jax.Array  # as k
+    seen: jax.Array  # bool, broadcast to [B, H, N, C, M]
+    places: jax.Array  # their places in the row: int32, broadcast to [B, H, N, 1, M]
+    added: jax.Array | None = None  # to the scores: float32, broadcast to [B, H, N, C, M]
+
+
+class Scoring(NamedTuple):
+    """What changes the probabilities besides the mask."""
+
+    length: int  # L
+    dropout_keys: jax.Array | None = None  # uint32 [B]
+    dropout_rate: float = 0.0
+    slopes: tuple[float, ...] = ()  # of ALiBi, one a head: a score falls by so much from one token to the next
+
+
+def in_blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
+    """Split dim 2 into blocks after filling it up to a multiple: [B, H, L, ...] -> [B, H, N, size, ...]."""
+    missing = -x.shape[2] % size
+    x = jnp.pad(x, [(0, missing if dim == 2 else 0) for dim in range(x.ndim)], constant_values=fill)
+    return x.reshape(*x.shape[:2], -1, size, *x.shape[3:])
+
+
+def heads_first(x: jax.Array) -> jax.Array:
+    """[B, L, H, K] -> [B, H, L, K] and back."""
+    return x.swapaxes(1, 2)
+
+
+def joined(x: jax.Array) -> jax.Array:
+    """The blocks of a row in one dim: [B, H, N, C, K] -> [B, H, N C, K]."""
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
+
+
+def places_of(blocks: jax.Array) -> jax.Array:
+    """The place in the row of each token of all blocks [B, H, N, C, K]: int32 [N, C, 1]."""
+    return jnp.arange(blocks.shape[2] * blocks.shape[3], dtype=jnp.int32).reshape(*blocks.shape[2:4], 1)
+
+
+def attend_blocks(q: jax.Array, places: jax.Array, parts: Sequence[Keys], scoring: Scoring) -> jax.Array:
+    """One softmax over the keys of all parts, times their values: [B, H, N, C, K] -> the same.
+
+    `places` are those of the queries, int32, broadcast to [B, H, N, C, 1]. A key in two parts, or twice in one, counts
+    twice. Every query must see a key. Scores and softmax are float32 whatever the dtype of q. The dropout of (head h,
+    query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense reference.
+    """
+    scores = jnp.concatenate([_part_scores(q, places, part, scoring.slopes) for part in parts], axis=-1)
+    probs = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
+    probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
+    return sum(
+        _mixed(_dropped(of_part, places, part, scoring), part.v) for of_part, part in zip(probs, parts, strict=True)
+    )
+
+
+def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    if part.k.ndim == 4:
+        scores = product("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
+    else:
+        scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
+    if slopes:
+        scores -= jnp.asarray(slopes, jnp.float32)[:, None, None, None] * jnp.abs(places - part.places)
+    if part.added is not None:
+        scores += part.added
+    return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
+
+
+def _mixed(probs: jax.Array, v: jax.Array) -> jax.Array:
+    if v.ndim == 4:
+        return jnp.einsum("BHLM,BHMK->BHLK", joined(probs), v).reshape(*probs.shape[:-1], -1)
+    return jnp.einsum("BHNCM,BHNMK->BHNCK", probs, v)
+
+
+def _dropped(probs: jax.Array, places: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
+    if scoring.dropout_keys is None or scoring.dropout_rate == 0.0:
+        return probs
+    L, head = scoring.length, jnp.arange(probs.shape[1], dtype=jnp.uint32)[:, None, None, None]
+    i, j = places.astype(jnp.uint32), part.places.astype(jnp.uint32)
+    numbers = (head * jnp.uint32(L) + i) * jnp.uint32(L) + j
+    return dropout_at(probs, numbers, scoring.dropout_keys, ATTENTION_PROBS, scoring.dropout_rate)
 
 
 def block_size(window: int) -> int:
