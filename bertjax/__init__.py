@@ -79,6 +79,7 @@ def finetune(
     task: str,
     init_from: str | Path,
     *,
+    teacher: str | Path = "",
     data: str | Path = "",
     train: str | Path = "",
     dev: str | Path = "",
@@ -101,7 +102,8 @@ def finetune(
         bertjax.load(result.directory).predict("I would read it again.")
 
     `task` is one of GLUE, squad, ner, ..., or classification, regression, choice, pairs, relevance for a table of your
-    own. `data` is the folder of a known task; `train`, `dev` and `test` are files; `text` and `label` are columns.
+    own. `teacher` is a model that was fine-tuned for the task, to learn from. `data` is the folder of a known task;
+    `train`, `dev` and `test` are files; `text` and `label` are columns.
     `keys` are any other keys of the config: `{"optimizer.beta2": 0.98}`. Raises as `pretrain`.
     """
     from bertjax.config import with_values
@@ -113,6 +115,7 @@ def finetune(
     request = finetuning.TaskRequest(
         name=task,
         init_from=str(init_from),
+        teacher=str(teacher),
         task={key: value for key, value in given.items() if value},
         tried={key: values for key, values in tried.items() if values},
         seeds=seeds,

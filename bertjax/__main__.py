@@ -28,6 +28,7 @@ VERBS = {
     "plan": ("plan", "compile a recipe for a machine that need not be here: does it fit, how fast, at what cost"),
     "evaluate": ("evaluate", "measure a run's newest checkpoint on its held-out text"),
     "fill-mask": ("fill_mask", "predict each [MASK] of a text with a run's model"),
+    "correct": ("correct", "propose other words where a text's own are unlikely; measure that on pairs"),
     "finetune": ("finetune", "fine-tune a model: for GLUE, questions, tags, choices, or your own table"),
     "predict": ("predict", "apply a fine-tuned model to one input"),
     "embed": ("embed", "write the vectors of texts, or a vector for each of their tokens"),

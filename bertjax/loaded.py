@@ -13,6 +13,7 @@ from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
+from bertjax.interpret.correction import Correction, Examined, default_threshold, examine
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
@@ -95,10 +96,42 @@ class LoadedModel:
         without [MASK] or one longer than `max_length`, and for a model without a trained MLM head.
         """
         given = _texts(texts, pairs=True)
-        if "MLM head" in self._untrained:
-            raise ValueError(f"{self._model.directory}: it has no MLM head and cannot fill masks")
+        self._require_mlm_head("fill masks")
         found = masks.fill_mask(self._model, given, top)
         return found[0] if isinstance(texts, str) else found
+
+    @overload
+    def correct(self, texts: str, threshold: float | None = None, masked: bool = False, top: int = 5) -> Correction: ...
+
+    @overload
+    def correct(
+        self, texts: Sequence[str], threshold: float | None = None, masked: bool = False, top: int = 5
+    ) -> list[Correction]: ...
+
+    def correct(
+        self, texts: str | Sequence[str], threshold: float | None = None, masked: bool = False, top: int = 5
+    ) -> Correction | list[Correction]:
+        """A text whose unlikely words are replaced, and those words with `top` proposals; for a list, a list.
+
+        A word is replaced where log p(proposal) - log p(word) is above the threshold. With `masked` each word is hidden
+        in turn: more exact and slower. Only words of one token are examined. Raises ValueError as `fill_mask` does, and
+        for a text with a special token in it.
+        """
+        if threshold is None:
+            threshold = default_threshold(masked)
+        found = [one.correction(threshold) for one in self.examine(_texts(texts), masked=masked, top=top)]
+        return found[0] if isinstance(texts, str) else found
+
+    def examine(
+        self, texts: Sequence[str], *, masked: bool = False, top: int = 5, number_from: int = 1
+    ) -> list[Examined]:
+        """All words of texts that `correct` examines, with their proposals; see `interpret.correction.examine`."""
+        self._require_mlm_head("correct texts")
+        return examine(self._model, texts, masked=masked, top=top, number_from=number_from)
+
+    def _require_mlm_head(self, use: str) -> None:
+        if "MLM head" in self._untrained:
+            raise ValueError(f"{self._model.directory}: it has no MLM head and cannot {use}")
 
     @property
     def labels(self) -> tuple[str, ...]:

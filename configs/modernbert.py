@@ -1,7 +1,7 @@
 """ModernBERT: windows in two of three layers, rotated positions, gated MLPs; 1,024 tokens, then 8,192.
 
-Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it: 30 % of the tokens hidden by single
-    draws, sequences packed, StableAdamW without clipping, the batch grown in steps (theirs grows linearly), a constant
+Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it: 30 % of the tokens hidden, each
+    by its own draw, sequences packed, StableAdamW without clipping, batches that grow (theirs linearly), a constant
     rate, then rows of 8,192 tokens with the global layers' theta raised from 10,000 to 160,000, and 50 billion tokens
     of 1 - sqrt decay. Variants: base, large, whose rate falls to a tenth after 900 billion tokens. `bertjax average
     RUN --last 4` is the paper's last step for base.

@@ -176,6 +176,8 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["fill-mask", "run", "no mask"], ["'no mask' has no [MASK]; write [MASK] where"]),
     (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: ask for 1 to"]),
     (["fill-mask", "run", "a [MASK]" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
+    (["correct", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),
+    (["correct", "run", "a [MASK]"], ["text 1, 'a [MASK]', spells the special token [MASK]; leave it out"]),
     (["predict", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),
     (["predict", "run", "a text"], ["run: it has no head of a task; fine-tune it"]),
     (["attention", "run", "a", "b", "c"], ["3 sentences: give one or two"]),

@@ -93,6 +93,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "data.temperature=0.5 with data.weights=(1.0,): give one of them",
     ),
     "words for a segmenter": ({"data.segmenter": "jieba"}, "with data.masking='tokens' has no effect"),
+    "units for a masking": (
+        {"data.units": "spans:entities"},
+        "data.units='spans:entities' with data.masking='tokens' has no effect; set data.masking, or that of a stage",
+    ),
     "unknown characters are WordPiece's": (
         {"data.unknown": "characters", "data.tokenizer": "unigram"},
         "data.unknown='characters' with data.tokenizer='unigram': it is WordPiece's option; leave it at 'words'",

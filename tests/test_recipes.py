@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
+from bertjax.model.network import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
 from bertjax.training.stages import stages_of
@@ -73,6 +77,31 @@ def test_there_are_the_recipes_that_the_paper_and_its_followers_have() -> None:
         "lamb.py:paper",
     } <= set(RECIPES)
     assert {"ablations.py:no-nsp", "ablations.py:80-10-10", "ablations.py:0-0-100"} <= set(RECIPES)
+
+
+def test_mbert_is_trained_on_the_wikipedias_of_104_languages() -> None:
+    cased, uncased = recipe("multilingual.py:cased").data, recipe("multilingual.py:uncased").data
+    codes = [
+        re.fullmatch(r"wikipedia:(\w+)wiki-latest-pages-articles\.xml\.bz2", source)[1] for source in cased.sources
+    ]
+    # Simplified and traditional Chinese are two of the languages, and one Wikipedia.
+    assert len(codes) == len({*codes}) == 104 - 1 and "zh" in codes
+    assert {*cased.sources} - {*uncased.sources} == {
+        source for source in cased.sources if source[10:12] in ("mn", "th")
+    }
+    assert len(uncased.sources) == 102 - 1
+    assert (
+        {data.temperature for data in (cased, uncased)}
+        == {data.vocab_temperature for data in (cased, uncased)}
+        == {0.7}
+    )
+
+
+def test_legal_berts_sizes_are_the_published_ones() -> None:
+    """Parameters of transformers' BertForPreTraining of these sizes."""
+    for variant, wanted in (("legal", 110_106_428), ("legal-small", 35_363_644), ("biobert-1.1", 108_932_934)):
+        net = replace(recipe(f"domain.py:{variant}").model, vocab_pad_multiple=1)
+        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_network(net)[1])) == wanted
 
 
 @pytest.mark.parametrize("name", RECIPES)

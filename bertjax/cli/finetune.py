@@ -9,12 +9,13 @@ from bertjax.cli.verb import Verb
 from bertjax.config import override
 
 # Options of the verb that are keys of TaskConfig.
-_TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay")
+_TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay", "distil")
 _SWITCHES = ("balanced", "strict_length")
 
 # The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos")
+TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli")
+TASKS += ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
 TASKS += ("classification", "regression", "choice", "pairs", "relevance")
 
 
@@ -24,10 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
-        "pos; or your own table: classification, regression, choice, pairs (texts of like meaning), relevance (of a "
-        "passage to a query). Any key of the config is an option too, as in --optimizer.beta2 0.98",
+        "pos, xnli, ncbi-disease, bc5cdr-disease, bc5cdr-chem, lener-br; or your own table: classification, "
+        "regression, choice, pairs (texts of like meaning), relevance (of a passage to a query). Any key of the config "
+        "is an option too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
+    parser.add_argument("--teacher", metavar="RUN", help="a model fine-tuned for the same task, to learn from")
+    parser.add_argument(
+        "--distil", choices=("predictions", "layers"), help="what is learned from the teacher (predictions)"
+    )
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
     for name in ("train", "dev", "test"):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of your own table")
@@ -70,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = TaskRequest(
         name=arguments.config,
         init_from=arguments.init_from,
+        teacher=arguments.teacher or "",
         task={
             key: tuple(value) if isinstance(value, list) else value
             for key, value in given.items()

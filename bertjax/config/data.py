@@ -35,6 +35,8 @@ class DataConfig:
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     special_tokens: Literal["<s>", "[CLS]"] = "<s>"  # byte-level BPE: RoBERTa's names, or BERT's (ModernBERT)
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
+    # Units that are hidden as a whole, beside words: spans:FIELD of jsonl and parquet records, or list:FILE.
+    units: str = changes_with_notice("", "the units are the same by the fingerprint of the store")
     # Share of documents, chosen by a hash of their content, kept for evaluation; more where that is too few to measure.
     held_out: float = 0.01
     # Several documents of each long one, at headings or between paragraphs; auto: where there are too few otherwise.
@@ -51,7 +53,8 @@ class DataConfig:
     keep_share: float = 0.1  # of the masked positions: the token stays as it is
     random_share: float = 0.1  # of the masked positions: a random token; the rest become [MASK]
     short_sequence_probability: float = 0.1
-    masking: str = "tokens"  # hidden together: tokens, words, ngrams, spans, or units (of the token store)
+    # Hidden together: tokens, words, ngrams, spans; of the token store units, phrases or entities.
+    masking: str = "tokens"
     ngram_shares: tuple[float, ...] = ()  # of n-grams: the shares of 1, 2, ... words
     span_p: float = 0.2  # of spans: lengths in words are geometric with this parameter
     span_max: int = 10  # of spans: the longest, in words

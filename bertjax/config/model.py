@@ -29,6 +29,7 @@ class ModelConfig:
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2  # 0: no token types
+    task_type_vocab_size: int = 0  # rows of a table of tasks, of which every token gets the first (ERNIE 2.0); 0: none
     # Of these learned alone has parameters. sinusoidal: an ablation; none: no positions; rope: queries and keys are
     # rotated (ModernBERT, NeoBERT); alibi: scores fall with the distance (MosaicBERT).
     position_embedding: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "learned"
@@ -52,6 +53,7 @@ class ModelConfig:
     # with ReLU (DistilBERT), gelu_norm: with GELU and norm, also on every token (ModernBERT).
     pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm"] = "tanh"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
+    teacher_width: int = 0  # in distillation of layers: the width that their vectors are projected to; 0: not projected
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02
     # truncated normal at two standard deviations; scaled: the same, of what is added to the residual stream divided by

@@ -51,6 +51,7 @@ BOUNDS: dict[str, Bounds] = {
     "model.intermediate_size": _COUNT,
     "model.max_position_embeddings": _COUNT,
     "model.type_vocab_size": _NOT_NEGATIVE,
+    "model.task_type_vocab_size": _NOT_NEGATIVE,
     "model.embedding_size": _NOT_NEGATIVE,
     "model.layer_groups": _NOT_NEGATIVE,
     "model.window": _NOT_NEGATIVE,
@@ -58,6 +59,7 @@ BOUNDS: dict[str, Bounds] = {
     "model.rope_theta": Bounds(0, above=True),
     "model.rope_theta_local": _NOT_NEGATIVE,
     "model.generator_width": _SHARE,
+    "model.teacher_width": _NOT_NEGATIVE,
     "model.hidden_dropout_prob": _PROPER_SHARE,
     "model.attention_probs_dropout_prob": _PROPER_SHARE,
     "model.initializer_range": Bounds(0, above=True),
@@ -116,6 +118,11 @@ def _beyond(model: ModelConfig) -> list[int]:
     """The features that are no layers of the model."""
     depth = model.num_hidden_layers
     return [layer for layer in model.features if not -depth - 1 <= layer <= depth]
+
+
+def _hides_units(config: Config) -> bool:
+    """Whether more than single tokens are hidden together, in the run or in one of its stages."""
+    return config.data.masking != DataConfig.masking or any(stage.masking for stage in config.stages)
 
 
 RULES: dict[str, Rule] = {
@@ -219,10 +226,17 @@ RULES: dict[str, Rule] = {
         lambda c: f"data.temperature={c.data.temperature} with data.weights={c.data.weights}: give one of them",
     ),
     "words for a segmenter": Rule(
-        lambda c: c.data.segmenter == "none" or c.data.masking != DataConfig.masking,
+        lambda c: c.data.segmenter == "none" or _hides_units(c),
         lambda c: (
             f"data.segmenter={c.data.segmenter!r} with data.masking={c.data.masking!r} has no effect; set data.masking "
             "to words, ngrams, spans or units, or leave the segmenter out"
+        ),
+    ),
+    "units for a masking": Rule(
+        lambda c: not c.data.units or _hides_units(c),
+        lambda c: (
+            f"data.units={c.data.units!r} with data.masking={c.data.masking!r} has no effect; set data.masking, or "
+            "that of a stage, to words, phrases or entities, or leave the units out"
         ),
     ),
     "unknown characters are WordPiece's": Rule(

@@ -95,6 +95,7 @@ class StageConfig:
     start: int  # the step it begins at; it ends where the next begins, or with the run
     sequence_length: int | None = None
     max_predictions: int | None = None
+    masking: str | None = None
     global_batch_size: int | None = None
     grad_accum_steps: int | None = None
     learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
@@ -163,6 +164,7 @@ class TaskConfig:
     n_best: int = may_change(20)  # of a question that many answers are kept, of as many likeliest starts and ends
     null_threshold: float = may_change(0.0)  # how much better no answer has to score than the best one
     temperature: float = 0.05  # of the contrastive loss
+    distil: Literal["predictions", "layers"] = "predictions"  # what is learned from a teacher, if there is one
 
     @property
     def no_answer_threshold(self) -> float | None:

@@ -26,6 +26,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 _EQUAL = (
     "hidden_size",
     "embedding_size",
+    "task_type_vocab_size",
     "layer_groups",
     "num_hidden_layers",
     "num_attention_heads",

@@ -7,14 +7,17 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from bertjax.config import Config, ModelConfig
+from bertjax.config import Config, FinetuneConfig, ModelConfig
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.sources import read_source
+from bertjax.finetune.distillation import taught_objective, with_projection
+from bertjax.finetune.kinds.kind import Kind
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, abstract_network
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives import Objective
 from bertjax.training.stages import stages_of
 from bertjax.training.teacher import Teacher, objectives_that_ask
 
@@ -30,33 +33,74 @@ def read_teacher(config: Config) -> ForeignModel | None:
     if not asking:
         return None
     found = read_source(config.distillation.teacher)
-    for wrong in _unfit(found, config):
-        raise ValueError(f"distillation.teacher={config.distillation.teacher!r}: {wrong}")
+    if found.kind:
+        raise _refused(config, f"it was fine-tuned for {found.kind}; name a model that was only pretrained")
+    _require_fit(found, config, max(stage.data.sequence_length for stage in stages_of(config)))
     for objective in asking:
-        assert objective.teacher is not None, "only those that ask a teacher were chosen"
-        for head in objective.teacher.heads:
-            if head not in found.params or module_label(head) in found.drawn:
-                raise ValueError(
-                    f"distillation.teacher={config.distillation.teacher!r}: it has no trained {module_label(head)}, "
-                    f"which {objective.name} asks; name another teacher, or leave {objective.name} out"
-                )
-        width, ours = found.config.hidden_size, config.model.hidden_size
-        if objective.teacher.same_width and width != ours:
-            raise ValueError(
-                f"distillation.teacher={config.distillation.teacher!r}: its vectors are {width} wide and those of the "
-                f"model {ours}, so {objective.name} cannot compare them; set model.hidden_size to {width}, or leave "
-                f"{objective.name} out"
-            )
+        _require_comparable(found, config, objective)
     return found
 
 
-def _unfit(found: ForeignModel, config: Config) -> list[str]:
-    """Why the teacher cannot be asked about the student's rows, whatever the objective."""
-    longest = max(stage.data.sequence_length for stage in stages_of(config))
-    theirs, ours = found.config, config.model
+def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None:
+    """The fine-tuned model that `distillation.teacher` names, for a task of this kind; None if it names none.
+
+    Raises ValueError if it cannot be read, or if it cannot be asked about the student's rows.
+    """
+    if not config.distillation.teacher and config.task.distil == "layers":
+        raise ValueError("task.distil='layers' without a teacher; name one (--teacher), or leave it out")
+    if not config.distillation.teacher:
+        return None
+    objective, found = taught_objective(kind, config.task), read_source(config.distillation.teacher)
+    if found.kind != kind.name:
+        was = f"was fine-tuned for {found.kind}" if found.kind else "was only pretrained"
+        raise _refused(config, f"it {was}, and the task is one of {kind.name}; name a model that was fine-tuned for it")
+    _require_fit(found, config, config.data.sequence_length)
+    _require_comparable(found, with_projection(config, found.config), objective)
+    return found
+
+
+def fit_task_teacher(
+    found: ForeignModel, config: FinetuneConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
+) -> Teacher:
+    """`fit_teacher`, for a task with these labels. Raises ValueError also if the teacher has others."""
+    if found.labels != labels:
+        raise _refused(
+            config,
+            f"its labels are {', '.join(found.labels)}, and those of the task {', '.join(labels)}; name a model that "
+            "was fine-tuned for it",
+        )
+    return fit_teacher(found, config, tokenizer)
+
+
+def _refused(config: Config, wrong: str) -> ValueError:
+    return ValueError(f"distillation.teacher={config.distillation.teacher!r}: {wrong}")
+
+
+def _require_comparable(found: ForeignModel, config: Config, objective: Objective) -> None:
+    """Refuse a teacher without a head that the objective asks, or whose arrays it cannot compare with the student's."""
+    assert objective.teacher is not None, "it asks a teacher"
+    for head in objective.teacher.heads:
+        if head not in found.params or module_label(head) in found.drawn:
+            raise _refused(
+                config,
+                f"it has no trained {module_label(head)}, which {objective.name} asks; name another teacher, or leave "
+                f"{objective.name} out",
+            )
+    if unfit := objective.teacher.unfit(config.model, found.config):
+        raise _refused(
+            config,
+            f"{unfit.reason}, so {objective.name} cannot compare them; {unfit.advice}, or leave {objective.name} out",
+        )
+
+
+def _require_fit(found: ForeignModel, config: Config, longest: int) -> None:
+    """Refuse a teacher that cannot be asked about the student's rows of up to `longest` tokens."""
+    for wrong in _unfit(found.config, config.model, longest):
+        raise _refused(config, wrong)
+
+
+def _unfit(theirs: ModelConfig, ours: ModelConfig, longest: int) -> list[str]:
     wrong = []
-    if found.kind:
-        wrong.append(f"it was fine-tuned for {found.kind}; name a model that was only pretrained")
     if theirs.causal != ours.causal:
         wrong.append(f"its model.causal is {theirs.causal} and the student's {ours.causal}; set it as it is there")
     if theirs.max_position_embeddings < longest:

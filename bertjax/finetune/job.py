@@ -17,6 +17,7 @@ import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, to_dict, validate
 from bertjax.finetune.batches import TaskBatches
+from bertjax.finetune.distillation import taught_objective, taught_rows
 from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
 from bertjax.finetune.predict import Predictor
 from bertjax.model.encoder import padded_vocab_size
@@ -26,7 +27,7 @@ from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import run_metadata
 from bertjax.training.evaluate import Patience
-from bertjax.training.flops import device_peak, train_flops_per_token
+from bertjax.training.flops import device_peak
 from bertjax.training.job import Job, Rows
 from bertjax.training.metrics import Shown
 from bertjax.training.objectives import Objective
@@ -34,6 +35,7 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_predict_step, several_sequences
+from bertjax.training.teacher import Teacher, flops_of_networks, frozen_networks, place_teacher
 
 
 @dataclass(frozen=True)
@@ -111,19 +113,29 @@ def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
     )
 
 
-def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Tokenizer) -> Job:
-    """Put a run of a `resolved` config together. Raises ValueError naming the key, its value and what to do."""
+def assemble_task(
+    config: FinetuneConfig, content: TaskContent, tokenizer: Tokenizer, teacher: Teacher | None = None
+) -> Job:
+    """Put a run of a `resolved` config together; `teacher` is what `distillation.teacher` names.
+
+    Raises ValueError naming the key, its value and what to do.
+    """
     (stage,) = stages_of(config)
     mesh = make_mesh(config.mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution)
+    asked = None if teacher is None else teacher.model
+    drawn = frozen_networks(asked, mesh, config.execution)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
+    frozen = () if teacher is None else (place_teacher(teacher, blueprint, config),)
     objective = content.kind.objective(config.task)
+    untaught = replace(blueprint, frozen={})  # development sets are measured by their labels
+    learned = objective if teacher is None else taught_objective(content.kind, config.task)
     sequences = content.train.rows["cls_positions"].shape[1]
     longest = config.data.sequence_length * sequences
     batches = TaskBatches(
-        content.train,
+        taught_rows(content.train, learned),
         tokenizer.pad_id,
         longest,
         config.training.seed,
@@ -132,7 +144,7 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
         microbatches=config.training.grad_accum_steps,
     )
     predictor = Predictor(
-        make_predict_step(blueprint, (objective,), content.kind.outputs, deterministic=config.deterministic),
+        make_predict_step(untaught, (objective,), content.kind.outputs, deterministic=config.deterministic),
         mesh,
         config.training.global_batch_size // config.training.grad_accum_steps,
         tokenizer.pad_id,
@@ -141,10 +153,13 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
     )
     rows = Rows(
         stage,
-        stage_step(config, stage, blueprint, optimizer, objectives=(objective,), packed=several_sequences),
+        replace(
+            stage_step(config, stage, blueprint, optimizer, objectives=(learned,), packed=several_sequences),
+            frozen=frozen,
+        ),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
-        train_flops_per_token(config.model, config.data.sequence_length, 0),
+        flops_of_networks(config.model, asked, config.data.sequence_length),
     )
     return Job(
         config=config,
@@ -158,10 +173,11 @@ def assemble_task(config: FinetuneConfig, content: TaskContent, tokenizer: Token
             tokenizer_fingerprint=tokenizer.fingerprint,
             data_fingerprint=content.fingerprint,
             mesh=mesh,
+            teacher_digest="" if teacher is None else teacher.digest,
         ),
         peak=device_peak(mesh.devices.flat[0]),
         doing=config.name,
-        shown=_shown(objective, content.metrics),
+        shown=_shown((learned, objective), content.metrics),
         patience=Patience(f"eval/{content.metrics[0]}", config.task.patience) if config.task.patience else None,
     )
 
@@ -173,8 +189,9 @@ def dev_sets_of(job: Job) -> DevSets:
     return evaluation
 
 
-def _shown(objective: Objective, metrics: tuple[str, ...]) -> tuple[Shown, ...]:
-    return (("loss", f"{objective.name}_loss", "{:.4f}"), *((name, name, "{:.4f}") for name in metrics))
+def _shown(objectives: tuple[Objective, ...], metrics: tuple[str, ...]) -> tuple[Shown, ...]:
+    losses = dict.fromkeys(f"{objective.name}_loss" for objective in objectives)
+    return (*(("loss", name, "{:.4f}") for name in losses), *((name, name, "{:.4f}") for name in metrics))
 
 
 def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransformation:

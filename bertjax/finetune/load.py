@@ -32,7 +32,9 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     task = replace(task, labels=labels_of(task, splits.train))
     chosen = replace(splits, train=_drawn(splits.train, config))
     content = task.kind.load(task, config, tokenizer, chosen)
-    return replace(content, example=_example(splits), measured_by=_measured_by(config.task, splits))
+    return replace(
+        content, example=_example(splits), averaged=task.averaged, measured_by=_measured_by(config.task, splits)
+    )
 
 
 def _example(splits: Splits) -> tuple[str, ...]:
@@ -113,7 +115,7 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     train = named("train") if given.train else list(read_split(task, folder, "train", notes.append) or ())
     test = {"test": named("test")} if given.test else {}
     if given.data and not given.test:
-        names = dict.fromkeys((*task.submissions, "test"))
+        names = dict.fromkeys((*task.submissions, *task.test_splits))
         found = {split: read_split(task, folder, split, notes.append) for split in names}
         test = {split: list(examples) for split, examples in found.items() if examples}
     if given.dev:

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import read_metadata, restore_params
-from bertjax.training.compatibility import check_compatible
+from bertjax.training.compatibility import FINGERPRINTS, check_compatible
 from bertjax.training.job import Job
+from bertjax.training.teacher import Teacher
 from bertjax.training.trainer import Say, train
 
 RESULTS_FILE = "results.json"
@@ -68,13 +69,14 @@ def finetune(
     processes: Processes,
     say: Say,
     callbacks: Sequence[Callback] = (),
+    teacher: Teacher | None = None,
 ) -> Result:
     """Train, evaluate, predict and write results, unless that was done before; every process of the run calls this.
 
     Raises ValueError as `assemble_task` and `train` do, and for results that are not those of the weights.
     """
     config = resolved(config, content)
-    job = assemble_task(config, content, start.tokenizer)
+    job = assemble_task(config, content, start.tokenizer, teacher)
     directory = place_of(config.directory)
     seconds = 0.0
     if (done := finished(directory, job, processes)) is None:
@@ -101,6 +103,8 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
     drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
     fresh = jax.device_get(drawn)
     taken = ["encoder", "pooler"]
+    if start.model.teacher_width == config.model.teacher_width:
+        taken.append("teacher_projection")
     if "head" in start.params and _has_its_head(config, start):
         taken.append("head")
     elif "head" in start.params:
@@ -162,7 +166,7 @@ def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, 
 def _document(result: Result, job: Job) -> str:
     """The text of results.json; NaN is written as null, since JSON has no NaN."""
     figures = {name: value if math.isfinite(value) else None for name, value in result.figures.items()}
-    metadata = {name: job.metadata[name] for name in ("config", "tokenizer_fingerprint", "data_fingerprint")}
+    metadata = {name: job.metadata[name] for name in ("config", *FINGERPRINTS)}
     document: dict[str, Any] = {"result": asdict(result) | {"figures": figures}, "metadata": metadata}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -183,7 +187,19 @@ def _predicted(
         if split.figures is not None:
             figures |= {f"{name}/{figure}": value for figure, value in split.figures(found[0]).items()}
         predicted.append((split, found[0]))
+    if content.averaged:
+        figures |= by_set_and_mean(figures, content)
     return figures, predicted
+
+
+def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[str, float]:
+    """Of sets that are one in several languages: the first metric of the first set under its name, and the means."""
+    metric, first = content.metrics[0], next(iter(content.dev))
+    dev = {f"eval/{name}/{metric}": figures[f"eval/{metric}" if name == first else f"eval/{name}/{metric}"]
+           for name in content.dev}  # fmt: skip
+    test = [figures[f"{name}/{metric}"] for name, split in content.test.items() if split.figures is not None]
+    means = {f"test/mean_{metric}": math.fsum(test) / len(test)} if test else {}
+    return dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)} | means
 
 
 def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:

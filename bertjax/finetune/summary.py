@@ -26,6 +26,7 @@ class TaskSummary:
     kind: Kind | None = None
     example: tuple[str, ...] = ()  # the texts of a development example
     labels: tuple[str, ...] = ()
+    averaged: bool = False  # the sets are one in several languages
 
     @property
     def best(self) -> Result:
@@ -47,7 +48,8 @@ class TaskSummary:
     def _figures(self) -> list[str]:
         """Names of the shares among the figures, those of further sets behind those of the first."""
         names = next(iter(self.results.values()))[0].figures
-        return [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
+        shares = [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
+        return [name for name in shares if not (self.averaged and _language(name))]
 
     def cells(self, setting: str) -> list[str]:
         """A setting's figures: the mean, with the deviation of several seeds."""
@@ -62,6 +64,20 @@ class TaskSummary:
             rows.append((name or "as it stands", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
         note = "on the development set, or the one named, in per cent: the mean, and the standard deviation over seeds"
         return Table(self.task, note, tuple(columns), tuple(rows))
+
+    def by_language(self) -> list[Table]:
+        """A table with a row per language of the best setting, where the sets are one in several languages."""
+        if not self.averaged:
+            return []
+        setting = self.best_setting
+        found: dict[str, dict[str, str]] = {}
+        for name in next(iter(self.results.values()))[0].figures:
+            if (language := _language(name)) and name.endswith(f"/{self.metrics[0]}"):
+                split = "test" if name.startswith("test_") else "dev"
+                found.setdefault(language, {})[split] = _spread(self._values(setting, name))
+        rows = tuple((language, of.get("dev", ""), of.get("test", "")) for language, of in found.items())
+        note = f"{self.metrics[0]} in per cent" + (f", of {setting}" if setting else "")
+        return [Table(f"{self.task} by language", note, ("language", "dev", "test"), rows)]
 
     def published_line(self) -> str:
         """The published figures in a line; "" if there are none."""
@@ -89,6 +105,12 @@ def _spread(values: Sequence[float]) -> str:
 def _rank(figure: float) -> float:
     """The figure to choose by; NaN is worse than any number."""
     return -math.inf if math.isnan(figure) else figure
+
+
+def _language(figure: str) -> str:
+    """The language of a figure such as eval/dev_de/accuracy or test_de/accuracy; "" for others."""
+    split, _, name = figure.removeprefix("eval/").partition("/")
+    return split.partition("_")[2] if name else ""
 
 
 def _called(figure: str) -> str:

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.choices import read_codah, read_swag
+from bertjax.finetune.data.entity_sets import LENER_BR, biobert_set
 from bertjax.finetune.data.glue import DIAGNOSTICS, GlueLayout, has_split, read_glue
 from bertjax.finetune.data.questions import read_squad
 from bertjax.finetune.data.tags import TagColumns
+from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
+from bertjax.finetune.data.xnli import LANGUAGES, read_xnli, split_of
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.kind import Recipe, Task
@@ -33,6 +36,7 @@ _CHOICES = ("0", "1", "2", "3")
 BASE_TEST, LARGE_TEST = "BERT Base, test", "BERT Large, test"
 BASE_DEV, LARGE_DEV = "BERT Base, dev", "BERT Large, dev"
 OTHERS_DEV = "BERT Base, dev, by Hugging Face"
+MULTILINGUAL = "multilingual BERT Base, test"
 
 _PUBLISHED: dict[str, dict[str, float]] = {
     "cola": {BASE_TEST: 52.1, LARGE_TEST: 60.5, OTHERS_DEV: 56.3},
@@ -71,6 +75,12 @@ _PUBLISHED: dict[str, dict[str, float]] = {
         LARGE_TEST: 92.8,
         f"{BASE_DEV} (feature-based, last four layers)": 96.1,
     },
+    # google-research/bert, multilingual.md; BERT Base multilingual cased, trained on the translations of each language
+    "xnli": {
+        f"{MULTILINGUAL} ({language})": figure
+        for language, figure in {"en": 81.9, "zh": 76.6, "es": 77.8, "de": 75.9, "ar": 70.7, "ur": 61.6}.items()
+    },
+    "lener-br": {"LSTM-CRF, test": 86.61},  # the read-me of the set
 }
 
 _SINGLE, _SENTENCES, _BINARY = ("sentence",), ("sentence1", "sentence2"), ("0", "1")
@@ -167,5 +177,13 @@ TASKS = {
              paper=_PUBLISHED["squad2"]),
         replace(TOKENS.tag_task(TagColumns(), entities=True), name="ner", paper=_PUBLISHED["ner"]),
         replace(TOKENS.tag_task(TagColumns()), name="pos"),
+        TOKENS.set_task("ncbi-disease", biobert_set("NCBI-disease"), {}),
+        TOKENS.set_task("bc5cdr-disease", biobert_set("BC5CDR-disease"), {}),
+        TOKENS.set_task("bc5cdr-chem", biobert_set("BC5CDR-chem"), {}),
+        TOKENS.set_task("lener-br", LENER_BR, _PUBLISHED["lener-br"]),
+        Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS,
+             dev_splits=tuple(split_of("dev", language) for language in LANGUAGES),
+             test_splits=tuple(split_of("test", language) for language in LANGUAGES),
+             averaged=True, paper=_PUBLISHED["xnli"]),
     )
 }  # fmt: skip

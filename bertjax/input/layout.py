@@ -33,13 +33,12 @@ class Split(Protocol):
         """The ids of ranges [start, start + length), concatenated in order."""
         ...
 
-    @property
-    def tells_words(self) -> bool:
-        """Whether the store has a plane that says which tokens continue a unit: a word, a phrase or an entity."""
+    def tells(self, plane: str) -> bool:
+        """Whether the store has the plane that says which tokens continue a unit: a word, a phrase or an entity."""
         ...
 
-    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """That plane for ranges of tokens, bool, concatenated in order; read only if `tells_words`."""
+    def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
+        """That plane for ranges of tokens, bool, concatenated in order; read only if the store `tells` it."""
         ...
 
 

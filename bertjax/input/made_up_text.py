@@ -9,6 +9,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
+from bertjax.input.masking.units import WORDS
 from bertjax.input.targets import registry
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
@@ -43,7 +44,6 @@ class MadeUpSplit:
     `giant` of the `sentences` are one document in the middle.
     """
 
-    tells_words = False
     works = None
 
     def __init__(self, sentences: int, giant: int = 0, vocab_size: int = 30_522) -> None:
@@ -68,9 +68,13 @@ class MadeUpSplit:
         shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return self._flat.take(shift + np.arange(len(shift)))
 
-    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Never called: the vocabulary tells the words."""
-        raise NotImplementedError
+    def tells(self, plane: str) -> bool:
+        """The vocabulary tells the words, and this text all other units."""
+        return plane != WORDS
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
+        """Units of three tokens."""
+        return self.tokens(starts, lengths) % 3 > 0
 
 
 def made_up_batches(

@@ -51,8 +51,19 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
     """For each text, for each [MASK] in it, the `top` likeliest entries, best first.
 
     [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
-    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, a
-    causal model, which is trained without masks, or one without an MLM head. A generator is asked where there is one.
+    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, and
+    as `mlm_model` does. A generator is asked where there is one.
+    """
+    model = mlm_model(model)
+    if not 1 <= top <= model.config.model.vocab_size:
+        raise ValueError(f"top={top}: ask for 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
+    return _best(model, [_prompt(model, text) for text in texts], top)
+
+
+def mlm_model(model: TrainedModel) -> TrainedModel:
+    """The model whose MLM head is asked: the generator, or the model itself where there is none.
+
+    Raises ValueError for a fine-tuned model, one without an MLM head, and a causal one, which is trained without masks.
     """
     if model.kind:
         raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}), and has no MLM head")
@@ -61,9 +72,7 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
         raise ValueError(f"{model.directory}: it has no MLM head; give a model that was trained with one")
     if model.config.model.causal:
         raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and knows no {MASK}")
-    if not 1 <= top <= model.config.model.vocab_size:
-        raise ValueError(f"top={top}: ask for 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
-    return _best(model, [_prompt(model, text) for text in texts], top)
+    return model
 
 
 def held_out_completions(

@@ -64,7 +64,7 @@ class Embeddings(nnx.Module):
         if tables is None:
             self._draw(config, E, rngs)
         else:
-            for name in ("word", "position", "token_type", "norm"):
+            for name in ("word", "position", "token_type", "task_type", "norm"):
                 setattr(self, name, getattr(tables, name, None))  # a model may lack all but the first
         if config.embedding_size:
             self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
@@ -76,6 +76,8 @@ class Embeddings(nnx.Module):
             self.position = weight(rngs, (config.max_position_embeddings, E), ("position", "embed"), config)
         if config.type_vocab_size:
             self.token_type = weight(rngs, (config.type_vocab_size, E), ("token_type", "embed"), config)
+        if config.task_type_vocab_size:
+            self.task_type = weight(rngs, (config.task_type_vocab_size, E), ("token_type", "embed"), config)
         self.norm = None if config.embedding_norm == "none" else LayerNorm(config, E)
 
     def __call__(
@@ -88,6 +90,8 @@ class Embeddings(nnx.Module):
     ) -> jax.Array:
         x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
         x = self._with_token_types(x, token_type_ids)
+        if self.config.task_type_vocab_size:
+            x += self.task_type[...][0]
         if self.config.position_embedding in ("learned", "sinusoidal"):
             x += self._positions(sequence_ids, packed)
         x = x if self.norm is None else self.norm(x)

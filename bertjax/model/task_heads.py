@@ -92,8 +92,8 @@ class TaskHead(nnx.Module):
 
 
 def _token_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
-    """The pooler that stands below the dense layer of a head per token, where the model's does."""
-    return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS else None
+    """The pooler below the dense layer of a head per token, where the model has such a one; not of frozen features."""
+    return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS and not config.features else None
 
 
 class TokenHead(TaskHead):
@@ -110,6 +110,8 @@ class TokenHead(TaskHead):
 
 class TaskNetwork(nnx.Module):
     """The encoder, below the head of any task; with `model.features` it is frozen and several layers are read.
+
+    With `model.teacher_width` it has a projection that distillation of layers alone uses.
 
     Class attributes:
         name: `model.head` of a config
@@ -137,6 +139,9 @@ class TaskNetwork(nnx.Module):
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
     ) -> None:
         self.encoder = Encoder(config, execution, tables, rngs=rngs)
+        if config.teacher_width:
+            sizes = config.hidden_size, config.teacher_width
+            self.teacher_projection = Dense(config, sizes, ("embed", "hidden"), "hidden", rngs=rngs)
         self.features = config.features
 
     def encode(

@@ -15,6 +15,8 @@ from bertjax.config import FinetuneConfig, TaskConfig, render, render_all
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
+from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
+from bertjax.finetune.distillation import with_projection
 from bertjax.finetune.job import check_before_data
 from bertjax.finetune.kinds.kind import Task, TaskContent
 from bertjax.finetune.load import load_task
@@ -43,6 +45,7 @@ class TaskRequest:
 
     name: str  # of a task, or glue for all of them
     init_from: str
+    teacher: str = ""  # a model that was fine-tuned for the task, to learn from
     task: Mapping[str, Any] = field(default_factory=dict)  # keys of TaskConfig that differ from the task's recipe
     tried: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of `recipes.TRIED` -> the values to try
     grid: bool = False  # try the learning rates of the paper
@@ -79,7 +82,8 @@ class FinetuneResult:
     def tables(self) -> list[Table]:
         """A table for each task, and for several one beside published figures."""
         tables = [summary.table() for summary in self.summaries]
-        return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(tables) > 1 else tables
+        tables += [table for summary in self.summaries for table in summary.by_language()]
+        return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(self.summaries) > 1 else tables
 
     def __repr__(self) -> str:
         """The tables, where everything is, and what to do next."""
@@ -104,7 +108,8 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
             "training.steps"
         )
     require_loggers(early.log)
-    require_source(request.init_from)
+    for source in filter(None, (request.init_from, request.teacher)):
+        require_source(source)
     with session(early, ends_process=ends_process) as (processes, say):
         exit_code, result = _finetune(request, processes, say, callbacks)
     raise_if_stopped(exit_code, "stopped by a signal; to go on, run the same command again.")
@@ -164,6 +169,7 @@ def _configured(name: str, start: Start, request: TaskRequest, one_of_several: b
         run_dir=str(place_of(run_dir) / name) if one_of_several else run_dir,
         data=replace(recipe.data, sequence_length=length),
         task=replace(recipe.task, **request.task),
+        distillation=replace(recipe.distillation, teacher=request.teacher),
     )
     config = request.change(config)
     shown = render(config, recipe)
@@ -180,6 +186,8 @@ def _run_task(
 ) -> tuple[int, TaskSummary | None]:
     """Every run of a task, in turn; runs that were finished before are not repeated. As `_finetune` returns it."""
     task = task_for(base.task)
+    found = read_task_teacher(base, task.kind)
+    base = with_projection(base, None if found is None else found.config)
     settings = settings_of(base, _tried(task, request), request.seeds)
     for config in (setting.runs[0] for setting in settings):
         check_before_data(config, task.kind)
@@ -195,14 +203,24 @@ def _run_task(
                 told = True
                 say(described(base.name, start, content))
             say(f"\n{config.directory}")
-            result = finetune_once(config, start, content, processes, say, callbacks)
+            teacher = None if found is None else fit_task_teacher(found, config, start.tokenizer, content.labels)
+            if teacher is not None:
+                processes.require_same("teacher", teacher.digest, "give every host the same weights")
+            result = finetune_once(config, start, content, processes, say, callbacks, teacher)
             if result.exit_code:
                 return result.exit_code, None
             results.setdefault(setting.name, []).append(result)
             say(_figures_line(result))
     assert content is not None, "there is a setting, and a seed"
     return 0, TaskSummary(
-        base.name, content.metrics, results, task.paper, content.kind, content.example, content.labels
+        base.name,
+        content.metrics,
+        results,
+        task.paper,
+        content.kind,
+        content.example,
+        content.labels,
+        content.averaged,
     )
 
 

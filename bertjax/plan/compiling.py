@@ -159,9 +159,8 @@ def compiler_flops(config: Config, stage: Stage) -> float:
     one chunk of predictions, on a mesh of one device, with the attention that runs anywhere. It is not compiled: the
     count needs the program only.
     """
-    execution = replace(
-        config.execution, attention="xla", scan_unroll=config.model.num_hidden_layers, logits_chunk=1 << 40
-    )
+    # A teacher may have more layers than the model: a scan is unrolled up to its own length.
+    execution = replace(config.execution, attention="xla", scan_unroll=1 << 20, logits_chunk=1 << 40)
     unrolled = replace(config, execution=execution, mesh=MeshConfig(1, 1, 1))
     at_once = replace(stage, training=replace(stage.training, grad_accum_steps=1))
     lowered = lower_train_step(unrolled, at_once, make_abstract_mesh(unrolled.mesh, 1), "cpu")

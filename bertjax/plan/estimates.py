@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from bertjax.config import Config
-from bertjax.input.targets.mlm import expected_predictions
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import Replicated, check_divisible, most_microbatches, replicated
@@ -16,9 +15,8 @@ from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
 from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
-from bertjax.training.flops import train_flops_per_token
 from bertjax.training.stages import Stage, stages_of
-from bertjax.training.teacher import flops_of_teacher, teacher_to_plan
+from bertjax.training.teacher import flops_of_run, teacher_to_plan
 
 HOUR = 3600.0
 Say = Callable[[str], None]
@@ -134,7 +132,8 @@ def make_plan(
     for one in chosen:
         check_divisible(mesh, config.model, one.training, padded_vocab_size(config.model), one.number)
     if teacher := teacher_to_plan(config):
-        say(f"distillation.teacher: assumed to be as the model, with {teacher.num_hidden_layers} layers")
+        depth, width = teacher.num_hidden_layers, teacher.hidden_size
+        say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     planned = []
     for one in chosen:
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
@@ -166,9 +165,7 @@ def plan_stage(
     """Compile a stage and work out what it takes."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
-    sizes = stage.data.sequence_length, expected_predictions(stage.data)
-    of_token = train_flops_per_token(config.model, *sizes) + flops_of_teacher(teacher_to_plan(config), *sizes)
-    flops = tokens * of_token
+    flops = tokens * flops_of_run(config, stage.data, teacher_to_plan(config))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound = None, (), None
     devices = list(mesh.devices.flat)

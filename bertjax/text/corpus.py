@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bertjax.storage.remote import Place, is_remote, place_of, state_of
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import digest, parse_source, require_text, source_files, split_file, text_bytes
 from bertjax.text.sources.source import Source, SourceFile
+from bertjax.text.units import spans_field
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
@@ -58,12 +59,15 @@ class Corpus:
             raise ValueError("data.sources is empty; give at least one, e.g. --data.sources 'text:books/*.txt'")
         sources = tuple(parse_source(text) for text in data.sources)
         require_text(sources)
-        return cls.of_sources(sources, data.root)
+        return cls.of_sources(sources, data.root, spans_field(data))
 
     @classmethod
-    def of_sources(cls, sources: tuple[Source, ...], root: str) -> Corpus:
-        """As `of`, for sources of any kind; the digests are cached below `root`."""
-        files = tuple(tuple(source_files(source)) for source in sources)
+    def of_sources(cls, sources: tuple[Source, ...], root: str, spans: str = "") -> Corpus:
+        """As `of`, for sources of any kind; the digests are cached below `root`.
+
+        `spans` is the field of records with the spans of their text, if there is one.
+        """
+        files = tuple(tuple(replace(file, spans=spans) for file in source_files(source)) for source in sources)
         everything = [file for group in files for file in group]
         stamps = _stamps(everything)
         digested = iter(_digests(everything, stamps, place_of(root) / "digests.json"))

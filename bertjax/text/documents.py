@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import cut_at_spaces, split_sentences
+from bertjax.text.spans import join, pieces_of
 
 DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, so that memory stays bounded
 PIECE_ENDS = ""  # in a stream of paragraphs: a document ends, and the next one is of the same work
@@ -42,13 +43,13 @@ class Document:
     def sentences(self) -> list[str]:
         """The sentences, never empty strings; a line of a one-sentence-per-line source is not split."""
         if not self.sentence_per_line:
-            return split_sentences(self.text)
+            return [*pieces_of(self.text, split_sentences(self.text))]
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
 
 
 def paragraphs_of(text: str) -> Iterator[str | None]:
     """The lines of a document that is one string, as its paragraphs; None ends it."""
-    yield from filter(None, map(str.strip, text.splitlines()))
+    yield from pieces_of(text, filter(None, map(str.strip, text.splitlines())))
     yield None
 
 
@@ -67,7 +68,7 @@ def divided(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) 
             yield None
             continue
         begins = size >= longest // 8 and len(paragraph) <= _HEADING_SIZE and _HEADING.match(paragraph) is not None
-        for part in _cut_after_sentences(paragraph, longest):
+        for part in pieces_of(paragraph, _cut_after_sentences(paragraph, longest)):
             if begins or (size and size + len(part) > longest):
                 yield PIECE_ENDS
                 size, pieces, begins = 0, pieces + 1, False
@@ -103,7 +104,7 @@ def assemble(
     is_of_same_work = False
 
     def part() -> Document:
-        text = "\n".join(held)
+        text = join(held, "\n")
         counts.documents += not parts
         counts.split_documents += parts == 1
         counts.characters += len(text)
@@ -119,7 +120,8 @@ def assemble(
             is_of_same_work = paragraph == PIECE_ENDS
             continue
         counts.cut_paragraphs += len(paragraph) > DOCUMENT_CAP
-        for piece in (paragraph,) if len(paragraph) <= DOCUMENT_CAP else cut_at_spaces(paragraph, DOCUMENT_CAP):
+        is_whole = len(paragraph) <= DOCUMENT_CAP
+        for piece in (paragraph,) if is_whole else pieces_of(paragraph, cut_at_spaces(paragraph, DOCUMENT_CAP)):
             if held and size + len(piece) > DOCUMENT_CAP:
                 yield part()
                 held, size, parts = [], 0, parts + 1

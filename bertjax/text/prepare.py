@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from bertjax.text.trained_vocabulary import (
     vocabulary_of,
     vocabulary_with_entities,
 )
+from bertjax.text.units import units_fingerprint
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -61,6 +63,8 @@ def require_sources(data: DataConfig) -> None:
         load_vocabulary(place_of(data.vocab), TextRules.of(data))
     if data.segmenter != "none":
         load_segmenter(data.segmenter)
+    if data.units:
+        units_fingerprint(data)
 
 
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
@@ -107,6 +111,7 @@ def _plan_store(
     data: DataConfig, progress: Progress, runner: Runner
 ) -> tuple[Corpus, Division, Tokenizer, ShardJob, Place]:
     """The corpus and its division, its tokenizer, what all units have in common, and the path of the store."""
+    units = {"units": units_fingerprint(data)} if data.units else {}
     with SIGNS.doing("finding the text and taking its digests"):
         corpus = Corpus.of(data)
     with SIGNS.doing("reading the text to divide it"):
@@ -117,7 +122,7 @@ def _plan_store(
         vocab = vocabulary_of(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
-    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of()}
+    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of(), **units}
     if division.longest:
         made_of["dividing"] = DIVIDING_VERSION
     if data.segmenter != "none":
@@ -125,7 +130,7 @@ def _plan_store(
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = place_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
-    job = ShardJob(folder, inputs, vocab, rules, data.segmenter, division.held_out, division.longest)
+    job = ShardJob(folder, inputs, vocab, rules, data.segmenter, division.held_out, division.longest, data.units)
     return corpus, division, tokenizer, job, target
 
 
@@ -141,8 +146,12 @@ def summary(store: TokenStore) -> str:
     splits = [f"{name.replace('_', ' ')}: {size_of(store.manifest, name)}" for name in SPLITS]
     about = store.manifest["provenance"]
     tokens = sum(store.split(name).num_tokens for name in SPLITS)
+    units = "".join(
+        f"; {number:,} marked {'words' if plane == 'continues' else plane}"
+        for plane, number in about.get("units", {}).items()
+    )
     return (
-        f"{'; '.join(splits)}; from {about['text_bytes'] / 1e6:.1f} MB of text, "
+        f"{'; '.join(splits)}{units}; from {about['text_bytes'] / 1e6:.1f} MB of text, "
         f"{about['unknown_tokens'] / tokens:.3%} of the tokens are [UNK]"
     )
 
@@ -181,6 +190,7 @@ def _make_store(
         }
         provenance = _provenance(corpus, records, job) | ({"division": notes} if (notes := division.notes()) else {})
         _require_enough(shards, job.held_out)
+        _require_units(provenance, job)
         _warn_of_unknown(shards, provenance["unknown_tokens"], job.vocab)
         if job.records == job.folder:  # where they would become a part of the store
             remove_records(job)
@@ -221,10 +231,17 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },
+        **({"units": _units_of(records)} if job.units else {}),
         **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),
     }
+
+
+def _units_of(records: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
+    """The numbers of units by plane."""
+    units = sum((Counter(record["units"]) for record in records.values()), Counter[str]())
+    return dict(sorted(units.items()))
 
 
 def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out: float) -> None:
@@ -234,6 +251,13 @@ def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out:
             f"data.held_out={held_out} leaves {evaluation} of {train + evaluation} documents for evaluation and "
             f"{train} for training; each needs {LEAST_DOCUMENTS}: give another share, or more documents "
             "(a document is in one split as a whole)"
+        )
+
+
+def _require_units(provenance: Mapping[str, Any], job: ShardJob) -> None:
+    if job.units and not provenance["units"]:
+        raise ValueError(
+            f"data.units={job.units!r}: there is not one unit in the text; is it the right field or the right list?"
         )
 
 

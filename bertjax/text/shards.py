@@ -21,9 +21,11 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import read_documents
+from bertjax.text.spans import PLANE_OF_KIND
 from bertjax.text.store.format import SPLITS
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
+from bertjax.text.units import UnitMarker, find_units
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -42,10 +44,13 @@ class ShardJob:
     segmenter: Literal["none", "jieba"]
     held_out: float
     longest: int = 0  # characters of a document; 0: every document stays whole
+    units: str = ""  # as `data.units` has it
 
     @property
     def planes(self) -> tuple[str, ...]:
         """The arrays per token that the shards have besides ids."""
+        if self.units:
+            return tuple(PLANE_OF_KIND.values())
         return () if self.segmenter == "none" else ("continues",)
 
     @property
@@ -58,13 +63,14 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
     The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `divided` (name and documents of each file that was split), `text_bytes` and
-    `unknown_tokens`. It is published after the shards, so that a unit with a
+    (the reader's counts), `divided` (name and documents of each file that was split), `text_bytes`, `unknown_tokens`
+    and, if the job has any, `units` (their numbers by plane). It is published after the shards, so that a unit with a
     record is finished. Two processes may make the same unit at the same time, as happens on clusters.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     divided: list[tuple[str, int]] = []
+    marker = UnitMarker(find_units(job.units, job.rules.lowercase)) if job.units else None
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
@@ -75,13 +81,13 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         for writer in writers.values():
             unfinished.callback(writer.discard)
         for batch in _batches(unit, job.longest, reading, divided):
-            ids = _write_batch(batch, writers, tokenizer, job)
+            ids = _write_batch(batch, writers, tokenizer, job, marker)
             text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
         record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading), "divided": divided}
-        record |= {"text_bytes": text_bytes, "unknown_tokens": unknown}
+        record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _files_of(record):
             publish(scratch / name, job.folder)
@@ -163,11 +169,15 @@ def _batches(unit: Unit, longest: int, reading: ReadCounts, divided: list[tuple[
 
 
 def _write_batch(
-    batch: list[_Drawn], writers: dict[str, ShardWriter], tokenizer: Tokenizer, job: ShardJob
+    batch: list[_Drawn],
+    writers: dict[str, ShardWriter],
+    tokenizer: Tokenizer,
+    job: ShardJob,
+    marker: UnitMarker | None,
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document, _ in batch]
-    ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job)
+    ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job, marker)
     part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
@@ -182,11 +192,16 @@ def _write_batch(
 
 
 def _encoded(
-    sentences: list[str], tokenizer: Tokenizer, job: ShardJob
+    sentences: list[str], tokenizer: Tokenizer, job: ShardJob, marker: UnitMarker | None
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Ids, lengths, and the planes of the job."""
     if job.segmenter == "none":
-        return *tokenizer.encode(sentences), {}
-    assert isinstance(tokenizer, WordPiece)
-    ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.segmenter))
-    return ids, lengths, {"continues": continues}
+        ids, lengths = tokenizer.encode(sentences)
+        continues = None
+    else:
+        assert isinstance(tokenizer, WordPiece)
+        ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.segmenter))
+    if marker is not None:
+        words = tokenizer.is_continuation[ids] if continues is None else continues
+        return ids, lengths, marker.planes(tokenizer, sentences, lengths, words)
+    return ids, lengths, {} if continues is None else {"continues": continues}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -16,6 +17,7 @@ SEPARATOR = "\0"  # between sentences; every kind of tokenizer drops it from tex
 
 _BOUNDARY = 0xFFFFFFFF
 _CACHED_CHUNKS = 1 << 19
+_CHUNKS_WITH_OFFSETS = 1 << 16
 _CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chunk is a sentence
 
 
@@ -41,6 +43,7 @@ class ChunkEncoder:
         self._correct = correct
         self._known: dict[str, bytes] = {}
         self._characters = 0
+        self._offsets = lru_cache(_CHUNKS_WITH_OFFSETS)(self._offsets_of)
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
@@ -65,6 +68,21 @@ class ChunkEncoder:
             chunks += [sentence] if as_one else self._pattern.findall(self._before + sentence)
             chunks.append(SEPARATOR)
         return chunks[:-1]
+
+    def places(self, sentence: str) -> np.ndarray:
+        """Of each token of a sentence the first character and that behind the last: int64 [tokens, 2]."""
+        text, end = self._before + sentence, 0
+        found: list[tuple[int, int]] = []
+        for chunk in self.cut([sentence]):
+            begin = text.index(chunk, end)
+            end = begin + len(chunk)
+            found += [(begin + first, begin + last) for first, last in self._offsets(chunk)]
+        return (np.array(found, np.int64).reshape(-1, 2) - len(self._before)).clip(0)
+
+    def _offsets_of(self, chunk: str) -> list[tuple[int, int]]:
+        offsets = self._tokenizer.encode(chunk, add_special_tokens=False).offsets
+        # Where `correct` gave another number of tokens, each of them stands for the whole chunk.
+        return offsets if len(offsets) == self.size(chunk) else [(0, len(chunk))] * self.size(chunk)
 
     def size(self, chunk: str) -> int:
         """The number of tokens of a chunk."""

@@ -154,6 +154,13 @@ class Tokenizer(ABC):
         ids, lengths = self.encode(sentences)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
+    def places(self, sentence: str) -> np.ndarray:
+        """Of each token that `encode` makes of a sentence the first character and that behind the last: [tokens, 2].
+
+        int64. A space before a word may be the word's. The sentence has no SEPARATOR.
+        """
+        return self._chunks.places(sentence)
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids, by default without special tokens."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)

@@ -17,19 +17,18 @@ from jax.sharding import Mesh
 from bertjax.config import Config, DataConfig
 from bertjax.input.batches import batch_spec
 from bertjax.input.feed import AHEAD, Feed, open_feed
-from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches
 from bertjax.model.network import Params, init_params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.exchange import Frozen, frozen_shapes
-from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops, train_flops_per_token
+from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.stages import Stage, stage_step, stages_of
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, draw_blueprint, init_state
 from bertjax.training.step import TrainStep
-from bertjax.training.teacher import flops_of_teacher, frozen_networks, teacher_to_plan
+from bertjax.training.teacher import flops_of_run, frozen_networks, teacher_to_plan
 
 MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
 _WARM_UP = 2  # steps that are not counted
@@ -148,8 +147,7 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
 def _bench_stage(
     config: Config, mesh: Mesh, machine: Machine, stage: Stage, make_rows: MakeRows, seconds: float
 ) -> StageFigures:
-    sizes = stage.data.sequence_length, expected_predictions(stage.data)
-    flops = train_flops_per_token(config.model, *sizes) + flops_of_teacher(teacher_to_plan(config), *sizes)
+    flops = flops_of_run(config, stage.data, teacher_to_plan(config))
     peak = machine.measured.flops * machine.devices
     affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
     measured = shortened(stage, batch_shards(mesh), affordable)

@@ -64,6 +64,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
                                       has 3·D·F
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
         + 6·E·D                       projection of the embeddings to D, where embedding_size is set
+        + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
                                       the projection is not tied
         + 6·(D² + D)                  the head that tells replaced tokens, on every token, where a family has it
@@ -91,7 +92,8 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     generator = (
         train_flops_per_token(generator_config(model), sequence_length, predictions) if model.generator_width else 0
     )
-    return encoder + 12 * D * keys + projection + mlm + detection + pooled + of_spans + generator
+    to_teacher = 6 * (model.num_hidden_layers + 1) * D * model.teacher_width
+    return encoder + 12 * D * keys + projection + to_teacher + mlm + detection + pooled + of_spans + generator
 
 
 def mfu(flops_per_second: float, peak: float) -> float:

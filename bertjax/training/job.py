@@ -14,29 +14,26 @@ from jax.sharding import Mesh
 from bertjax.config import Config, ModelConfig, TrainingConfig, to_dict
 from bertjax.input.batches import batch_keys
 from bertjax.input.targets import registry as targets
-from bertjax.input.targets.mlm import expected_predictions
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.encoder import embedding_width, padded_vocab_size
 from bertjax.model.families.registry import family_of, generator_config, heads_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import check_divisible, local_rows, place, replicated
+from bertjax.parallel.sharding import check_divisible, local_rows, replicated
 from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import checkpoint, objectives
 from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
-from bertjax.training.exchange import Frozen
-from bertjax.training.flops import Peak, device_peak, train_flops_per_token
+from bertjax.training.flops import Peak, device_peak
 from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
-from bertjax.training.teacher import Teacher, check_teacher, flops_of_teacher, frozen_networks
+from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, place_teacher
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
@@ -146,7 +143,7 @@ def assemble(
     asked = None if teacher is None else teacher.model
     drawn = frozen_networks(asked, mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
-    frozen = () if teacher is None else (_placed_teacher(teacher, blueprint, config),)
+    frozen = () if teacher is None else (place_teacher(teacher, blueprint, config),)
     chosen = objectives.objectives_of(config)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
@@ -156,10 +153,6 @@ def assemble(
         sums = make_eval_step(at_model, chosen, packed=packed, deterministic=config.deterministic)
         return lambda params, batch: sums(params, batch, *frozen)
 
-    def flops_of(stage: Stage) -> float:
-        sizes = stage.data.sequence_length, expected_predictions(stage.data)
-        return train_flops_per_token(config.model, *sizes) + flops_of_teacher(asked, *sizes)
-
     def rows_of(stage: Stage) -> Rows:
         data, training = stage.data, stage.training
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
@@ -168,7 +161,7 @@ def assemble(
             replace(stage_step(config, stage, blueprint, optimizer), frozen=frozen),
             content.train(data, stage.seed),
             HeldOutText(eval_step_of(stage.model), chosen, tuple(sets), unigram),
-            flops_of(stage),
+            flops_of_run(config, data, asked),
         )
 
     return Job(
@@ -188,13 +181,6 @@ def assemble(
         peak=device_peak(mesh.devices.flat[0]),
         shown=shown_of(chosen),
     )
-
-
-def _placed_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
-    """The teacher's weights on the devices, as the argument `frozen` of the steps."""
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[objectives.TEACHER].params)
-    with settings_named("placing the teacher", config, blueprint.mesh):
-        return {objectives.TEACHER: place(teacher.params, shardings)}
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:

@@ -154,7 +154,7 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
     return replace(
         config,
         model=replace(config.model, **_given(change, "rope_theta")),
-        data=replace(config.data, **_given(change, "sequence_length", "max_predictions")),
+        data=replace(config.data, **_given(change, "sequence_length", "max_predictions", "masking")),
         training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
         optimizer=replace(optimizer, **_given(change, "decay_steps")),
     )

@@ -6,15 +6,21 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from bertjax.config import Config, ExecutionConfig, ModelConfig
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
+from bertjax.input.targets.mlm import expected_predictions
+from bertjax.model.families.bert import BERT
 from bertjax.model.network import Params
+from bertjax.parallel.sharding import place
 from bertjax.training.checkpoint import named_arrays
+from bertjax.training.exchange import Frozen
 from bertjax.training.flops import train_flops_per_token
-from bertjax.training.objectives import TEACHER, Objective, objectives_of
-from bertjax.training.state import FrozenNetwork, draw_frozen
+from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, objectives_of
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,23 @@ def objectives_that_ask(config: Config) -> Iterator[Objective]:
 
 
 def teacher_to_plan(config: Config) -> ModelConfig | None:
-    """The teacher that a plan or a benchmark assumes, which reads no weights: the student with twice its layers.
+    """The teacher that a plan or a benchmark assumes, which reads no weights.
 
-    None for a run without a teacher.
+    It is the student with twice its layers; where the student is projected to a teacher's width, the published BERT of
+    that width and that number of heads. None for a run without a teacher. Raises ValueError if there is no such BERT.
     """
     if not any(objectives_that_ask(config)):
         return None
-    return replace(config.model, num_hidden_layers=2 * config.model.num_hidden_layers)
+    model = config.model
+    if not model.teacher_width:
+        return replace(model, num_hidden_layers=2 * model.num_hidden_layers)
+    for one in BERT.presets.values():
+        if (one.hidden_size, one.num_attention_heads) == (model.teacher_width, model.num_attention_heads):
+            return replace(one, vocab_size=model.vocab_size, vocab_pad_multiple=model.vocab_pad_multiple)
+    raise ValueError(
+        f"model.teacher_width={model.teacher_width}: no published BERT has this width and "
+        f"model.num_attention_heads={model.num_attention_heads}, so that its memory and time cannot be told"
+    )
 
 
 def frozen_networks(
@@ -56,9 +72,34 @@ def frozen_networks(
     return {} if teacher is None else {TEACHER: draw_frozen(teacher, mesh, execution)}
 
 
-def flops_of_teacher(teacher: ModelConfig | None, sequence_length: int, predictions: float) -> float:
-    """FLOPs of asking the teacher about one token, a forward pass; the arguments as in `train_flops_per_token`."""
-    return 0.0 if teacher is None else train_flops_per_token(teacher, sequence_length, predictions) / 3
+def place_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
+    """The teacher's weights on the devices, as the argument `frozen` of the steps."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[TEACHER].params)
+    with settings_named("placing the teacher", config, blueprint.mesh):
+        return {TEACHER: place(teacher.params, shardings)}
+
+
+def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) -> float:
+    """FLOPs of training on one token of rows of `data`: the model's, and a forward pass of the teacher.
+
+    Predictions of tokens count for a network whose MLM head an objective uses.
+    """
+    objectives = objectives_of(config)
+    predictions = expected_predictions(data)
+    own = predictions if any("mlm_head" in one.heads for one in objectives) else 0.0
+    asked = predictions if any(one.teacher and "mlm_head" in one.teacher.heads for one in objectives) else 0.0
+    return flops_of_networks(config.model, teacher, data.sequence_length, own, asked)
+
+
+def flops_of_networks(
+    model: ModelConfig, teacher: ModelConfig | None, length: int, predictions: float = 0, asked: float = 0
+) -> float:
+    """FLOPs of training on one token of rows that long, with so many predictions of tokens in a row for each network.
+
+    A teacher makes a forward pass, a third of what training takes.
+    """
+    of_teacher = 0.0 if teacher is None else train_flops_per_token(teacher, length, asked) / 3
+    return train_flops_per_token(model, length, predictions) + of_teacher
 
 
 def check_teacher(config: Config) -> None:
@@ -69,8 +110,9 @@ def check_teacher(config: Config) -> None:
             f"training.objectives={told}: {asking[0]} asks a teacher, and distillation.teacher is empty; name a run, "
             "hf:DIR, hf:NAME or tf1:DIR"
         )
+    able = [name for name, objective in OBJECTIVES.items() if objective.teacher is not None]
     if config.distillation.teacher and not asking:
         raise ValueError(
             f"distillation.teacher={config.distillation.teacher!r} with training.objectives={told}: none of them asks "
-            "a teacher; add distil_mlm or distil_cosine, or leave the teacher out"
+            f"a teacher; add {', '.join(able[:-1])} or {able[-1]}, or leave the teacher out"
         )

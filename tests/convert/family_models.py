@@ -64,8 +64,10 @@ def their_tokenizer(family: str, **options: Any) -> Any:
     """transformers' own class for a family over the vocabulary of `tokenizer_of`, with its own template."""
     transformers = pytest.importorskip("transformers")
     ours = tokenizer_of(family)
-    kind = getattr(transformers, f"{family_of(family).huggingface.beginning}Tokenizer", None)
-    if kind is None:  # ModernBERT has a tokenizer.json alone, with this template
+    named = f"{family_of(family).huggingface.beginning}Tokenizer"
+    kind = getattr(transformers, named, transformers.BertTokenizer)  # ERNIE has BERT's
+    if isinstance(ours, ByteLevelBPE) and not hasattr(transformers, named):
+        # ModernBERT has a tokenizer.json alone, with this template.
         backend = tokenizers.Tokenizer.from_str(ours.backend.to_str())
         if options.pop("add_prefix_space", False):
             backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -75,9 +77,9 @@ def their_tokenizer(family: str, **options: Any) -> Any:
             pair=f"{first} $A {last} $B {last}",
             special_tokens=[(first, ours.cls_id), (last, ours.sep_id)],
         )
-        named = {f"{role}_token": ours.tokens[number] for role, number in ours.special.items()}
+        roles = {f"{role}_token": ours.tokens[number] for role, number in ours.special.items()}
         inputs = {"model_input_names": ["input_ids", "attention_mask"]}
-        return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named, **inputs, **options)
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **inputs, **options)
     if isinstance(ours, SentencePiece):
         proto = read_model(ours.files[ours.main_file], "made here")
         pieces = [(piece.piece, piece.score) for piece in proto.pieces]

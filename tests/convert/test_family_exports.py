@@ -88,6 +88,19 @@ def test_the_count_of_parameters_leaves_padding_out(
         assert "2 rows of the position table" in said
 
 
+def test_a_table_of_tasks_is_exported(tmp_path: Path) -> None:
+    model = family_model(tmp_path / "run", "ernie", task_type_vocab_size=3)
+    folder = export_huggingface(model, tmp_path / "out")
+    found = compare_with_transformers(model, folder)
+    assert found is not None and found.largest < 5e-6
+    back = read_huggingface(folder)
+    assert back.config == model.config.model
+    jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
+    pytest.importorskip("onnxruntime")
+    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", "mean", True), "mean", True)
+    assert found is not None and found.largest < 5e-6
+
+
 @pytest.mark.parametrize("family", MEMBERS)
 @pytest.mark.parametrize(
     ("head", "labels"), [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]

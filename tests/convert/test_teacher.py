@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model, wordpiece
 from family_models import family_model
+from their_families import small
 
 from bertjax.config import Config, DataConfig, DistillationConfig, TrainingConfig
-from bertjax.convert.adapt import adapt
+from bertjax.convert.adapt import adapt, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source
@@ -107,6 +108,12 @@ def test_a_student_starts_as_some_layers_of_a_model_without_its_segments(folder)
         if name.startswith("encoder/layers/"):
             np.testing.assert_array_equal(found[name], np.asarray(array)[[3, 1]], name)
     np.testing.assert_array_equal(found["mlm_head/transform/kernel"], model.params["mlm_head"]["transform"]["kernel"])
+
+
+def test_layers_of_several_kinds_are_not_taken_one_by_one(folder) -> None:
+    model = replace(foreign(folder), config=small("modernbert"))
+    with pytest.raises(ValueError, match=r"init_layers=\(0, 2\): the first layer of hf:.* is of another kind; leave"):
+        require_same_shape(model, small("modernbert", num_hidden_layers=2), (0, 2))
 
 
 def test_layers_that_are_not_there_are_refused(folder) -> None:

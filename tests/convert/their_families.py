@@ -37,6 +37,7 @@ def small(family: str, **fields) -> ModelConfig:
 
 SMALL = {
     **{name: small(name) for name in IN_TRANSFORMERS},
+    "ernie with tasks": small("ernie", task_type_vocab_size=3),
     "electra narrow": small("electra", embedding_size=8),
     "electra-generator whole": small("electra-generator", embedding_size=0),
     "albert one layer": small("albert", num_hidden_layers=1),

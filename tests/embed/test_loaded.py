@@ -15,6 +15,7 @@ from exported_models import trained_model
 import bertjax
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.interpret.correction import Correction, examine
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.loaded import LoadedModel
 
@@ -68,10 +69,21 @@ def test_masks_are_filled(model: LoadedModel) -> None:
         model.fill_mask("the")
 
 
+def test_texts_are_corrected(model: LoadedModel) -> None:
+    ((word,),) = [one.words for one in examine(model._model, ["museum"], top=2)]
+    (best, _) = word.proposals
+    assert model.correct("museum", best.log_ratio - 1, top=2) == Correction(best.text, (word,))
+    assert model.correct(["museum", ""], best.log_ratio + 1) == [Correction("museum", ()), Correction("", ())]
+    hidden = model.examine(["museum"], masked=True, top=1)[0].words[0].proposals[0]
+    assert model.correct("museum", hidden.log_ratio - 1, masked=True).text == hidden.text
+
+
 def test_what_was_never_trained_is_not_used(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
     bare = export_sentence_transformers(model._model, tmp_path / "bare")
     with pytest.raises(ValueError, match="it has no MLM head and cannot fill masks"):
         bertjax.load(f"hf:{bare}").fill_mask("the [MASK]")
+    with pytest.raises(ValueError, match="it has no MLM head and cannot correct texts"):
+        bertjax.load(f"hf:{bare}").correct("the")
     tensors = safetensors.numpy.load_file(bare / WEIGHTS_FILE)
     kept = {name: x for name, x in tensors.items() if not name.startswith("pooler")}
     safetensors.numpy.save_file(kept, bare / WEIGHTS_FILE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 from small_tasks import small_start
+from their_families import small
 
 from bertjax.config import ModelConfig
 from bertjax.finetune.job import scale_by_depth
@@ -43,6 +45,21 @@ def test_a_group_of_layers_has_the_power_of_its_last_layer() -> None:
     assert kernel.shape == (2, 8, 8)
     np.testing.assert_allclose(kernel[0], 0.5**4)
     np.testing.assert_allclose(kernel[1], 0.5)
+
+
+def test_a_first_layer_of_another_kind_counts_as_a_layer() -> None:
+    """Of ModernBERT: the head reads the final norm, and the first layer is not in the stack."""
+    model = replace(TOKENS.headed(small("modernbert", num_hidden_layers=3), 2), window=0, global_every=1)
+    updates = scaled(model, 0.5)
+    encoder = updates["encoder"]
+    for part, power in (("final_norm", 1), ("first_layer", 3), ("embeddings", 4)):
+        assert all((np.asarray(leaf) == 0.5**power).all() for leaf in jax.tree.leaves(encoder[part])), part
+    for leaf in jax.tree.leaves(encoder["layers"]):
+        np.testing.assert_allclose(leaf[0], 0.25)
+        np.testing.assert_allclose(leaf[1], 0.5)
+    assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves([updates["pooler"], updates["head"]]))
+    frozen = replace(model, features=(-2, -1))
+    assert set(scaled(frozen, 1.0)) == {"encoder", "head"}
 
 
 def test_a_frozen_encoder_gets_nothing(tmp_path: Path) -> None:

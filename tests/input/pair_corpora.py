@@ -13,7 +13,6 @@ FIRST_TOKEN = 5  # below it are the special ones
 class MemorySplit:
     """A split whose sentences have the given numbers of tokens, one list per document."""
 
-    tells_words = False
     works = None
 
     documents: list[list[int]]
@@ -32,6 +31,9 @@ class MemorySplit:
         count = int(lengths.sum())
         drawn = np.random.default_rng(0).integers(FIRST_TOKEN, self.vocab_size, count, dtype=np.uint16)
         set_once("flat", np.arange(FIRST_TOKEN, FIRST_TOKEN + count, dtype=np.uint32) if self.all_different else drawn)
+
+    def tells(self, plane: str) -> bool:
+        return False
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         shift = starts - (np.cumsum(lengths) - lengths)

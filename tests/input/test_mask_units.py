@@ -37,9 +37,10 @@ KINDS = {
 class SplitWithUnits(MemorySplit):
     """A split whose store tells that every token but each fourth one continues a unit."""
 
-    tells_words = True
+    def tells(self, plane: str) -> bool:
+        return plane == "continues"
 
-    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
         shift = starts - (np.cumsum(lengths) - lengths)
         return (np.arange(lengths.sum()) + np.repeat(shift, lengths)) % 4 != 0
 

@@ -39,6 +39,18 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             NEW,
             "xla (attention dropout 0.1 needs the probabilities)",
         ),
+        *(
+            (
+                platform,
+                512,
+                False,
+                {"position_embedding": "alibi"},
+                NEW,
+                f"xla (model.position_embedding='alibi' adds to the scores, which {backend} does not)",
+            )
+            for platform, backend in (("tpu", "splash"), ("gpu", "cudnn"))
+        ),
+        ("tpu", 512, True, {"position_embedding": "rope"}, NEW, "splash (rows of 512 tokens on tpu)"),
         ("gpu", 512, False, {}, OLD, "cudnn (rows of 512 tokens on gpu)"),
         ("cuda", 512, False, {}, OLD, "cudnn (rows of 512 tokens on cuda)"),
         ("gpu", 512, True, {}, NEW, "cudnn (rows of 512 tokens on gpu)"),

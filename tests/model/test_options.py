@@ -39,6 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "narrow sinusoids": {"embedding_size": 8, "position_embedding": "sinusoidal"},
     "no token types": {"type_vocab_size": 0},
     "one token type": {"type_vocab_size": 1},
+    "task types": {"task_type_vocab_size": 3},
     "one group": {"layer_groups": 1},
     "four groups": {"layer_groups": 4},
     "three groups, not of one size": {"layer_groups": 3},
@@ -161,6 +162,8 @@ class Reference:
             x = x + waves * math.sqrt(2) * self.config.initializer_range
         if self.config.type_vocab_size:
             x = x + self.params[f"{table}/token_type"][np.minimum(types, self.config.type_vocab_size - 1)]
+        if self.config.task_type_vocab_size:
+            x = x + self.params[f"{table}/task_type"][0]
         x = self.norm(x, f"{table}/norm") if self.config.embedding_norm != "none" else x
         return self.dense(x, f"{table}/projection") if self.config.embedding_size else x
 

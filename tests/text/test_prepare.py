@@ -284,8 +284,11 @@ def script(tmp_path, data, units, before=""):
     return [sys.executable, str(path)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment_it_goes_on(data, tmp_path, monkeypatch, workers):
+@pytest.mark.parametrize(("workers", "units"), [(1, False), (2, False), (2, True)])
+def test_killed_at_any_moment_it_goes_on(data, tmp_path, monkeypatch, workers, units):
+    if units:
+        (tmp_path / "units.txt").write_text("river with\nof the\tentity\n")
+        data = changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")
     expected = content(prepare(data))
     data = changed(data, root=str(tmp_path / "killed"), workers=workers)
     folder = Path(data.root) / f"{prepare_name(data, tmp_path)}.partial"

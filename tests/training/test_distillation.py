@@ -147,7 +147,10 @@ def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: in
     ("config", "said"),
     [
         (replace(CONFIG, distillation=DistillationConfig()), "distil_mlm asks a teacher, and distillation.teacher is"),
-        (replace(CONFIG, training=TrainingConfig()), "none of them asks a teacher; add distil_mlm or distil_cosine"),
+        (
+            replace(CONFIG, training=TrainingConfig()),
+            "asks a teacher; add distil_mlm, distil_cosine or distil_layers, or leave",
+        ),
         (replace(CONFIG, training=TrainingConfig(objectives=("distil_mlm",))), "about the predictions of mlm; add"),
         (
             replace(CONFIG, training=replace(CONFIG.training, objective_weights=(1.0,))),

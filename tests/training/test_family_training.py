@@ -14,11 +14,12 @@ import pytest
 from generated_corpus import write_corpus
 from small_training import Training
 from test_step import IN_CHUNKS, LONG, MESHES, MODEL, OPTIMIZER, batches
-from their_families import SIZES, small
+from their_families import SIZES, SPECIAL, small, their_config
 from tiny_runs import command, digests, finish, write_recipe
 
 from bertjax.config import MeshConfig
 from bertjax.convert.compare import compare_with_transformers
+from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.training.objectives import choose
 from bertjax.training.run_directory import load_run
@@ -100,6 +101,14 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "",
     ),
+    "ernie": (
+        (
+            *("--model.hidden-act", "relu", "--model.layer-norm-eps", "1e-5", "--data.packing", "pairs"),
+            *("--data.units", "list:{units}", "--data.masking", "entities", "--data.mask-count", "each"),
+            *("--data.max-predictions", "14", "--data.random-ids", "ordinary", "--optimizer.learning-rate", "4e-3"),
+        ),
+        "ErnieForPreTraining",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
@@ -110,6 +119,8 @@ MEMBERS = {  # arguments, the class of the export
         "AlbertForPreTraining",
     ),
 }
+
+SELDOM = ("ernie",)  # BERT's network; test_stages.py trains it on units in every run of the tests
 
 
 @pytest.fixture(scope="module")
@@ -126,16 +137,23 @@ def similar_words(corpus: Path) -> Path:
     return path
 
 
-# The one without a class is trained in the suite by its options, in tests/model/test_options.py.
-WITH_LONG = [pytest.param(name, marks=[pytest.mark.long] * (not of[1])) for name, of in MEMBERS.items()]
+@pytest.fixture(scope="module")
+def units(corpus: Path) -> Path:
+    """A list of entities: the nouns of the corpus with what stands before them."""
+    lines = [line.split() for line in corpus.read_text(encoding="utf-8").splitlines() if line]
+    path = corpus.with_name("units.txt")
+    path.write_text("".join(f"{pair}\tentity\n" for pair in sorted({" ".join(words[1:3]) for words in lines})), "utf-8")
+    return path
 
 
-@pytest.mark.parametrize("family", WITH_LONG)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=[LONG] * (family in SELDOM or not MEMBERS[family][1])) for family in MEMBERS]
+)
 def test_a_member_trains_resumes_and_is_exported(
-    family: str, corpus: Path, similar_words: Path, tmp_path: Path
+    family: str, corpus: Path, similar_words: Path, units: Path, tmp_path: Path
 ) -> None:
     arguments, architecture = MEMBERS[family]
-    arguments = tuple(argument.format(similar_words=similar_words) for argument in arguments)
+    arguments = tuple(argument.format(similar_words=similar_words, units=units) for argument in arguments)
     recipe, log, run, half = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run", tmp_path / "half"
     ended = str(STEPS // 2)
     fixed = ("--model.family", family, "--training.eval-every", "80", "--training.checkpoint-every", "40")
@@ -210,6 +228,29 @@ def in_twos(batch: Batch) -> Batch:
             table[row, one : one + other] = batch[key][2 * row + 1, :other] + (key == "sequence_ids")
         made[key] = table
     return made
+
+
+def test_the_loss_of_ernie_is_that_of_transformers() -> None:
+    """The sum of both losses that ErnieForPreTraining itself computes."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = small("ernie", **{key: getattr(MODEL, key) for key in SIZES}, task_type_vocab_size=3, **still)
+    training = Training(MeshConfig(1, 1, 1), model, OPTIMIZER)
+    network = transformers.ErnieForPreTraining(their_config(model))
+    ours = to_huggingface_tensors(training.state.params, model, SPECIAL["pad"])
+    found = network.load_state_dict({key: torch.from_numpy(x.copy()) for key, x in ours.items()}, strict=False)
+    assert not found.unexpected_keys
+    network.tie_weights()
+    batch = next(batches_of("ernie"))
+    inputs = {key: torch.from_numpy(batch[key]).long() for key in ("input_ids", "token_type_ids")}
+    inputs["attention_mask"] = torch.from_numpy(batch["sequence_ids"] > 0).long()
+    labels = np.full(batch["input_ids"].shape, -100)
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
+    with torch.no_grad():
+        of_pair = torch.from_numpy(batch["pair_labels"][:, 0]).long()
+        theirs = network.eval()(**inputs, labels=torch.from_numpy(labels), next_sentence_label=of_pair).loss
+    assert training.losses([batch])[0] == pytest.approx(float(theirs), rel=1e-6)
 
 
 SHORT = [("roberta", "data=2,fsdp=2,tensor=2"), ("albert", "data=2,fsdp=2,tensor=2")]

@@ -41,6 +41,10 @@ SMALL = ModelConfig(
         ({"window": 5, "global_every": 0}, -12 * 64 * 6 * 21),
         ({"window": 5}, 0),
         ({"window": 100, "global_every": 0}, 0),
+        # A third matrix of 64 x 256 in each layer; no transform of 64 x 64 at 4 of 32 tokens.
+        ({"mlp": "glu"}, 6 * 6 * 64 * 256),
+        ({"mlm_tied": False}, -6 * 64 * 64 * 4 / 32),
+        ({"norm_place": "pre", "first_norm": False, "position_embedding": "rope", "attention_bias": "none"}, 0),
         ({"layer_groups": 2}, 0),
         ({"type_vocab_size": 0}, 0),
         ({"pooler": "none"}, -6 * (64 * 64 + 2 * 64) / 32),

@@ -40,8 +40,11 @@ from bertjax.training.step import make_train_step
 from bertjax.training.telemetry import read_metrics
 
 KEEP = ("--training.keep-last", "20")
-SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, global_batch_size=8)"
-THIRD = "StageConfig(start=90, sequence_length=16, learning_rate=1e-3, warmup_steps=5, grad_accum_steps=2)"
+SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=8)"
+THIRD = (
+    "StageConfig(start=90, sequence_length=16, masking='entities', learning_rate=1e-3, warmup_steps=5, "
+    "grad_accum_steps=2)"
+)
 
 
 def config(*stages: StageConfig, steps: int = 1000) -> Config:
@@ -63,9 +66,10 @@ def test_a_stage_keeps_what_it_does_not_name() -> None:
     first, second, third = stages_of(
         config(
             StageConfig(start=600, sequence_length=512, max_predictions=77),
-            StageConfig(start=900, global_batch_size=128, grad_accum_steps=4),
+            StageConfig(start=900, global_batch_size=128, grad_accum_steps=4, masking="words"),
         )
     )
+    assert [s.data.masking for s in (first, second, third)] == ["tokens", "tokens", "words"]
     assert [(s.start, s.stop) for s in (first, second, third)] == [(0, 600), (600, 900), (900, 1000)]
     assert [s.data.sequence_length for s in (first, second, third)] == [128, 512, 512]
     assert [s.data.max_predictions for s in (first, second, third)] == [20, 77, 77]
@@ -129,7 +133,12 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Recipe, source, and the directory of a run of three stages that was never interrupted."""
     folder = tmp_path_factory.mktemp("stages")
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+    words = [line.split() for line in source.read_text().splitlines() if line]
+    units = [{" ".join(line[at : at + 2]) for line in words} for at in (1, 2)]  # that overlap
+    lists = [f"{unit}\t{kind}\n" for kind, of_kind in zip(("phrase", "entity"), units, strict=True) for unit in of_kind]
+    (folder / "units.txt").write_text("".join(sorted(lists)))
     text = recipe.read_text().replace("OptimizerConfig, ", "OptimizerConfig, StageConfig, ", 1)
+    text = text.replace("DataConfig(", f"DataConfig(units='list:{folder}/units.txt', ")
     recipe.write_text(text.replace("        training=", f"        stages=({SECOND}, {THIRD}),\n        training="))
     finish(command(recipe, source, folder / "whole", *KEEP), folder / "whole.log")
     return recipe, source, folder / "whole"
@@ -143,6 +152,7 @@ def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path])
     store = TokenStore.open(store_dir)
     tokenizer, optimizer = store.tokenizer(), make_optimizer(run.optimizer)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    levels = ("tokens", "phrases", "entities")
     plan = [  # start, stop, rows, length, predictions, microbatches, schedule's start, its length, peak, warm-up
         (0, 40, 16, 32, 5, 1, 0, 90, 2e-3, 10),
         (40, 90, 8, 24, 4, 1, 0, 90, 2e-3, 10),
@@ -163,7 +173,7 @@ def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path])
                 grad_accum_steps=parts,
                 dropout_seed=0,
             )
-            data = replace(run.data, sequence_length=length, max_predictions=predictions)
+            data = replace(run.data, sequence_length=length, max_predictions=predictions, masking=levels[number])
             batches = PairBatches(store.split("train"), tokenizer, data, stages_of(run)[number].seed)
             for k in range(stop - start):
                 state, metrics = step(state, to_global(mesh, batches.batch(k, rows)))

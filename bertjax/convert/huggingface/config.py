@@ -47,13 +47,15 @@ _LARGEST = 1 << 20  # of any size in a config
 def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, Any]:
     """`config.json` of a model without a task, with the vocabulary's true size; `special` has ids by role."""
     known = family_of(model.family).transformers
+    switches = known.switches
     ids = {key: special[role] for key, role in known.token_ids.items() if role in special}
     rows = known.rows_before_positions(_pad_id(ids, known.defaults))
     return {
         "model_type": known.model_type,
         **({FAMILY: model.family} if _of_type(known.model_type)[0] != model.family else {}),
         **{key: getattr(model, name) for name, key in _keys(known).items()},
-        **{key: getattr(model, name) for name, key in known.fields.items()},
+        **{key: value for name, key in known.fields.items() if (value := getattr(model, name)) or name not in switches},
+        **{key: getattr(model, name) > 0 for name, key in switches.items()},
         **({} if known.projects else {_WIDTH: embedding_width(model)}),
         **{key: getattr(model, name) for key, name in known.copies.items()},
         **known.constants,
@@ -84,6 +86,7 @@ def from_config_json(
     found["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known.defaults, where))
     if min(value for value in found.values() if type(value) is int) < 1:
         raise ValueError(f"{where}: every size must be at least 1")
+    found |= {name: 0 for name, key in known.switches.items() if not values.get(key, False)}
     if not known.projects and found[_WIDTH] == found["hidden_size"]:
         found[_WIDTH] = 0
     if found["hidden_size"] % found["num_attention_heads"]:

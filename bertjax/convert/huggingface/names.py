@@ -21,8 +21,10 @@ from bertjax.training.checkpoint import named_arrays
 _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
 # What `config.json` does not say: the head is told by the class, and how values are drawn, the padding of the
-# vocabulary and the generator are left out.
-_TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple", "generator_width")
+# vocabulary, the generator and the projection to a teacher's width are left out.
+_TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
+_TOLD_ELSEWHERE += ("generator_width", "teacher_width")
+_OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 
@@ -103,7 +105,8 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
     """The modules of a network of this config that no class of transformers has, by their names in its parameters."""
-    return tuple(name for name in family_of(config.family).transformers.left_out if name in abstract_network(config)[1])
+    names = (*family_of(config.family).transformers.left_out, *_OF_TRAINING)
+    return tuple(name for name in names if name in abstract_network(config)[1])
 
 
 def has_class(config: ModelConfig) -> bool:

@@ -159,6 +159,8 @@ def _embeddings(graph: Graph, arrays: Arrays, config: ModelConfig, length: str) 
         types = table("token_type", arrays[f"{where}/token_type"])
         # The row of the only type is added to every token.
         x = graph.node("Add", x, graph.node("Gather", types, "token_type_ids") if config.type_vocab_size > 1 else types)
+    if config.task_type_vocab_size:
+        x = graph.node("Add", x, table("task_type", arrays[f"{where}/task_type"][0]))
     fixed = config.position_embedding == "sinusoidal"
     positions = table("position", np.asarray(sinusoids(config)) if fixed else arrays[f"{where}/position"])
     # The first rows of the table, as many as there are tokens.

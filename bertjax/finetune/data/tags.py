@@ -82,7 +82,7 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, tell: Te
     else:
         sentences = read_tagged(path, tag_layout(path, columns.tag), labelled=labelled)
     if named:
-        _require_entities(sentences)
+        require_entities(sentences)
     return sentences
 
 
@@ -239,7 +239,8 @@ def _listed(row: Row, column: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _require_entities(sentences: Sequence[TaggedSentence]) -> None:
+def require_entities(sentences: Sequence[TaggedSentence]) -> None:
+    """Raise ValueError naming file and line of the first tag that is not `O` or such as `B-PER` or `B`."""
     for sentence in sentences:
         try:
             entities(sentence.tags or ())

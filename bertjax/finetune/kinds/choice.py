@@ -17,6 +17,7 @@ from bertjax.finetune.kinds.texts import TextKind, wrong_number
 from bertjax.finetune.metrics.classification import probabilities_of
 from bertjax.model.task_heads import ChoiceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives.objective import MODEL
 
 _CHOOSE = """\
 from transformers import AutoModelForMultipleChoice, AutoTokenizer
@@ -41,6 +42,7 @@ class ChoiceKind(TextKind):
     """Examples are a start and C ends; labels are the index of the right end, "0" and on. A row holds all choices."""
 
     name, network, own_task = "choice", ChoiceNetwork, "choice"
+    learns_predictions = True
     metrics = ("accuracy",)
     packed = False  # a row has several sequences already
     text_columns, default_columns = (2, None), ("text", "text_b")
@@ -55,8 +57,11 @@ class ChoiceKind(TextKind):
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy over the choices of a row."""
-        logits = forward.model.choice_logits(forward(batch), batch["cls_positions"], keys)
-        return classified(logits, batch["labels"], batch["label_weights"])
+        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """[B, choices]."""
+        return forward.network(network).choice_logits(forward(batch, network), batch["cls_positions"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits [B, choices]."""

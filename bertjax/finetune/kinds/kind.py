@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.tables import Tell
@@ -25,6 +26,7 @@ from bertjax.input.lengths import LengthCounts
 from bertjax.model.task_heads import TaskNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
 Read = Callable[[Path, str, Tell], list[Any]]  # (data, split, tell); raises MissingSplitError
@@ -54,6 +56,9 @@ class Task:
     labels: tuple[str, ...] = ()  # as the files have them; empty: the labels of the training set
     meanings: tuple[str, ...] = ()  # names of the labels where the files have numbers
     dev_splits: tuple[str, ...] = ("dev",)
+    test_splits: tuple[str, ...] = ("test",)
+    averaged: bool = False  # the sets are one in several languages: their mean is a figure too
+    fixed_columns: bool = False  # no option names other columns of its files
     submissions: Mapping[str, str] = field(default_factory=dict)  # test split -> the official file of its predictions
     paper: Mapping[str, float] = field(default_factory=dict)  # system -> published figure in per cent
 
@@ -90,6 +95,7 @@ class TaskContent:
     notes: tuple[str, ...] = ()  # for the user: what became of long examples, and the like
     baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
+    averaged: bool = False  # as `Task.averaged`
     measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
 
     @property
@@ -142,6 +148,7 @@ class Kind(ABC):
     names_outputs: ClassVar[bool] = False  # the outputs are labels with names
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
+    learns_predictions: ClassVar[bool] = False  # those of a teacher: `logits` and `soft_loss` say how
     no_prediction: ClassVar[str] = ""  # why a model of this kind predicts nothing; "" if it does
     unit: ClassVar[str] = "text"  # what `shared_part` is, in messages
 
@@ -152,6 +159,17 @@ class Kind(ABC):
     @abstractmethod
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """`figures` of a batch, float32 [], each summed over the weighted predictions."""
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """What a network of the run predicts, float32: a vector, or a number, for each element of `label_weights`."""
+        raise NotImplementedError(f"{self.name}: predictions of a teacher are not learned")
+
+    def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+        """How far `logits` are from a teacher's, for each element of `label_weights`.
+
+        The cross entropy of probabilities at temperature 1 (TinyBERT, section 3.1), which kinds with numbers replace.
+        """
+        return optax.softmax_cross_entropy(ours, jax.nn.softmax(theirs))
 
     @abstractmethod
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:

@@ -16,6 +16,7 @@ from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import require_finite
 from bertjax.model.task_heads import SequenceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys, Sums
+from bertjax.training.objectives.objective import MODEL
 
 _LOWEST, _HIGHEST = 0.0, 5.0  # score of STS-B
 
@@ -24,15 +25,20 @@ class NumericKind(TextKind):
     """A kind whose labels are numbers and whose network has one output."""
 
     network = SequenceNetwork
-    numeric = True
+    numeric = learns_predictions = True
 
     def num_labels(self, labels: int) -> int:
         """1, whatever the labels."""
         return 1
 
-    def numbers(self, model: Any, hidden: jax.Array, batch: Batch, keys: Keys) -> jax.Array:
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
         """[B, S]: the output for each sequence of a row."""
-        return model.sequence_logits(hidden, batch["cls_positions"], keys)[:, :, 0]
+        found = forward.network(network).sequence_logits(forward(batch, network), batch["cls_positions"], keys)
+        return found[:, :, 0]
+
+    def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+        """The squared error."""
+        return jnp.square(ours - theirs)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         """[B, 1]."""
@@ -60,7 +66,7 @@ class RegressionKind(NumericKind):
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """The squared error."""
-        error = self.numbers(forward.model, forward(batch), batch, keys) - batch["labels"]
+        error = self.logits(forward, batch, keys) - batch["labels"]
         return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:

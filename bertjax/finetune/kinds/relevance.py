@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -40,10 +41,14 @@ class RelevanceKind(NumericKind):
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Binary cross entropy and accuracy."""
-        logits, weights = self.numbers(forward.model, forward(batch), batch, keys), batch["label_weights"]
+        logits, weights = self.logits(forward, batch, keys), batch["label_weights"]
         hits = ((logits > 0) == (batch["labels"] > 0.5)).astype(jnp.float32)
         nll = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
         return {"loss": jnp.sum(nll * weights), "accuracy": jnp.sum(hits * weights)}
+
+    def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+        """The binary cross entropy of probabilities."""
+        return optax.sigmoid_binary_cross_entropy(ours, jax.nn.sigmoid(theirs))
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
         """1 where the probability is over one half, else 0: int32 [n]."""

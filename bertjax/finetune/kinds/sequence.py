@@ -14,6 +14,7 @@ from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import probabilities_of
 from bertjax.model.task_heads import SequenceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives.objective import MODEL
 
 CLASSIFY = """\
 from transformers import pipeline
@@ -36,7 +37,7 @@ class SequenceKind(TextKind):
     name, network, own_task = "sequence", SequenceNetwork, "classification"
     metrics = ("accuracy", "macro_f1")
     problem_type = "single_label_classification"
-    names_outputs = True
+    names_outputs = learns_predictions = True
     card = Card(
         "text-classification",
         "tells classes of texts or pairs apart",
@@ -46,8 +47,11 @@ class SequenceKind(TextKind):
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy."""
-        logits = forward.model.sequence_logits(forward(batch), batch["cls_positions"], keys)
-        return classified(logits, batch["labels"], batch["label_weights"])
+        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """[B, S, classes]."""
+        return forward.network(network).sequence_logits(forward(batch, network), batch["cls_positions"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits [B, classes]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.entity_sets import EntitySet, read_entity_set
 from bertjax.finetune.data.examples import TaggedSentence, label_weights
 from bertjax.finetune.data.tags import (
     TagColumns,
@@ -50,6 +51,7 @@ from bertjax.finetune.metrics.entities import entity_figures
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives.objective import MODEL
 
 _ENTITY_METRICS = ("f1", "precision", "recall")
 _JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
@@ -73,7 +75,7 @@ class TokenKind(Kind):
 
     name, network = "tokens", TokenNetwork
     metrics = ("accuracy",)
-    names_outputs = True
+    names_outputs = learns_predictions = True
     card = Card(
         "token-classification",
         "gives every word a tag",
@@ -84,8 +86,11 @@ class TokenKind(Kind):
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
         """Cross entropy and accuracy over the first pieces of words."""
-        logits = forward.model.token_logits(forward(batch), batch["sequence_ids"], keys)
-        return classified(logits, batch["labels"], batch["label_weights"])
+        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """[B, L, classes]."""
+        return forward.network(network).token_logits(forward(batch, network), batch["sequence_ids"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits [B, L, classes]."""
@@ -135,8 +140,17 @@ class TokenKind(Kind):
         metrics = _ENTITY_METRICS if entities else self.metrics
         return Task("own", self, metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
 
+    def set_task(self, name: str, layout: EntitySet, paper: Mapping[str, float]) -> Task:
+        """A task of a published set of named entities, with its own files."""
+        read = partial(read_entity_set, layout)
+        return Task(
+            name, self, _ENTITY_METRICS, Recipe(5e-5), read, tuple(sorted(layout.tags)), paper=paper, fixed_columns=True
+        )
+
     def configured(self, task: Task, config: TaskConfig) -> Task:
         """A known task of tags with the columns and the tags of a config."""
+        if task.fixed_columns:
+            return super().configured(task, config)
         refuse_options(config, ("id",), "calls sentences by their number")
         if len(config.text) > 1:
             raise ValueError(

@@ -53,13 +53,13 @@ class EntityFigures:
 
 
 def is_of_entities(tag: str) -> bool:
-    """Whether a tag is `O` or such as `B-PER`."""
+    """Whether a tag is `O`, such as `B-PER`, or `B` alone, where entities have no types."""
     kind, dash, type_ = tag.partition("-")
-    return tag == _OUTSIDE or (kind in tuple(_KINDS) and bool(dash and type_))
+    return tag == _OUTSIDE or (kind in tuple(_KINDS) and bool(type_) == bool(dash))
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence's tags, `O` or such as `B-PER`, in order.
+    """The entities of a sentence's tags, `O` or such as `B-PER`, in order; those of tags such as `B` have the type "".
 
     Raises ValueError for a tag that is neither.
     """
@@ -97,5 +97,6 @@ def entity_figures(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence
         ours.update(entity.type for entity in found)
         theirs.update(entity.type for entity in wanted)
         right.update(entity.type for entity in {*found} & {*wanted})
-    of_type = {name: EntityFigures(ours[name], theirs[name], right[name]) for name in sorted({*ours, *theirs})}
+    types = sorted({*ours, *theirs} - {""})  # entities without a type are among all, under ""
+    of_type = {name: EntityFigures(ours[name], theirs[name], right[name]) for name in types}
     return {"": EntityFigures(ours.total(), theirs.total(), right.total())} | of_type

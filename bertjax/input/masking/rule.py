@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, sqrt
 from typing import TypeVar
 
 import numpy as np
 
-from bertjax.config import SHORTEST_ROW, DataConfig
+from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.masking.counts import COUNTS, Count, limit_of_each
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
-from bertjax.input.masking.units import UNITS, Unit
-from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform, uniform
+from bertjax.input.masking.units import UNITS, WORDS, Unit
+from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uint64 random bits [n] -> ids [n]
 
@@ -90,66 +90,6 @@ RANDOM_IDS: dict[str, Callable[[Vocabulary, Split], Draw]] = {
 }
 
 
-_DEVIATIONS = 4  # independent draws above this many standard deviations are cut, of which there are 1 in 30,000 rows
-
-
-@dataclass(frozen=True)
-class Count:
-    """A rule for the number of hidden tokens."""
-
-    # (tokens of each sequence with its special ones, tokens that may be hidden, uint64 keys, share) -> int64 [B]
-    draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
-    # (tokens, sequences, share) -> the most that sequences of together so many tokens have
-    most: Callable[[int, int, float], int]
-    # (tokens, share) -> the least `max_predictions` under which the rule holds for a sequence of so many tokens
-    least_limit: Callable[[int, float], int]
-
-
-def _round(tokens: np.ndarray, _: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
-    return np.maximum(np.rint(tokens * share), 1).astype(np.int64)  # half to even, as Python's round
-
-
-def _most_rounded(tokens: int, sequences: int, share: float) -> int:
-    # A sequence of n tokens has max(1, round(n p)), so at most n p and this many more.
-    more = max(0.5, 1 - SHORTEST_ROW * share)
-    return int(share * tokens + more * sequences)
-
-
-def _random_round(tokens: np.ndarray, _: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
-    return (tokens * share + uniform(fold_in(keys, "count"))).astype(np.int64)
-
-
-def _ceil_of_text(_: np.ndarray, available: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
-    return np.ceil(available * share).astype(np.int64)
-
-
-def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
-    """The number of successes of one draw a token: to hide so many, all equally likely, is to draw for each alone."""
-    column = np.arange(int(available.max(initial=0)))
-    hits = uniform(hash64(fold_in(keys, "count")[:, None], column)) < share
-    drawn = np.count_nonzero(hits & (column < available[:, None]), axis=1)
-    deviation = np.sqrt(available * share * (1 - share))
-    return np.minimum(drawn, (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1)
-
-
-def _most_of_each(tokens: int, sequences: int, share: float) -> int:
-    # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
-    spread = sqrt(sequences * tokens * share * (1 - share))
-    return int(share * tokens + _DEVIATIONS * spread) + sequences
-
-
-COUNTS = {
-    "round": Count(_round, _most_rounded, lambda *_: 1),  # google-research/bert, which cuts at max_predictions
-    "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
-        _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
-    ),
-    "each": Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
-    "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
-        _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
-    ),
-}
-
-
 T = TypeVar("T")
 
 # Fields of DataConfig that say how tokens are hidden, beside the shares and `max_predictions`.
@@ -185,10 +125,10 @@ class MaskRule:
         """
         check_masking(data)
         unit = UNITS[data.masking].make(data)
-        if unit.needs_plane and not split.tells_words:
+        if unit.needs_plane and not split.tells(unit.plane):
             raise ValueError(
                 f"data.masking={data.masking!r}: the token store does not tell which tokens form a unit; prepare it "
-                "with data.segmenter, or choose another unit"
+                "with data.segmenter or with data.units that has some, or choose another unit"
             )
         return cls(
             data.mask_probability,
@@ -210,7 +150,12 @@ def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Repl
 def check_masking(data: DataConfig) -> None:
     """Raise ValueError for a masking that is unknown or cannot be, naming the key, its value and what to do."""
     entry = member(UNITS, "masking", data.masking)
-    entry.make(data)
+    unit = entry.make(data)
+    if unit.needs_plane and unit.plane != WORDS and not data.units:
+        raise ValueError(
+            f"data.masking={data.masking!r} without data.units: nothing tells which tokens form one; set data.units to "
+            "spans:FIELD or list:FILE, or choose another unit"
+        )
     count = member(COUNTS, "mask_count", data.mask_count)
     member(REPLACED_BY, "replace_by", data.replace_by)
     member(RANDOM_IDS, "random_ids", data.random_ids)
@@ -279,7 +224,10 @@ def mask_tokens(
     position, 0 in unused slots, and `mlm_weights` float32 [B, P], 1 in used slots and 0 in the others.
     """
     available = np.count_nonzero(candidates, axis=1)
-    counts = rule.count.draw(available + special, available, keys, rule.probability)
+    if rule.unit.share:
+        counts = limit_of_each(available, rule.unit.share)
+    else:
+        counts = rule.count.draw(available + special, available, keys, rule.probability)
     counts = np.minimum(np.minimum(counts, rule.max_predictions), available)
     if rule.unit.needs_words and continues is None:
         assert rule.is_continuation is not None

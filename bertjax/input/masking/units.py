@@ -73,13 +73,17 @@ def before(counts: np.ndarray) -> np.ndarray:
 
 _POSITION_MASK = 2**16 - 1
 _LAST = np.uint64(2**64 - 1)
+WORDS = "continues"  # the plane of the token store that tells words
+EACH = "each"  # of `data.mask_count`: independent draws
 
 
 class Unit(Protocol):
     """A way to choose the tokens to hide."""
 
     needs_words: ClassVar[bool]  # it must be told which tokens continue a word
-    needs_plane: bool  # by the store; otherwise the vocabulary does, where the store has no plane
+    share: float  # above 0: each is drawn by itself with this probability, until `counts` tokens are hidden
+    plane: str  # of the token store, which tells what belongs together
+    needs_plane: bool  # otherwise the vocabulary does, where the store does not have it
 
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
@@ -97,6 +101,8 @@ class Tokens:
     """Every token alone, `counts` of them without replacement."""
 
     needs_words = False
+    share = 0.0
+    plane = ""
     needs_plane = False
 
     def choose(
@@ -118,11 +124,14 @@ class Tokens:
 class WholeWords:
     """Words in random order, of which one with more tokens than are still to be hidden is skipped.
 
-    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py.
+    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With a `share` each word
+    that fits is hidden if its own draw says so: PaddlePaddle/ERNIE 1.0, batching.py, which has no limit.
     """
 
-    needs_words: ClassVar[bool] = True
+    share: float = 0.0
+    plane: str = WORDS
     needs_plane: bool = False
+    needs_words: ClassVar[bool] = True
 
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
@@ -131,7 +140,7 @@ class WholeWords:
         words = Words.of(candidates, continues)
         is_chosen = np.zeros(len(words.sizes), bool)
         left = counts.copy()
-        for rows, number in _in_random_order(words.counts, keys, left):
+        for rows, number in _in_random_order(words.counts, keys, left, self.share):
             word = words.first[rows] + number
             fits = words.sizes[word] <= left[rows]
             is_chosen[word[fits]] = True
@@ -150,6 +159,8 @@ class NGrams:
 
     shares: tuple[float, ...]  # of n = 1, 2, ...
     needs_words: ClassVar[bool] = True
+    share: ClassVar[float] = 0.0
+    plane: ClassVar[str] = WORDS
     needs_plane: ClassVar[bool] = False
 
     def choose(
@@ -187,6 +198,8 @@ class Spans:
     p: float
     longest: int
     needs_words: ClassVar[bool] = True
+    share: ClassVar[float] = 0.0
+    plane: ClassVar[str] = WORDS
     needs_plane: ClassVar[bool] = False
 
     def choose(
@@ -214,13 +227,19 @@ class Spans:
         return words.positions(is_chosen, slots)
 
 
-def _in_random_order(counts: np.ndarray, keys: np.ndarray, left: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _in_random_order(
+    counts: np.ndarray, keys: np.ndarray, left: np.ndarray, share: float = 0.0
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of rows with so many things each, int64 [B], one thing after another: (rows, number of the thing in each).
 
-    A row takes part as long as its `left`, int64 [B], which the caller lowers, is above 0 and it has more things.
+    A row takes part as long as its `left`, int64 [B], which the caller lowers, is above 0 and it has more things. With
+    a `share` it has those whose own draw, with this probability, says so.
     """
     column = np.arange(int(counts.max(initial=0)))
-    order = np.sort(shuffle_key(column < counts[:, None], keys), axis=1) & _POSITION_MASK
+    drawn = np.sort(shuffle_key(column < counts[:, None], keys), axis=1)
+    order = drawn & _POSITION_MASK
+    if share:  # what is drawn comes first: the order is that of the draws
+        counts = np.minimum(np.count_nonzero(drawn < np.uint64(share * 2.0**64), axis=1), counts)
     rows = np.flatnonzero(left)
     for number in column.tolist():
         rows = rows[(left[rows] > 0) & (number < counts[rows])]
@@ -259,10 +278,18 @@ class UnitEntry:
     is_whole: bool = False  # whether it hides all tokens of a word or none
 
 
+def _whole(plane: str, needs_plane: bool) -> UnitEntry:
+    return UnitEntry(
+        lambda data: WholeWords(data.mask_probability * (data.mask_count == EACH), plane, needs_plane), is_whole=True
+    )
+
+
 UNITS = {
     "tokens": UnitEntry(lambda _: Tokens()),
-    "words": UnitEntry(lambda _: WholeWords(), is_whole=True),
+    "words": _whole(WORDS, False),
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa
     "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT
-    "units": UnitEntry(lambda _: WholeWords(needs_plane=True), is_whole=True),  # ERNIE: phrases and entities
+    "units": _whole(WORDS, True),  # words as the store tells them, and not the vocabulary
+    "phrases": _whole("phrases", True),  # ERNIE, and words outside of them
+    "entities": _whole("entities", True),
 }

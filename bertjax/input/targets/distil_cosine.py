@@ -11,21 +11,24 @@ from bertjax.input.targets.target import Make, Sequences
 
 
 class EveryToken:
-    """The tokens whose vectors are compared."""
+    """The tokens whose vectors are compared, with a weight of 1 each in the array of this name."""
 
     pairing = None
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
-        return {"distil_cosine_weights": BatchKey("token", data.sequence_length, np.float32)}
+        return {self._name: BatchKey("token", data.sequence_length, np.float32)}
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
         """As `Target` has it."""
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
-            return {"distil_cosine_weights": (rows.encoder["sequence_ids"] > 0).astype(np.float32)}
+            return {self._name: (rows.encoder["sequence_ids"] > 0).astype(np.float32)}
 
         return make
 
 
-TARGET = EveryToken()
+TARGET = EveryToken("distil_cosine_weights")

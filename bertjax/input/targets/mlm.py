@@ -26,11 +26,12 @@ class HiddenTokens:
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
         """As `Target` has it."""
         rule = MaskRule.of(data, vocabulary, split)
-        reads_plane = rule.unit.needs_words and split.tells_words
+        plane = rule.unit.plane
+        reads_plane = rule.unit.needs_words and split.tells(plane)
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             ids, text = rows.encoder["input_ids"], rows.text
-            continues = split.continues(text.starts, text.lengths) if reads_plane else None
+            continues = split.continues(text.starts, text.lengths, plane) if reads_plane else None
             if data.mask_special:
                 candidates, special = rows.encoder["sequence_ids"] > 0, 0
                 if continues is not None:

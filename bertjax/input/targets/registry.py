@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertjax.input.targets import distil_cosine, distil_mlm, mlm, nsp, rtd, sbo, sop
+from bertjax.input.targets import distil_cosine, distil_layers, distil_mlm, mlm, nsp, rtd, sbo, sop
 from bertjax.input.targets.target import Pairing, Target
 
 TARGETS: dict[str, Target] = {
@@ -15,6 +15,7 @@ TARGETS: dict[str, Target] = {
     "rtd": rtd.TARGET,
     "distil_mlm": distil_mlm.TARGET,
     "distil_cosine": distil_cosine.TARGET,
+    "distil_layers": distil_layers.TARGET,
 }
 OF_BERT = ("mlm", "nsp")
 

@@ -83,11 +83,12 @@ def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes:
 
     The softmax is computed in float32 whatever the dtype of q.
     """
-    return _softmax(with_alibi(_scores(q, k), slopes), seen)
+    return _softmax(with_alibi(attention_scores(q, k), slopes), seen)
 
 
 @jax.custom_vjp
-def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
+def attention_scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    """q k / sqrt(K), before the softmax: [B, L, H, K] -> float32 [B, H, L, L]."""
     return _einsum("BLHK,BMHK->BHLM", _scaled(q), k)
 
 
@@ -102,7 +103,7 @@ def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tupl
     return _scaled(to_scaled_q), to_k
 
 
-_scores.defvjp(lambda q, k: (_scores(q, k), (q, k)), _scores_backward)
+attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
 
 _einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -133,7 +134,7 @@ def xla_attention(
         # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
         return jnp.einsum("BHLM,BMHK->BHLK", probs, v).swapaxes(1, 2)
 
-    return mixed(_scores(q, k), seen, v, dropout_keys)
+    return mixed(attention_scores(q, k), seen, v, dropout_keys)
 
 
 def cudnn_attention(

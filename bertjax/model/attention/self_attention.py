@@ -85,7 +85,7 @@ class SelfAttention(nnx.Module):
         window: int = 0,
     ) -> jax.Array:
         q, k, v = project(x_BLD, self.query, self.key, self.value)
-        q, k = self._placed(q, k, sequence_ids, packed, window)
+        q, k = self.placed(q, k, sequence_ids, packed, window)
         attended = attend(
             backend,
             q,
@@ -103,12 +103,13 @@ class SelfAttention(nnx.Module):
 
     def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0) -> jax.Array:
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
-        q, k = self._placed(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
+        q, k = self.placed(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
         return attention_probabilities(q, k, visible(sequence_ids, self.causal, window), self.slopes)
 
-    def _placed(
+    def placed(
         self, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
     ) -> tuple[jax.Array, jax.Array]:
+        """Queries and keys as the scores are made of them: rotated by their positions, where the model says so."""
         if self.config.position_embedding != "rope":
             return q, k
         return rotated(self.config, q, k, sequence_ids, packed, window)

@@ -25,20 +25,27 @@ def layers(prefix: str) -> tuple[Tensor, ...]:
 _ENCODER = (*tables("bert.embeddings"), *layers("bert."))
 _POOLER = dense("pooler/dense", "bert.pooler.dense")
 # The output matrix is the word embeddings, and stored once, as transformers does.
-_MLM = (
+MLM = (
     *dense("mlm_head/transform", "cls.predictions.transform.dense"),
     *norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
     Tensor("mlm_head/bias", "cls.predictions.bias", padded=True),
 )
-_NSP = dense("nsp_head/dense", "cls.seq_relationship")
+NSP = dense("nsp_head/dense", "cls.seq_relationship")
+
+SIZES = {
+    "base": ModelConfig(),
+    "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
+}
+# Students of BERT-Base (Jiao et al. 2020, section 4.2), which have as many heads.
+TINYBERT = {
+    "tiny-4x312": ModelConfig(hidden_size=312, num_hidden_layers=4, intermediate_size=1200),
+    "tiny-6x768": ModelConfig(num_hidden_layers=6),
+}
 
 BERT = Family(
     name="bert",
     title="BERT",
-    presets={
-        "base": ModelConfig(),
-        "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
-    },
+    presets=SIZES | TINYBERT,
     heads=("pooler", "mlm_head", "nsp_head"),
     huggingface=HuggingFace(
         model_type="bert",
@@ -48,12 +55,12 @@ BERT = Family(
         pooler=_POOLER,
         pretraining=Class(
             "BertForPreTraining",
-            (*_ENCODER, *_POOLER, *_MLM, *_NSP),
+            (*_ENCODER, *_POOLER, *MLM, *NSP),
             outputs={"mlm_head": "prediction_logits", "nsp_head": "seq_relationship_logits"},
         ),
         partial=(
-            Class("BertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
-            Class("BertForNextSentencePrediction", (*_ENCODER, *_POOLER, *_NSP), outputs={"nsp_head": "logits"}),
+            Class("BertForMaskedLM", (*_ENCODER, *MLM), outputs={"mlm_head": "logits"}),
+            Class("BertForNextSentencePrediction", (*_ENCODER, *_POOLER, *NSP), outputs={"nsp_head": "logits"}),
         ),
         tied={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

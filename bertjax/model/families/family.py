@@ -121,6 +121,7 @@ class HuggingFace:
             otherwise.
         tied: Tensors that may be stored though they are another one -> that other.
         fields: Fields of ModelConfig with a key of `config.json`, beside those that all families have.
+        switches: Of `fields`, one that is 0 where a key is false -> that key, which is false where it is absent.
         renamed: Of those that all families have -> the key, where it is not the field's name.
         defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.
         projects: Whether a dense layer maps the tables' width to the layers' also where both are equal.
@@ -147,6 +148,7 @@ class HuggingFace:
     own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     projects: bool = True

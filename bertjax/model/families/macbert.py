@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertjax.model.families.bert import BERT
+from bertjax.model.families.bert import BERT, SIZES
 from bertjax.model.families.family import Class, Family, dense
 
 _OF_BERT = BERT.huggingface
@@ -17,7 +17,7 @@ _SOP = dense("sop_head/dense", "cls.seq_relationship")
 MACBERT = Family(
     name="macbert",
     title="MacBERT",
-    presets={name: replace(preset, family="macbert", vocab_size=21_128) for name, preset in BERT.presets.items()},
+    presets={name: replace(preset, family="macbert", vocab_size=21_128) for name, preset in SIZES.items()},
     heads=("pooler", "mlm_head", "sop_head"),
     huggingface=replace(
         _OF_BERT,

@@ -11,6 +11,7 @@ from bertjax.model.families.bert import BERT
 from bertjax.model.families.camembert import CAMEMBERT
 from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
+from bertjax.model.families.ernie import ERNIE
 from bertjax.model.families.family import Family
 from bertjax.model.families.macbert import MACBERT
 from bertjax.model.families.modernbert import MODERNBERT
@@ -20,7 +21,7 @@ from bertjax.model.families.roberta import ROBERTA
 from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
-_OF_BERT = (BERT, SPANBERT, MACBERT, DISTILBERT)
+_OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT)
 _OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
@@ -56,6 +57,7 @@ def generator_config(config: ModelConfig) -> ModelConfig:
         config,
         family=family,
         generator_width=0.0,
+        teacher_width=0,
         hidden_size=width,
         embedding_size=0 if width == E else E,
         num_attention_heads=heads,

@@ -54,10 +54,12 @@ def huggingface(model_type: str, beginning: str, pieces: PieceOrder | None = Non
     )
 
 
+_SIZES = sizes("roberta", 50_265)
+
 ROBERTA = Family(
     name="roberta",
     title="RoBERTa",
-    presets=sizes("roberta", 50_265),
+    presets=_SIZES | {"distil": replace(_SIZES["base"], num_hidden_layers=6)},
     heads=("mlm_head",),
     template=TEMPLATE,
     huggingface=huggingface("roberta", "Roberta"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertjax.model.families.bert import BERT
+from bertjax.model.families.bert import BERT, SIZES
 from bertjax.model.families.family import Family
 
 _OF_BERT = BERT.huggingface
@@ -17,8 +17,7 @@ SPANBERT = Family(
     name="spanbert",
     title="SpanBERT",
     presets={
-        name: replace(preset, family="spanbert", vocab_size=28_996, pooler="none")
-        for name, preset in BERT.presets.items()
+        name: replace(preset, family="spanbert", vocab_size=28_996, pooler="none") for name, preset in SIZES.items()
     },
     heads=("mlm_head", "sbo_head"),
     huggingface=replace(

@@ -11,14 +11,17 @@ from bertjax.storage.lines import RECORD_CAP, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import paragraphs_of
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
+from bertjax.text.spans import marked
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file's documents, whose lines are paragraphs. Raises ValueError as `json_texts` does."""
-    for text in json_texts(file.path, counts, file.feature or DEFAULT_FIELD):
-        yield from paragraphs_of(text)
+    """The file's documents, whose lines are paragraphs. Raises ValueError as `json_texts` and `marked` do."""
+    field = file.feature or DEFAULT_FIELD
+    for where, record in json_records(file.path, counts):
+        text = text_in(record, field, where, counts)
+        yield from paragraphs_of(marked(text, record.get(file.spans), file.spans, where) if file.spans else text)
 
 
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:

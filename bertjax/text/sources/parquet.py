@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import paragraphs_of
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
+from bertjax.text.spans import marked
 
 if TYPE_CHECKING:
     import pyarrow
@@ -48,9 +50,13 @@ def require_field(path: str, field: str) -> None:
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file's rows, a document each, whose lines are paragraphs. Raises ValueError as `texts` does."""
-    for text in texts(file.path, counts, file.feature or DEFAULT_FIELD):
-        yield from paragraphs_of(text)
+    """The file's rows, a document each, whose lines are paragraphs. Raises ValueError as `texts` and `marked` do."""
+    field = file.feature or DEFAULT_FIELD
+    told: Iterator[Any] = repeat(None)
+    if file.spans and file.spans in fields_of(file.path):
+        told = (record[file.spans] for record in records(file.path, [file.spans]))
+    for number, (text, spans) in enumerate(zip(texts(file.path, counts, field), told, strict=False), 1):
+        yield from paragraphs_of(marked(text, spans, file.spans, f"{file.path}, row {number}"))
 
 
 def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:

@@ -33,6 +33,7 @@ class SourceFile:
     path: str  # or, of several files, a name for them that is the same on every machine
     members: tuple[str, ...] = ()  # the files, where they are several
     feature: str = ""  # the field of a record with the text, unless it is `DEFAULT_FIELD`
+    spans: str = ""  # the field of a record with the spans of its text (`text.spans.marked`); empty: there is none
     span: Span | None = None  # the bytes of the file in which the documents to read begin; None: all
     listed: int | None = None  # of a remote file, its bytes
 

@@ -9,6 +9,8 @@ A store is a directory:
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the documents kept for evaluation
     train-00000.continues    if words were segmented: bool, whether a token continues the word before it
+    train-00000.phrases      if units were told: bool, whether a token continues the phrase or word before it
+    train-00000.entities     the same for entities
 A shard's record in the manifest has `works` if documents are pieces of works: how many each work has, in order.
 Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
 `writer.write_store` makes one of ids, `prepare` of text.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +35,8 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 20
 PARTS = ("tokens", "sentences", "documents")
-PLANES = {"continues": "|b1"}  # further arrays of one value per token, for stores that have them
+# Further arrays of one value per token, for stores that have them.
+PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
 OFFSET_DTYPE = "<i8"
 
 Split = Literal["train", "held_out"]
@@ -89,9 +92,12 @@ class TokenStore:
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
         homes = manifest["provenance"].get("shard_sources", {})
+        units = manifest["provenance"].get("units")
+        # A kind of units of which there is not one is as good as not told.
+        told = [plane for plane in PLANES if units is None or plane == "continues" or plane in units]
         self._splits = {
             split: SplitView(
-                [_Shard(path, shard, manifest["token_dtype"]) for shard in manifest["splits"][split]["shards"]],
+                [_Shard(path, shard, manifest["token_dtype"], told) for shard in manifest["splits"][split]["shards"]],
                 homes.get(split),
             )
             for split in SPLITS
@@ -203,11 +209,18 @@ class SplitView:
     @property
     def tells_words(self) -> bool:
         """Whether words were segmented when it was made."""
-        return all(shard.continues is not None for shard in self._shards)
+        return self.tells("continues")
 
-    def continues(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Which tokens of ranges go on with the word before them: bool [sum of lengths]; otherwise as `tokens`."""
-        return self._gather([shard.continues for shard in self._shards if shard.continues], starts, lengths)
+    def tells(self, plane: str) -> bool:
+        """Whether it has the plane of that name."""
+        return all(plane in shard.planes for shard in self._shards)
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str = "continues") -> np.ndarray:
+        """Which tokens of ranges go on with the word before them, or what else a plane is about: bool [sum of lengths].
+
+        Otherwise as `tokens`.
+        """
+        return self._gather([shard.planes[plane] for shard in self._shards], starts, lengths)
 
     def _gather(self, files: list[_CheckedFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The values of ranges in files of one value per token, one file to a shard."""
@@ -232,9 +245,8 @@ class SplitView:
     def verify(self) -> None:
         """Check every block. Raises ValueError naming the first damaged file and byte offset."""
         for shard in self._shards:
-            for file in (shard.tokens, shard.sentences, shard.documents, shard.continues):
-                if file is not None:
-                    file.whole()
+            for file in (shard.tokens, shard.sentences, shard.documents, *shard.planes.values()):
+                file.whole()
 
     def _check_ranges(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         if not len(starts):
@@ -253,7 +265,7 @@ class SplitView:
 class _Shard:
     """The files of one shard."""
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str) -> None:
+    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str, planes: Sequence[str]) -> None:
         self.num_documents: int = record["documents"]
         self.num_sentences: int = record["sentences"]
         self.num_tokens: int = record["tokens"]
@@ -262,8 +274,7 @@ class _Shard:
         self.tokens = _CheckedFile(folder, files["tokens"], dtype)
         self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
         self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
-        plane = "continues"
-        self.continues = _CheckedFile(folder, files[plane], PLANES[plane]) if plane in files else None
+        self.planes = {name: _CheckedFile(folder, files[name], PLANES[name]) for name in planes if name in files}
 
 
 class _CheckedFile:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums
+from bertjax.config import ModelConfig
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.of_teacher import OfTeacher, Unfit
 
 _EPSILON = 1e-12  # added to squared lengths, as PyTorch's CosineEmbeddingLoss does
 
@@ -18,10 +20,17 @@ def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     return {"loss": jnp.sum((1 - cosine) * batch["distil_cosine_weights"])}
 
 
+def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
+    ours, theirs = student.hidden_size, teacher.hidden_size
+    if ours == theirs:
+        return None
+    return Unfit(f"its vectors are {theirs} wide and those of the model {ours}", f"set model.hidden_size to {theirs}")
+
+
 DISTIL_COSINE = Objective(
     name="distil_cosine",
     weight_key="distil_cosine_weights",
     sums=_sums,
     figures=("loss",),
-    teacher=OfTeacher(same_width=True),
+    teacher=OfTeacher(unfit=_unfit),
 )

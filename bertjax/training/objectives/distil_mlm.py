@@ -8,7 +8,8 @@ import jax
 
 from bertjax.model.heads import gather_positions
 from bertjax.model.soft_targets import Vocabulary, soft_cross_entropy
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.of_teacher import OfTeacher
 
 
 def _vocabulary(network: Any, hidden_BLD: jax.Array, positions_BP: jax.Array) -> Vocabulary:

@@ -19,6 +19,7 @@ import optax
 from bertjax.config import Config
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import fold
+from bertjax.training.objectives.of_teacher import OfTeacher
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
@@ -73,11 +74,14 @@ class Forward:
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
         known = network, *map(id, inputs)
         if known not in self._encoded:
-            keys = self._dropout_keys(network)
-            encode = self._networks[network].encode
-            how: dict[str, Any] = {"packed": self._packed, "attention": self._attention[network]}
-            self._encoded[known] = inputs, encode(*inputs, keys, **how)
+            self._encoded[known] = inputs, self.through(lambda one, *to, **how: one.encode(*to, **how), batch, network)
         return self._encoded[known][1]
+
+    def through(self, encode: Callable[..., Any], batch: Batch, network: str = MODEL) -> Any:
+        """`encode` of the network, the same inputs, its dropout keys, and `packed` and `attention` by name."""
+        inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
+        how: dict[str, Any] = {"packed": self._packed, "attention": self._attention[network]}
+        return encode(self._networks[network], *inputs, self._dropout_keys(network), **how)
 
     def _dropout_keys(self, network: str) -> Keys:
         """Keys of its own for each trained network; a frozen one is asked for what it knows, without dropout."""
@@ -130,14 +134,6 @@ class HeldOutFacts:
             ones += float(np.sum(batch[labels] * batch[weights]))
             total += float(np.sum(batch[weights]))
         return max(ones / total, 1 - ones / total) if total else 1.0
-
-
-@dataclass(frozen=True)
-class OfTeacher:
-    """What an objective needs of the frozen teacher that it asks."""
-
-    heads: tuple[str, ...] = ()  # modules of the teacher that it uses
-    same_width: bool = False  # the teacher's vectors are as wide as the model's
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from bertjax.config import Config
 from bertjax.training.objectives.distil_cosine import DISTIL_COSINE
+from bertjax.training.objectives.distil_layers import DISTIL_LAYERS
 from bertjax.training.objectives.distil_mlm import DISTIL_MLM
 from bertjax.training.objectives.mlm import MLM
 from bertjax.training.objectives.nsp import NSP
@@ -17,7 +18,7 @@ from bertjax.training.objectives.rtd import RTD
 from bertjax.training.objectives.sbo import SBO
 from bertjax.training.objectives.sop import SOP
 
-_ALL = (MLM, NSP, SOP, SBO, RTD, DISTIL_MLM, DISTIL_COSINE)
+_ALL = (MLM, NSP, SOP, SBO, RTD, DISTIL_MLM, DISTIL_COSINE, DISTIL_LAYERS)
 OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in _ALL}
 
 

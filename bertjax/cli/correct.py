@@ -1,0 +1,182 @@
+"""`bertjax correct`: words of a text that a model finds far less likely than others, and what might stand there."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+from bertjax.cli.model_source import add_overwrite, add_source, require_free
+from bertjax.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from bertjax.interpret.correction import Correction, Examined
+    from bertjax.loaded import LoadedModel
+
+_TOGETHER = 256  # texts
+_SHOWN = 8  # words that are not examined
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `correct`."""
+    add_source(parser)
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="a text, without [MASK]")
+    parser.add_argument("--file", metavar="FILE", help="texts, one per line, compressed or not; - is standard input")
+    parser.add_argument(
+        "--masked",
+        action="store_true",
+        help="hide each word in turn: more exact, at the cost of a row per word (one row per text, the words visible); "
+        "not for MacBERT, which never saw [MASK]",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="X",
+        help="replace a word where log p(proposal) - log p(word) is above X (4, with --masked 9)",
+    )
+    parser.add_argument("--top", type=int, default=3, metavar="K", help="proposals shown for each word (%(default)s)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="also write the corrected texts: .txt, one per line, or .jsonl with proposals"
+    )
+    add_overwrite(parser)
+    parser.add_argument(
+        "--evaluate",
+        metavar="FILE.tsv",
+        help="measure on pairs, as SIGHAN's: id, source and target sentence, with tabs. Without --threshold, the one "
+        "that is best on every other pair is measured on the rest",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the words of each text to replace and their proposals, or figures on pairs of texts."""
+    from bertjax.loaded import open_model
+
+    _require_one(arguments)
+    output = _output(arguments)
+    model = open_model(arguments.run)
+    if arguments.evaluate:
+        return _evaluate(model, arguments)
+    with _writer(output) as write:
+        for examined in _examined(model, arguments):
+            correction = examined.correction(_threshold(arguments))
+            write(examined, correction)
+            print(*_lines(examined, correction), sep="\n")
+    return 0
+
+
+def _require_one(arguments: argparse.Namespace) -> None:
+    """Raise ValueError unless texts, a file of them or pairs are given."""
+    given = [name for name in ("text", "file", "evaluate") if getattr(arguments, name)]
+    if len(given) != 1:
+        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
+        raise ValueError(f"{called} given: give one of TEXT, --file FILE and --evaluate FILE.tsv")
+    if arguments.evaluate and arguments.output:
+        raise ValueError(f"--output {arguments.output}: --evaluate writes no texts; leave it out")
+
+
+def _output(arguments: argparse.Namespace) -> Path | None:
+    from bertjax.embed.outputs import output_path
+
+    if not arguments.output:
+        return None
+    output = output_path(arguments.output, (".txt", ".jsonl"), "corrected texts")
+    require_free(output, arguments)
+    return output
+
+
+def _threshold(arguments: argparse.Namespace) -> float:
+    from bertjax.interpret.correction import default_threshold
+
+    return default_threshold(arguments.masked) if arguments.threshold is None else arguments.threshold
+
+
+def _examined(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
+    """The texts, some of them at a time."""
+    from bertjax.embed.texts import read_texts
+    from bertjax.storage.utf8 import ReadCounts
+
+    texts = iter(arguments.text or read_texts([arguments.file], None, ReadCounts()))
+    number = 1
+    while some := list(itertools.islice(texts, _TOGETHER)):
+        yield from model.examine(some, masked=arguments.masked, top=arguments.top, number_from=number)
+        number += len(some)
+
+
+def _lines(examined: Examined, correction: Correction) -> list[str]:
+    """The corrected text, and a line for each word that is replaced."""
+    skipped = ""
+    if examined.skipped:
+        shown = ", ".join(examined.skipped[:_SHOWN]) + (", ..." if len(examined.skipped) > _SHOWN else "")
+        skipped = f"    not examined, for they are several tokens or unknown: {shown}"
+    if not correction.words:
+        return [examined.text, "    nothing to correct", *filter(None, [skipped])]
+    lines = [correction.text]
+    for word in correction.words:
+        proposals = "  ".join(f"{text} {ratio:+.1f}" for text, ratio in word.proposals)
+        lines.append(f"    {word.start}-{word.end}  {word.text}  ->  {proposals}")
+    return [*lines, *filter(None, [skipped])]
+
+
+@contextlib.contextmanager
+def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], None]]:
+    """A function that writes a text, to a file that is replaced at the end."""
+    if output is None:
+        yield lambda examined, correction: None
+        return
+    from bertjax.storage.files import replacing
+
+    with replacing(output) as file:
+
+        def write(examined: Examined, correction: Correction) -> None:
+            record = _record(examined, correction)
+            line = correction.text if output.suffix == ".txt" else json.dumps(record, ensure_ascii=False)
+            file.write(f"{line}\n".encode())
+
+        yield write
+
+
+def _record(examined: Examined, correction: Correction) -> dict[str, object]:
+    words = [word._asdict() | {"proposals": [one._asdict() for one in word.proposals]} for word in correction.words]
+    return {"text": examined.text, "corrected": correction.text, "words": words, "not_examined": examined.skipped}
+
+
+def _evaluate(model: LoadedModel, arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from bertjax.interpret.correction_figures import judge, read_error_pairs
+
+    pairs = read_error_pairs(Path(arguments.evaluate))
+    examined = model.examine([pair.source for pair in pairs], masked=arguments.masked, top=1)
+    lowercase = model.tokenizer.rules.lowercase
+    threshold, measured = arguments.threshold, slice(None)
+    if threshold is None:
+        if len(pairs) < 2:
+            raise ValueError(f"{arguments.evaluate}: one pair, and a threshold is chosen on others; give --threshold")
+        threshold = judge(examined[::2], pairs[::2], lowercase=lowercase)[0].best_threshold()
+        measured = slice(1, None, 2)
+        print(f"threshold {threshold:.2f}, the best on every other pair; the figures are of the rest")
+    judged, left_out = judge(examined[measured], pairs[measured], lowercase=lowercase)
+    figures = judged.figures(threshold)
+    print(
+        f"{len(pairs[measured]) - len(left_out):,} pairs, {figures.words:,} words, {figures.errors:,} errors, "
+        f"{figures.doubted:,} words replaced at threshold {threshold:.2f}"
+    )
+    print(*figures.lines(), sep="\n")
+    if left_out:
+        print(
+            f"{len(left_out):,} pairs left out, whose sides differ in their number of words; the first is {left_out[0]}"
+        )
+    return 0
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax correct runs/quickstart 'This function returns then array.'",
+    interrupted="nothing was written; run the same command again to start over",
+)

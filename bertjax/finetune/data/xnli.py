@@ -1,0 +1,77 @@
+"""XNLI: pairs of sentences in 15 languages (Conneau et al. 2018), in the files of its two archives.
+
+`multinli/multinli.train.LANG.tsv` (XNLI-MT-1.0) has a premise, a hypothesis and a label per line below a header, and
+`contradictory` for contradiction; English is the original, the others are machine translations. `xnli.dev.tsv` and
+`xnli.test.tsv` (XNLI-1.0) hold all languages, with a column `language`. Both archives may be unpacked into one folder,
+with or without their own names.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from bertjax.finetune.data.examples import TextExample, missing, split_file
+from bertjax.finetune.data.tables import Columns, Tell, Wanted, examples_of, read_rows
+
+LANGUAGES = ("en", "ar", "bg", "de", "el", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
+LABELS = ("contradiction", "entailment", "neutral")
+
+_FOLDERS = ("", "XNLI-1.0", "XNLI-MT-1.0", "XNLI-MT-1.0/multinli", "multinli")
+_TRAIN = ("premise", "hypo", "label")
+_COLUMNS = Columns("sentence1", "sentence2", label="gold_label", id="pairID")
+
+
+def split_of(split: str, language: str) -> str:
+    """The name of the development or test set of a language: dev_de."""
+    return f"{split}_{language}"
+
+
+def read_xnli(data: Path, split: str, tell: Tell) -> list[TextExample]:
+    """The examples of `train`, which is English, or of such as `dev_de`; of a file all, of whatever languages.
+
+    Raises MissingSplitError if the file or the language is not there, and ValueError as `read_table` does.
+    """
+    if split == "train":
+        return _read_train(data, tell)
+    kind, _, language = split.partition("_")
+    name = f"xnli.{kind}"
+    path = data if data.is_file() else _found(data, name)
+    if path is None or not (data.is_file() or language):
+        raise missing(data, split, [f"{name}.tsv"])
+    by_language = _by_language(path, path.stat().st_mtime_ns)
+    if data.is_file():
+        return [example for examples in by_language.values() for example in examples]
+    if language not in by_language:
+        raise missing(data, split, [f"{name}.tsv with rows of the language {language}"])
+    return list(by_language[language])
+
+
+def _found(data: Path, name: str) -> Path | None:
+    paths = (split_file(data / folder, (name,), (".tsv",)) for folder in _FOLDERS)
+    return next(filter(None, paths), None)
+
+
+def _read_train(data: Path, tell: Tell) -> list[TextExample]:
+    name = f"multinli.train.{LANGUAGES[0]}"
+    path = data if data.is_file() else _found(data, name)
+    if path is None:
+        raise missing(data, "train", [f"{name}.tsv"])
+    rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), tell, suffix=".tsv")
+    next(rows)  # the header, whose names are not relied on, as in google-research/bert
+    named = (
+        row._replace(values=row.values | {"label": row.values["label"].replace("contradictory", LABELS[0])})
+        for row in rows
+    )
+    return list(examples_of(named, Columns(_TRAIN[0], _TRAIN[1], label=_TRAIN[2])))
+
+
+@lru_cache(maxsize=2)
+def _by_language(path: Path, changed: int) -> dict[str, tuple[TextExample, ...]]:
+    """The examples of a file by language; `changed`, the time of its last change, is a key of the cache alone."""
+    wanted = Wanted(("language", *_COLUMNS.texts, _COLUMNS.label, _COLUMNS.id))
+    rows = list(read_rows(path, wanted, print, suffix=".tsv"))
+    found: dict[str, list[TextExample]] = {}
+    for row, example in zip(rows, examples_of(iter(rows), _COLUMNS), strict=True):
+        found.setdefault(row.values["language"], []).append(example)
+    return {language: tuple(examples) for language, examples in found.items()}

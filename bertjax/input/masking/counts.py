@@ -1,0 +1,77 @@
+"""How many tokens of a sequence are hidden: rules of count by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+import numpy as np
+
+from bertjax.config import SHORTEST_ROW
+from bertjax.input.masking.units import EACH
+from bertjax.input.randomness import fold_in, hash64, uniform
+
+_DEVIATIONS = 4  # independent draws above this many standard deviations are cut, of which there are 1 in 30,000 rows
+
+
+@dataclass(frozen=True)
+class Count:
+    """A rule for the number of hidden tokens."""
+
+    # (tokens of each sequence with its special ones, tokens that may be hidden, uint64 keys, share) -> int64 [B]
+    draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
+    # (tokens, sequences, share) -> the most that sequences of together so many tokens have
+    most: Callable[[int, int, float], int]
+    # (tokens, share) -> the least `max_predictions` under which the rule holds for a sequence of so many tokens
+    least_limit: Callable[[int, float], int]
+
+
+def _round(tokens: np.ndarray, _: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
+    return np.maximum(np.rint(tokens * share), 1).astype(np.int64)  # half to even, as Python's round
+
+
+def _most_rounded(tokens: int, sequences: int, share: float) -> int:
+    # A sequence of n tokens has max(1, round(n p)), so at most n p and this many more.
+    more = max(0.5, 1 - SHORTEST_ROW * share)
+    return int(share * tokens + more * sequences)
+
+
+def _random_round(tokens: np.ndarray, _: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
+    return (tokens * share + uniform(fold_in(keys, "count"))).astype(np.int64)
+
+
+def _ceil_of_text(_: np.ndarray, available: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
+    return np.ceil(available * share).astype(np.int64)
+
+
+def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
+    """The number of successes of one draw a token: to hide so many, all equally likely, is to draw for each alone."""
+    column = np.arange(int(available.max(initial=0)))
+    hits = uniform(hash64(fold_in(keys, "count")[:, None], column)) < share
+    drawn = np.count_nonzero(hits & (column < available[:, None]), axis=1)
+    return np.minimum(drawn, limit_of_each(available, share))
+
+
+def limit_of_each(available: np.ndarray, share: float) -> np.ndarray:
+    """The most that independent draws hide of so many tokens, int64 [B] both."""
+    deviation = np.sqrt(available * share * (1 - share))
+    return (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1
+
+
+def _most_of_each(tokens: int, sequences: int, share: float) -> int:
+    # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
+    spread = sqrt(sequences * tokens * share * (1 - share))
+    return int(share * tokens + _DEVIATIONS * spread) + sequences
+
+
+COUNTS = {
+    "round": Count(_round, _most_rounded, lambda *_: 1),  # google-research/bert, which cuts at max_predictions
+    "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
+        _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
+    ),
+    EACH: Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
+    "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
+        _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
+    ),
+}

@@ -1,0 +1,302 @@
+"""Words that a model doubts: a token's probability in its place is far below another's, and no [MASK] is needed.
+
+`one pass` asks the MLM head about every token of the text as it stands, as MacBERT is used for correction (Cui et al.
+2020): masked language modelling also trains on tokens that are unchanged or random. `masked` hides each token in turn
+(pseudo-likelihood, Salazar et al. 2020): one row per token, and the token cannot vouch for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bertjax.interpret.fill_mask import mlm_model
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params, bind
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.run_directory import TrainedModel
+
+# Log ratios above which a word is replaced: rounded up, the best ones that tests/benchmarks/bench_correction.py found,
+# 3.52 and 8.62, for a small encoder with a new MLM head.
+_THRESHOLD, _MASKED_THRESHOLD = 4.0, 9.0
+
+_SHORTEST_ROW = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled
+_LOGITS, _TOKENS = 1 << 25, 4096  # of a batch, at most
+_SHOWN = 60  # characters of a text in a message
+_NO_KIND = -1
+
+
+class Proposal(NamedTuple):
+    """A token for the place of another: its text, and log p(it) - log p(the token that stands there)."""
+
+    text: str
+    log_ratio: float
+
+
+class Word(NamedTuple):
+    """A word that is one token, where it stands in the text, and what might stand there: the likeliest first."""
+
+    start: int  # characters from the beginning of the text
+    end: int
+    text: str
+    proposals: tuple[Proposal, ...]
+
+
+class Correction(NamedTuple):
+    """A corrected text, and the words of the given one that were replaced, by their first proposals."""
+
+    text: str
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A text, the words that were examined, and those that cannot be: of several tokens, or not in the vocabulary."""
+
+    text: str
+    words: tuple[Word, ...]
+    skipped: tuple[str, ...]
+
+    def correction(self, threshold: float) -> Correction:
+        """The text with the first proposal in the place of each word whose log ratio is above the threshold."""
+        words = tuple(word for word in self.words if word.proposals[0].log_ratio > threshold)
+        parts, behind = [], 0
+        for word in words:
+            parts += [self.text[behind : word.start], word.proposals[0].text]
+            behind = word.end
+        return Correction("".join([*parts, self.text[behind:]]), words)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The tokens of a text, and those of them that are whole words of a kind: index and span in characters."""
+
+    ids: np.ndarray
+    places: tuple[tuple[int, int, int], ...]
+    skipped: tuple[str, ...]
+
+
+class _Question(NamedTuple):
+    """A row, and what is asked of it: its positions, the ids that stand there, and their words (text, word)."""
+
+    row: TokenRow
+    positions: np.ndarray
+    ids: np.ndarray
+    words: list[tuple[int, int]]
+
+
+def default_threshold(masked: bool) -> float:
+    """The log ratio above which a word is replaced, unless the user says otherwise."""
+    return _MASKED_THRESHOLD if masked else _THRESHOLD
+
+
+def examine(
+    model: TrainedModel, texts: Sequence[str], *, masked: bool = False, top: int = 5, number_from: int = 1
+) -> list[Examined]:
+    """The words of texts, each with the `top` likeliest tokens of its kind.
+
+    Of a kind are tokens that both begin a word, or both continue one, and are letters of one script, digits, or a
+    sign. Texts longer than the rows of training are read in windows. Raises ValueError for a text that spells a
+    special token, by its number (counted from `number_from`), for a `top` outside the vocabulary, and as
+    `mlm_model` does. A generator is asked where there is one.
+    """
+    model = mlm_model(model)
+    tokenizer = model.tokenizer
+    if not 1 <= top <= tokenizer.vocab_size:
+        raise ValueError(f"top={top}: ask for 1 to {tokenizer.vocab_size} proposals, the vocabulary's entries")
+    kinds = _kinds(tokenizer)
+    cuts = [_cut(tokenizer, kinds, text, number) for number, text in enumerate(texts, number_from)]
+    found: dict[tuple[int, int], tuple[Proposal, ...]] = {}
+    for question, ratios, ids in _answers(model, list(_questions(model, cuts, masked)), kinds, top, masked):
+        for word, some, best in zip(question.words, ratios, ids, strict=True):
+            start, end = cuts[word[0]].places[word[1]][1:]
+            written = texts[word[0]][start:end]
+            found[word] = tuple(
+                Proposal(_as_written(tokenizer, number, written), float(ratio))
+                for ratio, number in zip(some, best, strict=True)
+                if np.isfinite(ratio)
+            )
+    return [
+        Examined(
+            text,
+            tuple(
+                Word(start, end, text[start:end], found[number, place])
+                for place, (_, start, end) in enumerate(cut.places)
+                if found[number, place]
+            ),
+            cut.skipped,
+        )
+        for number, (text, cut) in enumerate(zip(texts, cuts, strict=True))
+    ]
+
+
+def _kinds(tokenizer: Tokenizer) -> np.ndarray:
+    """int32 [vocab_size]: the kind of each token; -1 of those that are no word, number or sign."""
+    numbers: dict[tuple[bool, str], int] = {}
+    kinds = np.full(tokenizer.vocab_size, _NO_KIND, np.int32)
+    pairs = zip(tokenizer.surfaces, tokenizer.is_continuation.tolist(), strict=True)
+    for number, (surface, continues) in enumerate(pairs):
+        if kind := _kind_of(surface.decode(errors="replace")):
+            kinds[number] = numbers.setdefault((continues, kind), len(numbers))
+    return kinds
+
+
+def _kind_of(text: str) -> str:
+    """The script of letters, `digits`, `sign`, or "" for anything else, such as `[unused1]`."""
+    if text.isdigit():
+        return "digits"
+    letters = [unicodedata.category(character)[0] in "LM" for character in text]
+    if letters and letters[0] and all(letters):
+        return unicodedata.name(text[0], "").partition(" ")[0]
+    return "sign" if len(text) == 1 and not text.isspace() and text != "\ufffd" else ""
+
+
+def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cut:
+    try:
+        encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+    except (TypeError, UnicodeEncodeError):
+        raise ValueError(f"text {number} has a lone surrogate; it is not valid Unicode; correct the source") from None
+    ids = np.array(encoding.ids, np.int32)
+    for role, token in tokenizer.special.items():
+        if role != "unk" and token in ids:
+            shown = text[:_SHOWN] + ("..." if len(text) > _SHOWN else "")
+            raise ValueError(
+                f"text {number}, {shown!r}, spells the special token {tokenizer.tokens[token]}; leave it out "
+                "(fill-mask fills masks)"
+            )
+    begins = ~tokenizer.is_continuation[ids]
+    begins[:1] = True
+    first = np.flatnonzero(begins).tolist()
+    places, skipped = [], []
+    for begin, end in itertools.pairwise([*first, len(ids)]):
+        start, stop = encoding.offsets[begin][0], encoding.offsets[end - 1][1]
+        written = text[start:stop]
+        start += len(written) - len(written.lstrip())
+        if end == begin + 1 and kinds[ids[begin]] != _NO_KIND and written.strip():
+            places.append((begin, start, start + len(written.strip())))
+        elif written.strip():
+            skipped.append(written.strip())
+    return _Cut(ids, tuple(places), tuple(skipped))
+
+
+def _questions(model: TrainedModel, cuts: Sequence[_Cut], masked: bool) -> Iterator[_Question]:
+    """One for each window of a text, or with `masked` for each word."""
+    tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
+    for number, cut in enumerate(cuts):
+        where = np.array([place for place, _, _ in cut.places], int)
+        starts, window = _windows(len(cut.ids), model.max_length - 2, where)
+        for place, start in enumerate(starts):
+            ids = cut.ids[start : start + model.max_length - 2]
+            words = np.flatnonzero(window == place)
+            positions = where[words] - start + 1
+            for some in np.split(np.arange(len(words)), len(words) if masked else 1) if len(words) else ():
+                row = TokenRow.of(tokenizer, [ids], template)
+                asked = row.ids[positions[some]]
+                if masked:
+                    row.ids[positions[some]] = tokenizer.mask_id
+                yield _Question(row, positions[some], asked, [(number, word) for word in words[some].tolist()])
+
+
+def _windows(tokens: int, room: int, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(where windows of `room` tokens begin, the window that has most context for each index of `where`)."""
+    if tokens <= room:
+        return np.zeros(1, int), np.zeros(len(where), int)
+    starts = np.append(np.arange(0, tokens - room, max(1, room // 2)), tokens - room)
+    before = where[:, None] - starts
+    return starts, np.minimum(before, room - 1 - before).argmax(1)
+
+
+def _answers(
+    model: TrainedModel, questions: list[_Question], kinds: np.ndarray, top: int, masked: bool
+) -> Iterator[tuple[_Question, np.ndarray, np.ndarray]]:
+    """(question, log ratios float32 [words, top], ids int32 [words, top]) of all questions, the short ones first."""
+    tables = _tables(model, kinds)
+    questions.sort(key=lambda question: len(question.row))
+    while questions:
+        width = _width(len(questions[0].row), model.max_length)
+        most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
+        height = max(1, min(most, 1 << (len(questions) - 1).bit_length()))
+        batch = [question for question in questions[:height] if len(question.row) <= width]
+        questions = questions[len(batch) :]
+        arrays = _batch(batch, height, width, 1 if masked else width, model.tokenizer.pad_id)
+        answer = _compare(model.graphdef, model.params, *arrays, *tables, top=min(top, model.tokenizer.vocab_size))
+        ratios, ids = jax.device_get(answer)
+        for place, question in enumerate(batch):
+            count = len(question.positions)
+            yield question, ratios[place, :count], ids[place, :count]
+
+
+def _tables(model: TrainedModel, kinds: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """The kind of each token, and a number that tokens with the same text share: int32 [V padded]."""
+    texts: dict[bytes, int] = {}
+    same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
+    beyond = model.params["mlm_head"]["bias"].shape[0] - len(kinds)
+    return jnp.asarray(np.pad(kinds, (0, beyond), constant_values=_NO_KIND)), jnp.asarray(np.pad(same, (0, beyond)))
+
+
+def _width(tokens: int, longest: int) -> int:
+    width = _SHORTEST_ROW
+    while width < tokens:
+        width *= 2
+    return min(width, longest)
+
+
+def _batch(
+    questions: Sequence[_Question], height: int, width: int, asked: int, pad_id: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """input_ids, token_type_ids and sequence_ids, int32 [height, width]; positions and their ids, [height, asked]."""
+    rows, places = np.zeros((3, height, width), np.int32), np.zeros((2, height, asked), np.int32)
+    rows[0], rows[2] = pad_id, 1  # rows that fill up are sequences of padding: attention has something to see
+    for number, question in enumerate(questions):
+        length = len(question.row)
+        rows[:, number, :length] = question.row.ids, question.row.token_types, np.ones(length, np.int32)
+        rows[2, number, length:] = 0
+        places[:, number, : len(question.positions)] = question.positions, question.ids
+    return rows[0], rows[1], rows[2], places[0], places[1]
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "top"))
+def _compare(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    input_ids: jax.Array,
+    token_type_ids: jax.Array,
+    sequence_ids: jax.Array,
+    positions_BP: jax.Array,
+    own_BP: jax.Array,
+    kinds_V: jax.Array,
+    texts_V: jax.Array,
+    *,
+    top: int,
+) -> tuple[jax.Array, jax.Array]:
+    """The `top` largest log p(token) - log p(own token) at each position, and their tokens: [B, P, top].
+
+    Tokens of another kind than the own one, or of the same text, have -inf.
+    """
+    bert = bind(graphdef, params)
+    hidden_BLD = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
+    logits_BPV = bert.mlm_logits(hidden_BLD, positions_BP).astype(jnp.float32)
+    own_logit = jnp.take_along_axis(logits_BPV, own_BP[..., None], axis=-1)
+    allowed = (kinds_V == kinds_V[own_BP][..., None]) & (texts_V != texts_V[own_BP][..., None])
+    # The normaliser of the softmax is the same for both tokens, so that logits are as good as log probabilities.
+    return jax.lax.top_k(jnp.where(allowed, logits_BPV - own_logit, -jnp.inf), top)
+
+
+def _as_written(tokenizer: Tokenizer, token: int, written: str) -> str:
+    """The text of a token in the case of the word that it replaces, where the vocabulary has no case."""
+    text = tokenizer.surfaces[token].decode()
+    if not tokenizer.rules.lowercase:
+        return text
+    if len(written) > 1 and written.isupper():
+        return text.upper()
+    return text[:1].upper() + text[1:] if written[:1].isupper() else text

@@ -1,0 +1,133 @@
+"""How well errors of a text are found and corrected: precision and recall on pairs of a wrong text and a right one.
+
+Figures are of words (Chinese: characters), as SIGHAN's bake-offs of Chinese spelling check count them: a word is
+detected if it is doubted and wrong, corrected if the first proposal is also the right word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.finetune.data.tables import Wanted, read_rows
+from bertjax.interpret.correction import Examined
+from bertjax.tokenization.wordpiece import CHUNKS
+
+_COLUMNS = ("id", "source", "target")  # of SIGHAN's sets as TSV
+
+
+class ErrorPair(NamedTuple):
+    """A text with errors and what it should be; without an error both are equal."""
+
+    id: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class CorrectionFigures:
+    """Numbers of words, and what follows from them."""
+
+    words: int
+    errors: int
+    doubted: int
+    detected: int  # doubted and wrong
+    corrected: int  # and the first proposal is right
+
+    def precision(self, found: int) -> float:
+        """Share of the doubted words; 0 if there are none."""
+        return found / self.doubted if self.doubted else 0.0
+
+    def recall(self, found: int) -> float:
+        """Share of the errors; 0 if there are none."""
+        return found / self.errors if self.errors else 0.0
+
+    def f1(self, found: int) -> float:
+        """Harmonic mean of precision and recall."""
+        return 2 * found / (self.doubted + self.errors) if found else 0.0
+
+    def lines(self) -> list[str]:
+        """A line for detection and one for correction, in per cent."""
+        rows = (("detection", self.detected), ("correction", self.corrected))
+        return [
+            f"{name:10}  precision {self.precision(found):6.1%}  recall {self.recall(found):6.1%}"
+            f"  F1 {self.f1(found):6.1%}"
+            for name, found in rows
+        ]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Examined words beside what should stand there; arrays have one item per word with a proposal."""
+
+    ratios: np.ndarray  # float32: log ratio of the first proposal
+    wrong: np.ndarray  # bool: the word is an error
+    right: np.ndarray  # bool: ... and the first proposal corrects it
+    words: int
+    errors: int  # of all words, those that cannot be examined included
+
+    def figures(self, threshold: float) -> CorrectionFigures:
+        """Figures of the words whose log ratio is above a threshold."""
+        doubted = self.ratios > threshold
+        counts = (int(part[doubted].sum()) for part in (np.ones_like(doubted), self.wrong, self.right))
+        return CorrectionFigures(self.words, self.errors, *counts)
+
+    def best_threshold(self) -> float:
+        """The threshold with the highest F1 of correction, half-way between two log ratios; 0 if none corrects one."""
+        order = np.argsort(-self.ratios, kind="stable")
+        ratios, right = self.ratios[order], np.cumsum(self.right[order])
+        ends = np.append(np.flatnonzero(np.diff(ratios)), len(ratios) - 1)  # words of one log ratio go together
+        if not len(ratios) or not right[-1]:
+            return 0.0
+        best = ends[(2 * right[ends] / (ends + 1 + self.errors)).argmax()]
+        below = ratios[best + 1] if best + 1 < len(ratios) else ratios[best] - 1
+        return float((ratios[best] + below) / 2)
+
+
+def read_error_pairs(path: Path, tell: Callable[[str], object] = print) -> list[ErrorPair]:
+    """The rows of a TSV file: id, source, target; a first row with these names is left out.
+
+    Raises ValueError naming file and line of a row with another number of columns, and for an empty file.
+    """
+    rows = read_rows(path, Wanted(_COLUMNS, header=_COLUMNS), tell, suffix=".tsv")
+    pairs = [ErrorPair(*(row.values[name] for name in _COLUMNS)) for row in rows]
+    pairs = pairs[1:] if tuple(pairs[0]) == _COLUMNS else pairs
+    if not pairs:
+        raise ValueError(f"{path}: it has no row; give an id, a source and a target sentence in each line, with tabs")
+    return pairs
+
+
+def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase: bool) -> tuple[Judged, list[str]]:
+    """Examined sources beside their targets; and the ids of pairs left out, which differ in their number of words.
+
+    With `lowercase` case is no error.
+    """
+    found: list[tuple[float, bool, bool]] = []
+    left_out, words, errors = [], 0, 0
+    for text, pair in zip(examined, pairs, strict=True):
+        source, target = (list(CHUNKS.finditer(side)) for side in (pair.source, pair.target))
+        if len(source) != len(target):
+            left_out.append(pair.id)
+            continue
+
+        def folded(text: str) -> str:
+            return text.casefold() if lowercase else text
+
+        wrong = [folded(ours[0]) != folded(theirs[0]) for ours, theirs in zip(source, target, strict=True)]
+        words, errors = words + len(wrong), errors + sum(wrong)
+        ends = np.array([match.end() for match in source])
+        best: dict[int, tuple[float, bool, bool]] = {}
+        for word in text.words:
+            place = int(np.searchsorted(ends, word.start, side="right"))
+            proposal, begin = word.proposals[0], source[place].start()
+            whole = source[place][0]
+            changed = whole[: word.start - begin] + proposal.text + whole[word.end - begin :]
+            is_right = wrong[place] and folded(changed) == folded(target[place][0])
+            best[place] = max(best.get(place, (-np.inf, False, False)), (proposal.log_ratio, wrong[place], is_right))
+        found += best.values()
+    ratios, are_wrong, are_right = np.array(found, float).reshape(-1, 3).T
+    return Judged(ratios.astype(np.float32), are_wrong > 0, are_right > 0, words, errors), left_out

@@ -1,0 +1,54 @@
+"""What single layers of an encoder compute: vectors, queries and keys, for objectives that compare layers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+from bertjax.model.attention.backends import Backend
+from bertjax.model.attention.self_attention import project
+from bertjax.model.dropout import fold
+from bertjax.model.stack import Layer
+from bertjax.model.task_heads import TaskNetwork
+
+
+class LayerStates(NamedTuple):
+    """Arrays of M layers, in the compute dtype; heads have K = D / H dims."""
+
+    embeddings: jax.Array  # [B, L, D]: the input of the first layer
+    hidden: jax.Array  # [M, B, L, D]: what each layer gives to the next
+    queries: jax.Array  # [M, B, L, H, K]
+    keys: jax.Array  # [M, B, L, H, K]
+
+
+def layer_states(
+    network: TaskNetwork,
+    input_ids: jax.Array,
+    token_type_ids: jax.Array,
+    sequence_ids: jax.Array,
+    dropout_keys: jax.Array | None = None,
+    *,
+    count: int,
+    packed: bool,
+    attention: Backend,
+) -> LayerStates:
+    """The states of `count` layers, which must divide the number N of layers: of layer N / count and its multiples.
+
+    Layers are counted from 1. The other arguments are those of the encoder.
+    """
+    encoder = network.encoder
+    x = encoder.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
+
+    def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: None) -> tuple[jax.Array, tuple]:
+        # The layer computes the same product of the same arrays, which the compiler does once for both.
+        of_attention, inner = layer.attention, layer.attention_input(x)
+        q, k, _ = project(inner, of_attention.query, of_attention.key, of_attention.value)
+        q, k = of_attention.placed(q, k, sequence_ids, packed, window)
+        keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
+        x = layer(x, sequence_ids, keys, packed, attention, window)
+        return x, (x, q, k)
+
+    of_layers = encoder.through_layers(step, x)[1]
+    every = len(of_layers[0]) // count
+    return LayerStates(x, *jax.tree.map(lambda stack: stack[every - 1 :: every], of_layers))

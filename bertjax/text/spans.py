@@ -1,0 +1,107 @@
+"""Text that carries spans of its characters: the words, phrases and entities that a source marks in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Kind of a span -> plane of the token store that tells which tokens continue one.
+PLANE_OF_KIND = {"word": "continues", "phrase": "phrases", "entity": "entities"}
+USUAL_KIND = "phrase"
+
+
+class Span(NamedTuple):
+    """The characters [start, end) of a text."""
+
+    start: int
+    end: int
+    kind: str  # a key of `PLANE_OF_KIND`
+
+
+class MarkedText(str):
+    """A text with spans of it, in order of their starts; spans of one kind do not overlap."""
+
+    spans: tuple[Span, ...]
+
+    def __new__(cls, text: str, spans: Iterable[Span]) -> MarkedText:
+        """`text` with these spans."""
+        made = super().__new__(cls, text)
+        made.spans = tuple(spans)
+        return made
+
+
+def spans_of(text: str) -> tuple[Span, ...]:
+    """The spans that a text carries; none of a plain one."""
+    return text.spans if isinstance(text, MarkedText) else ()
+
+
+def pieces_of(text: str, pieces: Iterable[str]) -> Iterable[str]:
+    """Successive pieces of a text, between which there is white space at most, each with its part of the spans.
+
+    A span that reaches over the end of a piece is a span of either piece.
+    """
+    return _with_spans(text, pieces) if isinstance(text, MarkedText) else pieces
+
+
+def _with_spans(text: MarkedText, pieces: Iterable[str]) -> Iterator[str]:
+    coming, end = list(reversed(text.spans)), 0
+    held: list[Span] = []
+    for piece in pieces:
+        begin = text.index(piece, end)
+        end = begin + len(piece)
+        while coming and coming[-1].start < end:
+            held.append(coming.pop())
+        held = [span for span in held if span.end > begin]
+        inside = (Span(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in held)
+        yield MarkedText(piece, inside)
+
+
+def join(texts: Sequence[str], between: str) -> str:
+    """The texts joined, with the spans that they carry."""
+    joined = between.join(texts)
+    if not any(isinstance(text, MarkedText) for text in texts):
+        return joined
+    found, begin = [], 0
+    for text in texts:
+        found += [Span(span.start + begin, span.end + begin, span.kind) for span in spans_of(text)]
+        begin += len(text) + len(between)
+    return MarkedText(joined, found)
+
+
+def marked(text: str, told: Any, field: str, where: str) -> str:
+    """A text with the spans of a record's `field`; None marks nothing.
+
+    Each span is [start, end] or [start, end, kind], or an object with these keys; it counts Unicode characters, and
+    without a kind is a phrase. Raises ValueError naming `where`, which is the record, and the span: for one of another
+    form, outside of the text, empty, of an unknown kind, or that overlaps another of its kind.
+    """
+    if told is None:
+        return text
+    if not isinstance(told, Sequence) or isinstance(told, str):
+        raise ValueError(f"{where}: field `{field}` is {type(told).__name__}, not a list of spans")
+    found = sorted(_span(item, f"{where}: span {item!r} of `{field}`", len(text)) for item in told)
+    last: dict[str, Span] = {}
+    for span in found:
+        before = last.get(span.kind)
+        if before is not None and before.end > span.start:
+            raise ValueError(
+                f"{where}: span {[*span]} of `{field}` overlaps {[*before]}; spans of one kind must not overlap: "
+                "leave one of them out"
+            )
+        last[span.kind] = span
+    return MarkedText(text, found)
+
+
+def _span(item: Any, where: str, size: int) -> Span:
+    values = [item.get(key) for key in Span._fields] if isinstance(item, Mapping) else item
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) not in (2, 3):
+        raise ValueError(f"{where}: it must be [start, end] or [start, end, kind]")
+    start, end, kind = (*values, None)[:3]
+    kind = USUAL_KIND if kind is None else kind
+    if type(start) is not int or type(end) is not int:
+        raise ValueError(f"{where}: start and end must be integers, which count the characters of the text")
+    if kind not in PLANE_OF_KIND:
+        raise ValueError(f"{where}: kind {kind!r} is unknown; choose from {', '.join(PLANE_OF_KIND)}")
+    if not 0 <= start < end <= size:
+        raise ValueError(f"{where}: outside of the text, which has the characters 0 to {size}, or empty")
+    return Span(start, end, kind)

@@ -1,0 +1,113 @@
+"""Layers of a teacher (Jiao et al. 2020, "TinyBERT", section 3.1): embeddings, hidden states and attention scores.
+
+Layer m of M learns what layer g(m) = m N / M of the teacher's N computes, and the embeddings learn the teacher's:
+
+    loss = MSE(P e_s, e_t) + sum over m of MSE(P h_s,m, h_t,g(m)) + MSE(a_s,m, a_t,g(m))
+
+P is a dense layer, the same for the embeddings and all layers, as in huawei-noah's general_distill.py (the paper has
+two); with `model.teacher_width` 0 there is none. The scores a = q k / sqrt(K) are those before the softmax, as in the
+paper and there. Head number n is compared with head number n, so both networks must have as many. Each token's scores
+are averaged over the tokens of its sequence, and everything over the tokens that are not padding: so a sequence counts
+the same alone in a row and packed. (There, padding counts, with scores of 0.)
+
+No back end of attention is asked for scores, which the fused ones never store. The queries and keys of the compared
+layers are kept instead, and multiplied here, for one layer at a time; the backward pass multiplies them again. In all
+that takes 3 M B L D numbers for each network in the compute dtype (for the teacher 3 N B L D), and two float32 arrays
+[B, H, L, L] while a layer is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention.backends import attention_scores, visible
+from bertjax.model.layer_states import LayerStates, layer_states
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.of_teacher import OfTeacher, Unfit
+
+Project = Callable[[jax.Array], jax.Array]  # [B, L, D] of the student -> [B, L, D] of the teacher
+
+
+def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+    model = forward.model
+    states = partial(layer_states, count=model.encoder.config.num_hidden_layers)
+    student, teacher = (forward.through(states, batch, *name) for name in ((), (TEACHER,)))
+    project = model.teacher_projection if model.encoder.config.teacher_width else lambda x: x
+    seen = visible(batch["sequence_ids"], model.encoder.config.causal)
+    unroll = model.encoder.execution.scan_unroll
+    return layer_sums(student, teacher, project, seen, batch["distil_layers_weights"], unroll)
+
+
+def layer_sums(
+    student: LayerStates, teacher: LayerStates, project: Project, seen: jax.Array, weights: jax.Array, unroll: int = 1
+) -> Sums:
+    """The loss and its three parts, summed over the tokens by their weights, float32 [B, L].
+
+    `seen` bool [B, L, L] are the pairs of tokens whose scores are compared, `unroll` the layers in an iteration of the
+    loop over them.
+    """
+
+    def hidden_sum(ours: jax.Array, theirs: jax.Array) -> jax.Array:
+        error = project(ours).astype(jnp.float32) - theirs.astype(jnp.float32)
+        return jnp.sum(jnp.mean(jnp.square(error), axis=-1) * weights)
+
+    def score_sum(ours: tuple[jax.Array, jax.Array], theirs: tuple[jax.Array, jax.Array]) -> jax.Array:
+        error = jnp.where(seen[:, None], attention_scores(*ours) - attention_scores(*theirs), 0.0)
+        of_token = jnp.einsum("BHLM,BHLM->BL", error, error) / error.shape[1]
+        return jnp.sum(of_token / jnp.sum(seen, axis=-1) * weights)
+
+    # Nothing of a layer is kept for the backward pass but what is compared.
+    @partial(jax.checkpoint, prevent_cse=False)
+    def compared(ours: LayerStates, theirs: LayerStates) -> tuple[jax.Array, jax.Array]:
+        return hidden_sum(ours.hidden, theirs.hidden), score_sum(
+            (ours.queries, ours.keys), (theirs.queries, theirs.keys)
+        )
+
+    def add(total: tuple[jax.Array, jax.Array], layer: tuple[LayerStates, LayerStates]) -> tuple[tuple, None]:
+        return jax.tree.map(jnp.add, total, compared(*layer)), None
+
+    zero = jnp.zeros((), jnp.float32)
+    stacked = tuple(states._replace(embeddings=None) for states in (student, jax.lax.stop_gradient(teacher)))
+    (hidden, attention), _ = jax.lax.scan(add, (zero, zero), stacked, unroll=min(unroll, len(student.hidden)))
+    embeddings = hidden_sum(student.embeddings, jax.lax.stop_gradient(teacher.embeddings))
+    parts = {"embeddings": embeddings, "hidden": hidden, "attention": attention}
+    return {"loss": sum(parts.values(), zero)} | parts
+
+
+def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
+    ours, theirs = student.num_attention_heads, teacher.num_attention_heads
+    if ours != theirs:
+        return Unfit(
+            f"it has {theirs} attention heads and the model {ours}", f"set model.num_attention_heads to {theirs}"
+        )
+    ours, theirs = student.num_hidden_layers, teacher.num_hidden_layers
+    if theirs % ours:
+        return Unfit(
+            f"its {theirs} layers are no multiple of the model's {ours}",
+            f"set model.num_hidden_layers to a number that divides {theirs}",
+        )
+    width, theirs = student.teacher_width or student.hidden_size, teacher.hidden_size
+    if width != theirs:
+        told = f"projected to {width}" if student.teacher_width else f"{width} and not projected"
+        return Unfit(
+            f"its vectors are {theirs} wide and those of the model {told}", f"set model.teacher_width to {theirs}"
+        )
+    if student.window or teacher.window:
+        return Unfit(
+            f"model.window is {teacher.window} there and {student.window} here", "set it to 0 and name another teacher"
+        )
+    return None
+
+
+DISTIL_LAYERS = Objective(
+    name="distil_layers",
+    weight_key="distil_layers_weights",
+    sums=_sums,
+    figures=("loss", "embeddings", "hidden", "attention"),
+    teacher=OfTeacher(unfit=_unfit),
+)

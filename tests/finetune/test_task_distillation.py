@@ -1,0 +1,236 @@
+"""Distillation for a task: its losses against their formulas, on any mesh; runs that resume, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from exported_models import fine_tuned_model
+from small_tasks import content_of, small_config, small_start, write_classes
+
+from bertjax.config import DistillationConfig, FinetuneConfig, MeshConfig, TaskConfig
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
+from bertjax.finetune.distillation import PREDICTIONS, taught_objective, with_projection
+from bertjax.finetune.job import assemble_task, resolved
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.kinds.kind import TaskContent
+from bertjax.finetune.run import Result, Start, finetune
+from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import to_global
+from bertjax.runtime.processes import alone
+from bertjax.training.checkpoint import DIRECTORY, read_metadata
+from bertjax.training.objectives import TEACHER, Forward
+from bertjax.training.run_directory import load_run
+from bertjax.training.state import state_of
+from bertjax.training.teacher import Teacher
+from bertjax.training.telemetry import METRICS_FILE, read_metrics
+
+ROWS, LENGTH, CLASSES = 6, 12, 3
+WIDE = {"hidden_size": 48, "num_hidden_layers": 4}  # of the teacher; the student has 32 and 2
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    return small_start(tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    return small_start(tmp_path_factory.mktemp("wide"), **WIDE)
+
+
+def soft(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Cross entropy of probabilities over the last dim, float64."""
+    log_p, log_q = (z - np.log(np.exp(z).sum(-1, keepdims=True)) for z in (theirs, ours))
+    return -(np.exp(log_p) * log_q).sum(-1)
+
+
+def of_number(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    p = 1 / (1 + np.exp(-theirs))
+    return np.log1p(np.exp(ours)) - p * ours
+
+
+LOSSES = {
+    "sequence": soft,
+    "choice": soft,
+    "tokens": soft,
+    "regression": lambda ours, theirs: (ours - theirs) ** 2,
+    "relevance": of_number,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_of_predictions_is_its_formula(name: str, start: Start, wide: Start) -> None:
+    """Against the logits of both networks in float64 NumPy, with weights of the examples."""
+    kind, draw = KINDS[name], np.random.default_rng(5)
+    shape = (ROWS, LENGTH) if name == "tokens" else (ROWS, 1)
+    batch = {
+        "input_ids": draw.integers(5, 15, (ROWS, LENGTH), dtype=np.int32),
+        "token_type_ids": np.zeros((ROWS, LENGTH), np.int32),
+        "sequence_ids": np.ones((ROWS, LENGTH), np.int32),
+        "cls_positions": np.zeros((ROWS, CLASSES if name == "choice" else 1), np.int32),
+        "labels": draw.integers(0, 2, shape[:1] if name == "choice" else shape).astype(
+            np.float32 if kind.num_labels(CLASSES) == 1 else np.int32
+        ),
+        "label_weights": draw.uniform(0.5, 2, shape[:1] if name == "choice" else shape).astype(np.float32),
+    }
+    batch["cls_positions"] = batch["cls_positions"] + np.arange(batch["cls_positions"].shape[1], dtype=np.int32)
+    configs = {"model": kind.headed(start.model, CLASSES), TEACHER: kind.headed(wide.model, CLASSES)}
+    networks = {
+        key: bind(abstract_network(config)[0], init_params(config, jax.random.key(seed)))
+        for seed, (key, config) in enumerate(configs.items())
+    }
+    objective = taught_objective(kind, TaskConfig())
+
+    def compute(batch: dict) -> tuple:
+        forward = Forward(networks, None, packed=True)
+        logits = [kind.logits(forward, batch, None, network) for network in networks]
+        return objective.sums(forward, batch, None), logits
+
+    sums, logits = jax.device_get(jax.jit(compute)(batch))
+    ours, theirs = (np.asarray(z, np.float64) for z in logits)
+    assert ours.shape[: len(shape)][0] == ROWS and np.abs(ours - theirs).max() > 0.01
+    wanted = (LOSSES[name](ours, theirs) * batch["label_weights"]).sum()
+    assert float(sums["loss"]) == pytest.approx(wanted, rel=1e-6)
+    assert sums.keys() == {*kind.figures}
+
+
+def test_kinds_without_such_a_loss_are_refused() -> None:
+    for name in KINDS.keys() - LOSSES.keys():
+        with pytest.raises(ValueError, match=f"cannot be learned in tasks of the kind {name}; use --distil layers"):
+            taught_objective(KINDS[name], TaskConfig())
+        assert taught_objective(KINDS[name], TaskConfig(distil="layers")).name == "distil_layers"
+
+
+def taught(
+    distil: str, start: Start, wide: Start, data: Path, place: Path, **training: object
+) -> tuple[FinetuneConfig, TaskContent, Teacher]:
+    """A run's config, its data, and a teacher with random weights."""
+    config = small_config("classification", start, data, place, epochs=2, distil=distil)
+    config = replace(config, training=replace(config.training, log_every=1, **training))
+    content = content_of(config, start)
+    model = content.kind.headed(wide.model, len(content.labels))
+    params = jax.device_get(init_params(model, jax.random.key(7)))
+    params["pooler"] = jax.tree.map(lambda x: 5 * x, params["pooler"])
+    return with_projection(config, model), content, Teacher(model, params)
+
+
+def run(config: FinetuneConfig, start: Start, content: TaskContent, teacher: Teacher) -> Result:
+    with alone() as processes:
+        return finetune(config, start, content, processes, lambda line: None, (), teacher)
+
+
+def losses(place: Path, name: str) -> list[float]:
+    return [record[name] for record in read_metrics(place / METRICS_FILE) if name in record]
+
+
+def digests(place: Path) -> dict[str, str]:
+    return {name: array["digest"] for name, array in read_metadata(place / DIRECTORY)["arrays"].items()}
+
+
+@pytest.mark.parametrize("distil", ["layers", pytest.param("predictions", marks=pytest.mark.long)])
+def test_a_student_learns_and_resumes_to_the_same_bits(distil: str, start: Start, wide: Start, tmp_path: Path) -> None:
+    data, place, half = write_classes(tmp_path / "data", train=48, dev=16), tmp_path / "run", tmp_path / "half"
+    given = taught(distil, start, wide, data, place, eval_every=3, checkpoint_every=3, keep_every=3)
+    config, content, teacher = given
+    result = run(config, start, content, teacher)
+    name = {"layers": "distil_layers", "predictions": PREDICTIONS}[distil]
+    curve = losses(place, f"train/{name}_loss")
+    assert len(curve) == 6 and curve[-1] < curve[0]
+    assert {"eval/sequence_loss", "eval/accuracy"} <= result.figures.keys(), "measured by labels, without the teacher"
+    metadata = read_metadata(place / DIRECTORY)
+    assert metadata["teacher_digest"] == teacher.digest
+    modules = {name.split("/")[1] for name in metadata["arrays"] if name.startswith("params/")}
+    assert modules == {"encoder", "pooler", "head"} | ({"teacher_projection"} if distil == "layers" else set())
+    exported = export_huggingface(load_run(str(place)), tmp_path / "export")
+    assert b"projection" not in (Path(exported) / "model.safetensors").read_bytes()
+    shutil.copytree(place, half)
+    shutil.rmtree(half / DIRECTORY / "6")
+    (half / "results.json").unlink()
+    assert run(replace(config, run_dir=str(half)), start, content, teacher).figures == result.figures
+    assert digests(half) == digests(place)
+    assert run(config, start, content, teacher).seconds == result.seconds, "it was finished before"
+    other = Teacher(teacher.model, jax.tree.map(lambda x: x + 1, teacher.params))
+    with pytest.raises(ValueError, match="teacher_digest: checkpoint has"):
+        run(config, start, content, other)
+
+
+@pytest.mark.parametrize("distil", ["predictions", pytest.param("layers", marks=pytest.mark.long)])
+def test_a_mesh_and_microbatches_change_nothing(
+    distil: str, start: Start, wide: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, found = write_classes(tmp_path / "data", train=32, dev=16), []
+    for name, mesh, parts in (("one", MeshConfig(1, 1, 1), 1), ("eight", MeshConfig(2, 2, 2), 2)):
+        config, content, teacher = taught(distil, start, wide, data, tmp_path / name, grad_accum_steps=parts)
+        config = resolved(replace(config, mesh=mesh), content)
+        some = jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]
+        monkeypatch.setattr("bertjax.finetune.job.make_mesh", partial(make_mesh, devices=some))
+        job = assemble_task(config, content, start.tokenizer, teacher)
+        rows, params = job.stages[0], init_params(config.model, jax.random.key(1))
+        with jax.set_mesh(job.mesh):
+            placed = jax.device_put(params, job.blueprint.shardings.params)
+            state = jax.jit(
+                lambda params, job=job: state_of(params, job.optimizer), out_shardings=job.blueprint.shardings
+            )(placed)
+            for step in range(2):
+                state, metrics = rows.train_step(state, to_global(job.mesh, rows.batches.batch(step, 16)))
+                found.append(float(metrics["loss"]))
+    np.testing.assert_allclose(found[2:], found[:2], rtol=2e-5)
+
+
+def test_a_teacher_of_another_task_is_refused(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config("classification", start, tmp_path, tmp_path / "run")
+    config = replace(config, distillation=DistillationConfig(teacher="there"))
+    kind = KINDS["sequence"]
+
+    def found(of: str, **model: object) -> None:
+        taught_model = replace(kind.headed(start.model, 2), **model)
+        there = ForeignModel("there", taught_model, start.tokenizer, {}, (), (), of, ("a", "b"))
+        monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: there)
+
+    found("tokens")
+    with pytest.raises(ValueError, match="it was fine-tuned for tokens, and the task is one of sequence; name a model"):
+        read_task_teacher(config, kind)
+    found("")
+    with pytest.raises(ValueError, match="it was only pretrained, and the task is one of sequence"):
+        read_task_teacher(config, kind)
+    found("sequence", max_position_embeddings=16)
+    with pytest.raises(ValueError, match="it has 16 positions, and rows have 32 tokens"):
+        read_task_teacher(config, kind)
+    found("sequence", num_hidden_layers=3)
+    layers = replace(config, task=replace(config.task, distil="layers"))
+    with pytest.raises(ValueError, match="its 3 layers are no multiple of the model's 2"):
+        read_task_teacher(layers, kind)
+    there = read_task_teacher(config, kind)
+    assert there is not None
+    with pytest.raises(ValueError, match="its labels are a, b, and those of the task red, green; name a model"):
+        fit_task_teacher(there, config, start.tokenizer, ("red", "green"))
+    with pytest.raises(ValueError, match=r"task\.distil='layers' without a teacher"):
+        read_task_teacher(replace(layers, distillation=DistillationConfig()), kind)
+
+
+@pytest.mark.long
+def test_the_verb_takes_a_fine_tuned_export_as_teacher(start: Start, tmp_path: Path) -> None:
+    """Both runs, one after the other, as the recipe of TinyBERT has them."""
+    from bertjax.__main__ import main
+
+    labels = ("blue", "green", "red")
+    teacher = export_huggingface(fine_tuned_model(tmp_path / "model", "sequence", labels), tmp_path / "teacher")
+    student = export_huggingface(fine_tuned_model(tmp_path / "base", "sequence", labels), tmp_path / "student")
+    data = write_classes(tmp_path / "data", train=48, dev=16)
+    fixed = ["--teacher", f"hf:{teacher}", "--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv")]
+    fixed += ["--epochs", "1", "--max-length", "32", "--compilation-cache", ""]
+    first = ["finetune", "classification", "--init-from", f"hf:{student}", "--distil", "layers"]
+    assert main([*first, *fixed, "--run-dir", str(tmp_path / "layers")]) == 0
+    second = ["finetune", "classification", "--init-from", str(tmp_path / "layers")]
+    assert main([*second, *fixed, "--run-dir", str(tmp_path / "run")]) == 0
+    model = load_run(str(tmp_path / "run"))
+    assert model.labels == labels and model.config.model.teacher_width == 0

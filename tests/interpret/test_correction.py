@@ -1,0 +1,275 @@
+"""`correct`: log ratios by the plain model, kinds of tokens, windows, places in the text, figures on pairs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_models import trained_model
+from small_models import small_model
+
+from bertjax.__main__ import main, parser_of
+from bertjax.convert.sources import write_run
+from bertjax.interpret.correction import Examined, Proposal, Word, default_threshold, examine
+from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
+from bertjax.model.network import bind
+from bertjax.tokenization.byte_level import ByteLevelBPE
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.training.run_directory import TrainedModel
+
+TEXT = "The Museum opened, in 1877 strawberries & INTEREST; drawings."
+EVERY_WORD = -1e9  # a threshold
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return small_model(tmp_path_factory.mktemp("run"))
+
+
+def log_probabilities(model: TrainedModel, ids: list[int]) -> np.ndarray:
+    """Of the plain network, without padding: float [tokens, vocabulary]."""
+    row = jnp.array([ids], jnp.int32)
+    net = bind(model.graphdef, model.params)
+    hidden = net.encoder(row, jnp.zeros_like(row), jnp.ones_like(row), packed=False)
+    logits = net.mlm_logits(hidden, jnp.arange(len(ids))[None])[0, :, : model.tokenizer.vocab_size]
+    return np.asarray(jax.nn.log_softmax(logits.astype(jnp.float32)), np.float64)
+
+
+def ids_of(model: TrainedModel, text: str) -> list[int]:
+    tokenizer = model.tokenizer
+    return [tokenizer.cls_id, *tokenizer.encode([text])[0].tolist(), tokenizer.sep_id]
+
+
+def expected(model: TrainedModel, ids: list[int], place: int, masked: bool) -> list[tuple[str, float]]:
+    """Every word of letters with its log ratio, the likeliest first."""
+    own, asked = ids[place], list(ids)
+    if masked:
+        asked[place] = model.tokenizer.mask_id
+    row = log_probabilities(model, asked)[place]
+    words = {token: row[n] - row[own] for n, token in enumerate(model.tokenizer.tokens) if token.isalpha() and n != own}
+    return sorted(words.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_log_ratios_are_the_plain_models(model: TrainedModel, masked: bool) -> None:
+    (found,) = examine(model, [TEXT], masked=masked, top=4)
+    ids = ids_of(model, TEXT)
+    assert [word.text for word in found.words] == [
+        "The",
+        "Museum",
+        "opened",
+        ",",
+        "in",
+        "&",
+        "INTEREST",
+        "drawings",
+        ".",
+    ]
+    assert all(TEXT[word.start : word.end] == word.text for word in found.words)
+    assert found.skipped == ("1877", "strawberries", ";")
+    for word, place in ((found.words[1], 2), (found.words[7], len(ids) - 3)):
+        wanted = expected(model, ids, place, masked)[:4]
+        assert [one.text.lower() for one in word.proposals] == [token for token, _ in wanted]
+        np.testing.assert_allclose([one.log_ratio for one in word.proposals], [ratio for _, ratio in wanted], rtol=1e-4)
+
+
+def test_proposals_are_of_the_words_kind_and_case(model: TrainedModel) -> None:
+    (found,) = examine(model, [TEXT], top=model.tokenizer.vocab_size)
+    by_word = {word.text: {one.text for one in word.proposals} for word in found.words}
+    assert by_word[","] == {"&", "<", ">", "/", "."}
+    assert {"Bank", "The"} & by_word["Museum"] == {"Bank", "The"} and "Museum" not in by_word["Museum"]
+    assert "BANK" in by_word["INTEREST"] and "bank" in by_word["in"]
+    letters = {token for token in model.tokenizer.tokens if token.isalpha()}
+    assert by_word["drawings"] == letters - {"drawings"}
+
+
+def test_a_correction_replaces_by_the_first_proposals() -> None:
+    words = (
+        Word(0, 4, "Whet", (Proposal("What", 9.0), Proposal("When", 8.0))),
+        Word(5, 7, "is", (Proposal("was", 1.0),)),
+        Word(8, 11, "tat", (Proposal("that", 7.0),)),
+    )
+    examined = Examined("Whet is tat?", words, ())
+    assert examined.correction(6.5) == ("What is that?", (words[0], words[2]))
+    assert examined.correction(7.0) == ("What is tat?", (words[0],))
+    assert examined.correction(9.0) == ("Whet is tat?", ())
+
+
+def test_long_texts_are_read_in_windows(model: TrainedModel) -> None:
+    draw = np.random.default_rng(0)
+    words = [token for token in model.tokenizer.tokens if token.isalpha()]
+    text = " ".join(draw.choice(words, 100))
+    short = replace(model, config=replace(model.config, data=replace(model.config.data, sequence_length=22)))
+    (found,) = examine(short, [text], top=1)
+    assert [word.text for word in found.words] == text.split()
+    ids = ids_of(model, text)[1:-1]
+    cls, sep = model.tokenizer.cls_id, model.tokenizer.sep_id
+    # Windows of 20 tokens begin every 10; the last ends with the text. A word is 5 tokens or more from both edges.
+    for place, start in ((3, 0), (57, 50), (99, 80)):
+        window = [cls, *ids[start : start + 20], sep]
+        wanted = expected(model, window, place - start + 1, masked=False)[0]
+        assert found.words[place].proposals[0].text == wanted[0]
+        np.testing.assert_allclose(found.words[place].proposals[0].log_ratio, wanted[1], rtol=1e-4)
+
+
+def test_chinese_characters_are_words(tmp_path: Path) -> None:
+    (found,) = examine(trained_model(tmp_path), ["北京museum是。"], top=9)
+    assert [(word.start, word.end, word.text) for word in found.words] == [
+        (0, 1, "北"), (1, 2, "京"), (2, 8, "museum"), (8, 9, "是"), (9, 10, "。"),
+    ]  # fmt: skip
+    assert {one.text for one in found.words[0].proposals} == {"京", "是"}
+
+
+def test_a_generator_is_asked_where_there_is_one(tmp_path: Path) -> None:
+    electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
+    both = small_model(tmp_path, hidden_act="gelu", **electra)
+    assert both.generator is not None and "mlm_head" not in both.params
+    (found,) = examine(both, ["the bank of money"], top=3)
+    wanted = expected(both.generator, ids_of(both, "the bank of money"), 2, masked=False)[:3]
+    assert [one.text for one in found.words[1].proposals] == [token for token, _ in wanted]
+    np.testing.assert_allclose([one.log_ratio for one in found.words[1].proposals], [r for _, r in wanted], rtol=1e-4)
+
+
+def test_byte_level_words_stand_without_their_space(tmp_path: Path) -> None:
+    letters = {chr(number): number - 33 for number in range(33, 127)}
+    tokens = {**letters, "Ġ": 94, "Ġc": 95, "Ġca": 96, "Ġcat": 97, "Ġd": 98, "Ġdo": 99, "Ġdog": 100}
+    tokens |= {name: 101 + n for n, name in enumerate(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))}
+    merges = "#version: 0.2\nĠ c\nĠc a\nĠca t\nĠ d\nĠd o\nĠdo g\n"
+    tokenizer = ByteLevelBPE(json.dumps(tokens).encode(), merges.encode(), TextRules(False, False))
+    (found,) = examine(trained_model(tmp_path, tokenizer), ["cat dog bird"], top=30)
+    assert [(word.start, word.end, word.text) for word in found.words] == [(0, 3, "cat"), (4, 7, "dog")]
+    assert {one.text for one in found.words[1].proposals} == {"c", "ca", "cat", "d", "do"}
+    assert found.skipped == ("bird",)
+
+
+def test_what_cannot_be_examined_is_refused(model: TrainedModel) -> None:
+    assert examine(model, ["", " \t"]) == [Examined("", (), ()), Examined(" \t", (), ())]
+    with pytest.raises(ValueError, match=r"text 8, 'a \[MASK\]', spells the special token \[MASK\]; leave it out"):
+        examine(model, ["the", "a [MASK]"], number_from=7)
+    with pytest.raises(ValueError, match="text 1 has a lone surrogate"):
+        examine(model, ["a \ud800"])
+    with pytest.raises(ValueError, match="top=0: ask for 1 to"):
+        examine(model, ["the"], top=0)
+    without = {name: part for name, part in model.params.items() if name != "mlm_head"}
+    with pytest.raises(ValueError, match="it has no MLM head"):
+        examine(replace(model, params=without), ["the"])
+
+
+def examined(text: str, *proposals: tuple[str, str, float]) -> Examined:
+    """A text of which some words have one proposal."""
+    words = [Word(text.index(w), text.index(w) + len(w), w, (Proposal(p, ratio),)) for w, p, ratio in proposals]
+    return Examined(text, tuple(words), ())
+
+
+def test_figures_count_words_found_and_corrected() -> None:
+    pairs = [
+        ErrorPair("a", "the cat sad down .", "the cat sat down ."),
+        ErrorPair("b", "a dig barks", "A dog barks"),
+        ErrorPair("c", "one word", "two more words"),
+        ErrorPair("d", "all is right", "all is right"),
+        ErrorPair("e", "unkown things", "unknown things"),
+    ]
+    found = [
+        examined(pairs[0].source, ("cat", "dog", 4.0), ("sad", "sat", 9.0)),
+        examined(pairs[1].source, ("dig", "cat", 8.0), ("barks", "runs", 1.0)),
+        examined(pairs[2].source, ("one", "two", 99.0)),
+        examined(pairs[3].source, ("is", "was", 5.0)),
+        examined(pairs[4].source, ("things", "thing", -3.0)),
+    ]
+    judged, left_out = judge(found, pairs, lowercase=True)
+    assert left_out == ["c"] and (judged.words, judged.errors) == (5 + 3 + 3 + 2, 3)
+    figures = judged.figures(4.5)
+    assert (figures.doubted, figures.detected, figures.corrected) == (3, 2, 1)
+    assert (figures.precision(2), figures.recall(2), figures.f1(2)) == (2 / 3, 2 / 3, 2 / 3)
+    assert (figures.precision(1), figures.recall(1), figures.f1(1)) == (1 / 3, 1 / 3, 1 / 3)
+    assert judged.best_threshold() == 8.5  # one word doubted, and corrected: F1 2 / (1 + 3)
+    assert judge(found, pairs, lowercase=False)[0].errors == 4  # `a` for `A`
+    nothing = judge([found[3]], [pairs[3]], lowercase=True)[0]
+    assert nothing.best_threshold() == 0 and nothing.figures(9.0).f1(0) == nothing.figures(9.0).precision(0) == 0
+
+
+def test_sighan_layout(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text(
+        "A2-0003-1\t但是我不能去参加，因为我有一点事情阿！\t但是我不能去参加，因为我有一点事情啊！\n", encoding="utf-8"
+    )
+    (pair,) = read_error_pairs(path)
+    assert pair.id == "A2-0003-1" and pair.source.index("阿") == pair.target.index("啊") == 17
+    judged, left_out = judge([examined(pair.source, ("阿", "啊", 3.0))], [pair], lowercase=True)
+    assert not left_out and (judged.words, judged.errors) == (19, 1)
+    assert judged.figures(2.0).corrected == judged.figures(2.0).doubted == 1
+    path.write_text("id\tsource\ttarget\n1\ta\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"test.tsv:2: 2 fields, and there are 3 columns"):
+        read_error_pairs(path)
+    path.write_text("id\tsource\ttarget\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="it has no row"):
+        read_error_pairs(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return write_run(replace(small_model(folder), step=0))
+
+
+def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["correct", str(run), "the bank", "strawberries", "--threshold", "1e9", "--top", "2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:3] == ["the bank", "    nothing to correct", "strawberries"] and "several tokens" in said[4]
+    lines = tmp_path / "lines.txt"
+    lines.write_text("The bank\n\ninto muddy water\n")
+    out = tmp_path / "out.jsonl"
+    told = ["correct", str(run), "--file", str(lines), "--output", str(out), "--threshold", str(EVERY_WORD)]
+    assert main(told) == 0
+    assert "4-8  bank  ->  " in capsys.readouterr().out
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["text"] for record in records] == ["The bank", "", "into muddy water"]
+    (first, second) = records[0]["words"]
+    assert first["proposals"][0]["text"][0].isupper() and len(second["proposals"]) == 3
+    assert records[0]["corrected"] == f"{first['proposals'][0]['text']} {second['proposals'][0]['text']}"
+    assert main(told) == 1
+    assert "add --overwrite" in capsys.readouterr().err
+    text = tmp_path / "out.txt"
+    assert main([*told[:4], "--output", str(text), "--masked", "--threshold", "1e9"]) == 0
+    assert text.read_text() == lines.read_text()
+
+
+def test_the_help_tells_the_thresholds() -> None:
+    shown = " ".join(parser_of("correct").format_help().split())
+    assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown
+
+
+def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{n}\tthe bank sat\tthe store sat\n" for n in range(4)))
+    assert main(["correct", str(run), "--evaluate", str(pairs)]) == 0
+    said = capsys.readouterr().out
+    assert "the best on every other pair" in said and "2 pairs, 6 words, 2 errors" in said
+    assert main(["correct", str(run), "--evaluate", str(pairs), "--threshold", "1e9"]) == 0
+    said = capsys.readouterr().out
+    assert "4 pairs, 12 words, 4 errors, 0 words replaced" in said and "precision   0.0%" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing given: give one of TEXT, --file FILE and --evaluate FILE.tsv"),
+        (["a", "--file", "b"], "TEXT and --file given"),
+        (["a", "--output", "b.csv"], "its suffix says what it is to be: .txt, .jsonl"),
+        (["--evaluate", "b.tsv", "--output", "b.txt"], "--evaluate writes no texts"),
+        (["--evaluate", "nowhere.tsv"], "nowhere.tsv: no such file"),
+        (["--file", "nowhere.txt"], "nowhere.txt: no such file"),
+        (["a [SEP]"], "spells the special token [SEP]"),
+    ],
+)
+def test_the_verb_refuses(
+    run: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    assert main(["correct", str(run), *words]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,269 @@
+"""Units of words, phrases and entities: from spans or a list to the planes of a token store, and what is refused."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+from small_corpus import WORDS, changed, content
+
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text import corpus
+from bertjax.text.documents import assemble, divided
+from bertjax.text.prepare import prepare, require_sources, summary
+from bertjax.text.spans import MarkedText, Span, join, marked, pieces_of, spans_of
+from bertjax.text.store.format import TokenStore
+from bertjax.text.units import UnitMarker, find_units
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+NAMES = ["river of which", "the", "to in is", "but"]
+PLANES = ("continues", "phrases", "entities")
+
+
+def random_record(seed):
+    """A document of generated sentences, a word at a time, with the spans of two kinds and which words they hold."""
+    draw = random.Random(seed)
+    text, spans, words = "", [], []
+    for number in range(draw.randint(8, 14)):
+        size = draw.randint(3, 12)
+        of_sentence = draw.choices([*WORDS, "believes", "lifted"], k=size)
+        begins = []
+        for place, word in enumerate(of_sentence):
+            begins.append(len(text))
+            text += (word.capitalize() if not place else word) + (". " if place == size - 1 else " ")
+            words.append({"word": word, "first": not place, "word unit": None, "phrase": None, "entity": None})
+        for kind in ("phrase", "entity"):
+            edges = sorted(draw.sample(range(size + 1), 2 * draw.randint(0, 2)))
+            for first, last in zip(edges[::2], edges[1::2], strict=True):
+                spans.append([begins[first], begins[last - 1] + len(of_sentence[last - 1]), kind])
+                for word in words[len(words) - size + first : len(words) - size + last]:
+                    word[kind] = (number, first)
+        if draw.random() < 0.3:
+            text += "\n \n"
+    return {"text": text, "marks": spans}, words
+
+
+def expected_plane(words, kind, tokenizer):
+    """Of each token of a document whether it continues a unit of a kind, by the words that the units are made of."""
+    plane = []
+    for place, word in enumerate(words):
+        (pieces,) = tokenizer.encode_sentences([word["word"]])
+        before = words[place - 1][kind] if place else None
+        plane.append(word[kind] is not None and not word["first"] and word[kind] == before)
+        plane += [True] * (len(pieces) - 1)
+        if place == len(words) - 1 or words[place + 1]["first"]:
+            plane.append(False)  # the full stop
+    return plane
+
+
+@pytest.fixture
+def marked_data(data, tmp_path, monkeypatch):
+    """Records with spans in two kinds of files, of about eight units of work."""
+    made = [random_record(seed) for seed in range(60)]
+    with open(tmp_path / "marks.jsonl", "w") as file:
+        file.writelines(json.dumps(record) + "\n" for record, _ in made)
+    return changed(
+        data,
+        sources=(f"jsonl:{tmp_path}/marks.jsonl",),
+        units="spans:marks",
+        masking="entities",
+        split_documents="never",
+    ), [words for _, words in made]
+
+
+def by_text(view, plane):
+    """The tokens of each document -> the plane of its tokens."""
+    starts = view.sentence_offsets[view.document_offsets[:-1]]
+    lengths = np.diff(view.sentence_offsets[view.document_offsets])
+    ends = np.cumsum(lengths)[:-1]
+    ids = np.split(view.tokens(starts, lengths), ends)
+    return {
+        tuple(one.tolist()): p.tolist()
+        for one, p in zip(ids, np.split(view.continues(starts, lengths, plane), ends), strict=True)
+    }
+
+
+def test_the_planes_are_those_of_the_words_that_the_spans_hold(marked_data):
+    data, documents = marked_data
+    store = TokenStore.open(prepare(data))
+    store.verify()
+    tokenizer = store.tokenizer()
+    views = [store.split(split) for split in ("train", "held_out")]
+    assert store.manifest["planes"] == dict.fromkeys(PLANES, "|b1") and all(view.tells("entities") for view in views)
+    for kind, plane in (("word unit", "continues"), ("phrase", "phrases"), ("entity", "entities")):
+        found = by_text(views[0], plane) | by_text(views[1], plane)
+        assert len(found) == len(documents)
+        words_of = {}
+        for words in documents:
+            ends = [place + 1 == len(words) or words[place + 1]["first"] for place in range(len(words))]
+            text = " ".join(word["word"] + " ." * end for word, end in zip(words, ends, strict=True))
+            words_of[tuple(tokenizer.encode_sentences([text])[0].tolist())] = words
+        assert words_of.keys() == found.keys()
+        for ids, words in words_of.items():
+            assert found[ids] == expected_plane(words, kind, tokenizer), kind
+    number = sum(kind == "entity" for seed in range(60) for *_, kind in random_record(seed)[0]["marks"])
+    assert store.manifest["provenance"]["units"]["entities"] == number > 20
+    assert f"{number} marked entities" in summary(store)
+
+
+def test_units_change_no_token(marked_data, tmp_path):
+    data, _ = marked_data
+    plain = content(prepare(changed(data, units="", masking="tokens")))
+    with_units = content(prepare(data))
+    assert {name: x for name, x in with_units.items() if not name.endswith((*PLANES, ".json"))} == {
+        name: x for name, x in plain.items() if not name.endswith(".json")
+    }
+
+
+def test_any_number_of_processes_and_either_kind_of_file_make_the_same_planes(marked_data, tmp_path, monkeypatch):
+    data, _ = marked_data
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    records = [random_record(seed)[0] for seed in range(60)]
+    rows = [[dict(zip(("start", "end", "kind"), span, strict=True)) for span in one["marks"]] for one in records]
+    rows[3] = None
+    records[3]["marks"] = None
+    with open(tmp_path / "marks.jsonl", "w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 1 << 30)
+    table = pa.table({"text": [record["text"] for record in records], "marks": rows})
+    pq.write_table(table, tmp_path / "marks.parquet")
+    of_json = content(prepare(data))
+    of_rows = content(prepare(changed(data, sources=(f"parquet:{tmp_path}/marks.parquet",), workers=2)))
+    tables = [{name: x for name, x in one.items() if not name.endswith(".json")} for one in (of_json, of_rows)]
+    assert tables[0] == tables[1] and any(name.endswith("entities") for name in tables[0])
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ("all", "line 2: field `marks` is str, not a list of spans"),
+        ([3], r"line 2: span 3 of `marks`: it must be \[start, end\] or \[start, end, kind\]"),
+        ([[0, 3, "phrase", 1]], "line 2: span .* it must be"),
+        ([[0, 3.0]], r"line 2: span \[0, 3.0\] of `marks`: start and end must be integers"),
+        ([[True, 3]], "start and end must be integers"),
+        ([[0, 3, "PER"]], "kind 'PER' is unknown; choose from word, phrase, entity"),
+        ([[0, 3], [4, 11]], r"span \[4, 11\] of `marks`: outside of the text, which has the characters 0 to 10"),
+        ([[-1, 3]], "outside of the text"),
+        ([[3, 3]], "or empty"),
+        ([[0, 3, "entity"], [2, 5, "entity"]], r"span \[2, 5, 'entity'\] of `marks` overlaps \[0, 3, 'entity'\]"),
+    ],
+)
+def test_bad_spans_are_refused_with_file_and_line(data, tmp_path, spans, message):
+    lines = [{"text": "The river.", "marks": [[0, 3]]}, {"text": "To it was.", "marks": spans}]
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = changed(data, sources=(f"jsonl:{tmp_path}/bad.jsonl",), units="spans:marks", masking="phrases")
+    with pytest.raises(ValueError, match=rf"bad\.jsonl, {message}" if message.startswith("line") else message):
+        prepare(data)
+
+
+def test_units_that_cannot_be_are_refused(data, tmp_path):
+    for units, message in (
+        ("jieba", "write spans:FIELD"),
+        ("list:", "write spans:FIELD"),
+        (f"list:{tmp_path}/none.txt", "no such file"),
+        ("spans:marks", "only records of jsonl and parquet have fields"),
+    ):
+        with pytest.raises(ValueError, match=f"data.units='{units}'.*{message}"):
+            require_sources(changed(data, units=units, masking="phrases"))
+    (tmp_path / "units.txt").write_text("the river\tplace\n")
+    with pytest.raises(
+        ValueError, match=r"line 1: .*a line has a unit, or a unit and its kinds \(word, phrase, entity\)"
+    ):
+        require_sources(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases"))
+    (tmp_path / "units.txt").write_text("zebra crossing\n")
+    with pytest.raises(ValueError, match="there is not one unit in the text"):
+        prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases"))
+
+
+def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
+    path = tmp_path / "units.txt"
+    path.write_text(
+        "New York\nriver boat\nnew york city\tentity\nriver\nriver bank\tentity\nthe\tword\n北京\tentity\n北京大学\n",
+        encoding="utf-8",
+    )
+    find = find_units(f"list:{path}", True)
+
+    def found(text):
+        return [(text[start:end], kind) for start, end, kind in find(text)]
+
+    assert found("In New  York City and New York, newer York; the RIVERS") == [
+        ("New  York", "phrase"),
+        ("New  York City", "entity"),
+        ("New York", "phrase"),
+        ("the", "word"),
+    ]
+    assert found("他在北京大学，她在北京。") == [("北京", "entity"), ("北京大学", "phrase"), ("北京", "entity")]
+    assert found("big river bank, river bank") == [("river", "phrase"), ("river bank", "entity")] * 2
+    assert found("A river") == [("river", "phrase")]
+    assert [*find_units(f"list:{path}", False)("new york and New York")] == [Span(13, 21, "phrase")]
+
+
+def test_a_kind_without_units_is_not_told(data, tmp_path):
+    (tmp_path / "units.txt").write_text("river with\n")
+    store = TokenStore.open(prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")))
+    train = store.split("train")
+    assert train.tells("phrases") and not train.tells("entities") and store.split("held_out").tells("phrases")
+
+
+def test_tokens_of_a_unit_are_those_with_a_character_of_it():
+    tokenizer = WordPiece([*SPECIAL_TOKENS, *"北京大学的", "un", "##like", "##ly", "."], TextRules(True, True))
+    text = MarkedText("unlikely. \0北京大学的", [Span(2, 6, "entity"), Span(11, 13, "phrase"), Span(11, 15, "entity")])
+    ids, lengths = tokenizer.encode([text])
+    marker = UnitMarker(spans_of)
+    planes = marker.planes(tokenizer, [text], lengths, tokenizer.is_continuation[ids])
+    assert planes["continues"].tolist() == [False, True, True, False, *[False] * 5]
+    assert planes["phrases"].tolist() == [False, True, True, False, False, True, False, False, False]
+    assert planes["entities"].tolist() == [False, False, False, False, False, True, True, True, False]
+    assert marker.counts == {"entities": 2, "phrases": 1}
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
+def test_every_tokenizer_knows_the_places_of_its_tokens(kind):
+    texts = ["the rivers of the north were lifted in winter", "believes in  nothing but rivers", " lifted"] * 5
+    rules = TextRules(lowercase=False, strip_accents=False)
+    tokenizer = train_tokenizer(kind, count_for(kind, texts, rules), 60 if kind != "byte_bpe" else 280, rules)
+    for text in [*texts[:3], "rivers lifted  the  ", ""]:
+        (ids,) = tokenizer.encode_sentences([text])
+        places = tokenizer.places(text)
+        assert places.shape == (len(ids), 2)
+        spelled = [text[first:last].strip() for first, last in places]
+        for told, number in zip(spelled, ids, strict=True):  # a mark of a beginning is where its word is
+            assert tokenizer.surfaces[number].decode().strip() in (
+                (told, "") if kind in ("unigram", "bpe") else (told,)
+            )
+
+
+def test_pieces_keep_their_part_of_the_spans():
+    draw = random.Random(4)
+    for _ in range(200):
+        words = ["".join(draw.choices("abcd", k=draw.randint(1, 5))) for _ in range(draw.randint(1, 12))]
+        text = " ".join(words)
+        edges = sorted(draw.sample(range(len(text) + 1), 2 * draw.randint(0, min(3, len(text) // 2))))
+        whole = MarkedText(text, [Span(a, b, "entity") for a, b in zip(edges[::2], edges[1::2], strict=True)])
+        inside = [any(a <= n < b for a, b, _ in whole.spans) for n in range(len(text))]
+        cut = sorted(draw.sample(range(len(words) + 1), draw.randint(0, 2)))
+        parts = [" ".join(words[a:b]) for a, b in itertools.pairwise([0, *cut, len(words)]) if a < b]
+        pieces = [*pieces_of(whole, parts)]
+        assert pieces == parts
+        covered = [any(a <= n < b for a, b, _ in spans_of(piece)) for piece in pieces for n in range(len(piece))]
+        kept = [n for n in range(len(text)) if text[n] != " "]
+        where = [n for n, letter in enumerate("".join(pieces)) if letter != " "]
+        assert [covered[n] for n in where] == [inside[n] for n in kept]
+        again = join(pieces, " ")
+        assert again == text and [any(a <= n < b for a, b, _ in spans_of(again)) for n in kept] == [
+            inside[n] for n in kept
+        ]
+
+
+def test_spans_survive_the_division_of_long_documents():
+    sentences = [f"Sentence {n} is about river {n}." for n in range(400)]
+    text = " ".join(sentences)
+    spans = [[text.index(f"river {n}."), text.index(f"river {n}.") + len(f"river {n}")] for n in range(400)]
+    paragraphs = [marked(text, spans, "marks", "here"), None]
+    parts = [*assemble(divided(iter(paragraphs), 500, ReadCounts()), ReadCounts())]
+    assert len(parts) > 20
+    found = [s[a:b] for part in parts for s in part.sentences() for a, b, _ in spans_of(s)]
+    assert found == [f"river {n}" for n in range(400)]

@@ -1,0 +1,290 @@
+"""TinyBERT's general distillation: its three errors against their formulas, what it may not depend on, its runs."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_models import trained_model
+from generated_corpus import write_corpus
+from random_batches import random_batches
+from test_family_training import in_twos
+from test_step import MESHES, OPTIMIZER
+from tiny_runs import command, digests, finish, write_recipe
+
+from bertjax.config import (
+    Config,
+    DataConfig,
+    DistillationConfig,
+    ExecutionConfig,
+    MeshConfig,
+    ModelConfig,
+    TrainingConfig,
+)
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.names import left_out, their_shapes
+from bertjax.convert.teacher import read_teacher
+from bertjax.model.attention.backends import visible
+from bertjax.model.families.registry import family_of
+from bertjax.model.layer_states import LayerStates
+from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import place, to_global
+from bertjax.training.checkpoint import read_metadata
+from bertjax.training.objectives import TEACHER, Forward, choose
+from bertjax.training.objectives.distil_layers import layer_sums
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.training.state import draw_blueprint, draw_frozen, init_state
+from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.telemetry import curves, read_metrics
+
+OBJECTIVES = choose(("distil_layers",))
+LENGTH, ROWS = 24, 16
+STUDENT = ModelConfig(
+    vocab_size=200,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    max_position_embeddings=LENGTH,
+    initializer_range=0.2,
+    teacher_width=32,
+)
+DEEP = replace(STUDENT, hidden_size=32, num_hidden_layers=6, teacher_width=0)
+EVERY = DEEP.num_hidden_layers // STUDENT.num_hidden_layers
+PARTS = ("embeddings", "hidden", "attention")
+
+
+def batches(count: int = 3):
+    for batch in random_batches(count, rows=ROWS, length=LENGTH, predictions=4, vocab_size=200, seed=1):
+        yield batch | {"distil_layers_weights": (batch["sequence_ids"] > 0).astype(np.float32)}
+
+
+def drawn(config: ModelConfig, seed: int) -> dict:
+    """Every parameter random."""
+    draw = np.random.default_rng(seed)
+    params = init_params(config, jax.random.key(seed))
+    return jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.1, x.shape), np.float32), params)
+
+
+@pytest.fixture(scope="module")
+def networks() -> dict:
+    return {
+        name: (abstract_network(config)[0], drawn(config, seed))
+        for seed, (name, config) in enumerate((("model", STUDENT), (TEACHER, DEEP)))
+    }
+
+
+def figures_of(networks: dict, batch: dict, *, packed: bool = False) -> dict[str, float]:
+    def compute(batch: dict) -> dict:
+        bound = {name: bind(*network) for name, network in networks.items()}
+        sums = objective_sums(Forward(bound, None, packed=packed), batch, None, OBJECTIVES)
+        return averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
+
+    return {name: float(value) for name, value in jax.jit(compute)(batch).items()}
+
+
+def states_of(network: tuple, batch: dict) -> tuple[np.ndarray, np.ndarray]:
+    """(embeddings and hidden states [N + 1, B, L, D], attention scores [N, B, H, L, L]), float64."""
+    graph, params = network
+    inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
+    hidden = np.asarray(bind(graph, params).encoder.hidden_states(*inputs), np.float64)
+    attention = params["encoder"]["layers"]["attention"]
+    q, k = (
+        np.einsum("NBLD,NDHK->NBHLK", hidden[:-1], attention[name]["kernel"])
+        + attention[name]["bias"][:, None, :, None]
+        for name in ("query", "key")
+    )
+    return hidden, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+
+
+def test_the_errors_are_their_formulas(networks: dict) -> None:
+    """Sequence by sequence, as the paper has them, in float64; a sequence counts by its tokens."""
+    batch = next(batches())
+    figures = figures_of(networks, batch)
+    (h_s, a_s), (h_t, a_t) = (states_of(networks[name], batch) for name in ("model", TEACHER))
+    projection = networks["model"][1]["teacher_projection"]
+    fitted = h_s @ projection["kernel"].astype(np.float64) + projection["bias"]
+    wanted, total = dict.fromkeys(PARTS, 0.0), 0
+    for row, ids in enumerate(batch["sequence_ids"]):
+        n = int((ids > 0).sum())
+        total += n
+        for m in range(STUDENT.num_hidden_layers + 1):
+            error = np.mean((fitted[m, row, :n] - h_t[m * EVERY, row, :n]) ** 2)
+            wanted["hidden" if m else "embeddings"] += n * error
+            if m:  # scores of layer m, counted from 1, are element m - 1
+                ours, theirs = a_s[m - 1, row, :, :n, :n], a_t[m * EVERY - 1, row, :, :n, :n]
+                wanted["attention"] += n * np.mean((ours - theirs) ** 2)
+    for part in PARTS:
+        assert figures[f"distil_layers_{part}"] == pytest.approx(wanted[part] / total, rel=1e-6), part
+    assert figures["loss"] == pytest.approx(sum(wanted.values()) / total, rel=1e-6)
+    assert min(wanted.values()) > 1e-3 * sum(wanted.values()), "a part that is left out would be seen"
+
+
+def test_gradients_equal_torch() -> None:
+    """Of the sums in states and projection, by the norm of their difference."""
+    torch = pytest.importorskip("torch")
+    draw = np.random.default_rng(4)
+    M, B, L, H = 2, 3, 5, 2
+    made = lambda *shape: draw.normal(size=shape).astype(np.float32)  # noqa: E731
+    student, teacher = (
+        LayerStates(made(B, L, D), made(M, B, L, D), *(made(M, B, L, H, D // H) for _ in range(2))) for D in (4, 6)
+    )
+    kernel, ids = made(4, 6), np.array([[1, 1, 1, 2, 2], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+    weights = (ids > 0).astype(np.float32)
+
+    def ours(student: LayerStates, kernel: jax.Array) -> jax.Array:
+        seen = visible(jnp.asarray(ids), causal=False)
+        return layer_sums(student, teacher, lambda x: x @ kernel, seen, weights)["loss"]
+
+    loss, gradients = jax.jit(jax.value_and_grad(ours, argnums=(0, 1)))(student, kernel)
+
+    leaves = [torch.from_numpy(x).double().requires_grad_() for x in (*student, kernel)]
+    e, h, q, k, w = leaves
+    e_t, h_t, q_t, k_t = (torch.from_numpy(x).double() for x in teacher)
+    wanted = torch.zeros((), dtype=torch.float64)
+    for row in range(B):
+        for number in range(1, ids.max() + 1):
+            own = np.flatnonzero(ids[row] == number)
+            if not len(own):
+                continue
+            wanted = wanted + len(own) * torch.mean((e[row, own] @ w - e_t[row, own]) ** 2)
+            for m in range(M):
+                wanted = wanted + len(own) * torch.mean((h[m, row, own] @ w - h_t[m, row, own]) ** 2)
+                a, a_t = (
+                    torch.einsum("lhk,mhk->hlm", qs[m, row, own], ks[m, row, own]) / qs.shape[-1] ** 0.5
+                    for qs, ks in ((q, k), (q_t, k_t))
+                )
+                wanted = wanted + len(own) * torch.mean((a - a_t) ** 2)
+    wanted.backward()
+    assert float(loss) == pytest.approx(wanted.item(), rel=1e-6)
+    for mine, theirs in zip((*gradients[0], gradients[1]), leaves, strict=True):
+        off = np.linalg.norm(np.asarray(mine, np.float64) - theirs.grad.numpy())
+        assert off <= 1e-6 * np.linalg.norm(theirs.grad.numpy())
+
+
+def test_a_student_that_is_its_teacher_has_no_error_and_no_gradient() -> None:
+    params, graph = drawn(DEEP, 3), abstract_network(DEEP)[0]
+    batch = jax.tree.map(jnp.asarray, next(batches()))
+
+    def loss(own: dict) -> jax.Array:
+        forward = Forward({"model": bind(graph, own), TEACHER: bind(graph, params)}, None, packed=False)
+        return objective_sums(forward, batch, None, OBJECTIVES)["distil_layers_loss"]
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    assert float(value) == 0 and not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1, packed: bool = False, **how) -> list[float]:
+    """Losses of three steps."""
+    devices = jax.devices()[: mesh_config.data * mesh_config.fsdp * mesh_config.tensor]
+    mesh, optimizer, execution = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER), ExecutionConfig(**how)
+    with jax.set_mesh(mesh):
+        teacher = draw_frozen(DEEP, mesh, execution)
+        frozen = {TEACHER: place(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))}
+        blueprint = draw_blueprint(STUDENT, optimizer, mesh, execution, {TEACHER: teacher})
+        state = init_state(blueprint, STUDENT, optimizer, 0)
+        settings = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
+        settings["packed"] = lambda batch: packed
+        step = make_train_step(blueprint, OBJECTIVES, optimizer, make_schedule(OPTIMIZER, 100), **settings)
+        found = []
+        for batch in map(packed_in_twos, batches()) if packed else batches():
+            state, metrics = step(state, to_global(mesh, batch), frozen)
+            found.append(float(metrics["loss"]))
+        return found
+
+
+def packed_in_twos(batch: dict) -> dict:
+    made = in_twos(batch | {"rtd_weights": batch["distil_layers_weights"]})
+    return made | {"distil_layers_weights": made["rtd_weights"]}
+
+
+@pytest.mark.parametrize(
+    "mesh", [pytest.param(name, marks=[pytest.mark.long] * ("tensor" not in name)) for name in MESHES]
+)
+def test_packed_microbatches_on_a_mesh_learn_as_single_rows_on_one_device(networks: dict, mesh: str) -> None:
+    wanted = losses(networks, MeshConfig(1, 1, 1))
+    found = losses(networks, MESHES[mesh], accumulate=2 if "fsdp" in mesh else 1, packed=True, remat="full")
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert wanted[-1] < wanted[0]
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "said"),
+    [
+        (
+            {},
+            {"num_attention_heads": 8},
+            "it has 8 attention heads and the model 4, so distil_layers cannot compare",
+        ),
+        ({}, {"num_hidden_layers": 5}, "its 5 layers are no multiple of the model's 2.*to a number that divides 5"),
+        ({"teacher_width": 0}, {}, "its vectors are 32 wide and those of the model 16 and not projected.*width to 32"),
+        ({"teacher_width": 24}, {}, "its vectors are 32 wide and those of the model projected to 24"),
+        ({"window": 4, "global_every": 0}, {}, "model.window is 0 there and 4 here"),
+    ],
+)
+def test_a_teacher_whose_layers_cannot_be_compared_is_refused(
+    student: dict, teacher: dict, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ForeignModel("hf:there", replace(DEEP, **teacher), None, {}, (), ())
+    monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: found)
+    config = Config(
+        model=replace(STUDENT, **student),
+        data=DataConfig(sequence_length=LENGTH),
+        training=TrainingConfig(objectives=("distil_layers",)),
+        distillation=DistillationConfig(teacher="hf:there"),
+    )
+    with pytest.raises(ValueError, match=said):
+        read_teacher(config)
+
+
+def test_no_class_of_transformers_has_the_projection() -> None:
+    assert left_out(STUDENT) == ("teacher_projection",)
+    assert their_shapes(STUDENT) == their_shapes(replace(STUDENT, teacher_width=0))
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "count"),
+    [("bert", "tiny-4x312", 14_350_248), ("bert", "tiny-6x768", 66_955_008), ("roberta", "distil", 81_526_272)],
+)
+def test_presets_have_the_published_sizes(family: str, preset: str, count: int) -> None:
+    """Of the encoder, and of BERT's the pooler; RoBERTa's table has two more rows in transformers."""
+    config = replace(family_of(family).presets[preset], vocab_pad_multiple=1)
+    shapes = abstract_network(config)[1]
+    parts = [shapes[name] for name in ("encoder", "pooler") if name in shapes]
+    assert sum(leaf.size for leaf in jax.tree.leaves(parts)) == count
+
+
+def test_a_student_is_saved_with_its_projection_and_exported_without(tmp_path: Path) -> None:
+    """It resumes to the same bits; neither its checkpoint nor its export has anything of the teacher."""
+    corpus, recipe, log = write_corpus(tmp_path / "corpus.txt", 100), write_recipe(tmp_path), tmp_path / "log"
+    teacher = export_huggingface(trained_model(tmp_path / "model", num_hidden_layers=2), tmp_path / "teacher")
+    run, half = tmp_path / "run", tmp_path / "half"
+
+    def taught(place: Path) -> list[str]:
+        return command(
+            *(recipe, corpus, place, "--model.num-hidden-layers", "1", "--model.hidden-size", "16"),
+            *("--model.num-attention-heads", "4", "--model.teacher-width", "32", "--optimizer.warmup-steps", "1"),
+            *("--data.vocab", f"{teacher}/vocab.txt", "--distillation.teacher", f"hf:{teacher}"),
+            *("--training.objectives", "distil_layers", "--training.eval-every", "2"),
+            *("--training.checkpoint-every", "2", "--training.keep-every", "2", "--training.steps", "4"),
+        )
+
+    finish(taught(run), log)
+    found = curves(read_metrics(run / "metrics.jsonl"))
+    assert all(len(found[f"eval/distil_layers_{part}"][1]) == 2 for part in ("loss", *PARTS))
+    modules = {name.split("/")[1] for name in read_metadata(run)["arrays"] if name.startswith("params/")}
+    assert modules == {"encoder", "pooler", "mlm_head", "nsp_head", "teacher_projection"}
+    weights = (run / "huggingface" / "model.safetensors").read_bytes()
+    assert b"bert.pooler" in weights and b"projection" not in weights and b"teacher" not in weights
+    shutil.copytree(run, half)
+    shutil.rmtree(half / "checkpoints" / "4")
+    finish(taught(half), log)
+    assert "resuming" in log.read_text() and digests(half) == digests(run)
