@@ -9,7 +9,7 @@ import pytest
 from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, some_ids
 
 from bertjax.model.attention.backends import visible
-from bertjax.model.attention.by_queries import attention_by_queries, relative_terms
+from bertjax.model.attention.positions import attention_by_queries, relative_terms
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, row_keys
 
 SPAN = 90  # distances from -90 to 89, further ones as these

@@ -9,7 +9,7 @@ import pytest
 from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, some_ids
 
 from bertjax.model.attention.backends import visible, xla_attention
-from bertjax.model.attention.global_tokens import find_global_tokens, global_attention, keys_per_token, take_tokens
+from bertjax.model.attention.windows import find_global_tokens, global_attention, keys_with_globals, take_tokens
 from bertjax.model.dropout import row_keys
 
 
@@ -65,8 +65,8 @@ def test_the_keys_of_a_token_are_those_of_the_masks() -> None:
     length, window, marked = 600, 10, np.arange(600) % 200 == 100
     near = np.abs(np.subtract.outer(np.arange(length), np.arange(length))) <= window
     seen = (near & ~marked | marked | marked[:, None]).sum() / length
-    assert keys_per_token(length, window, 3) == pytest.approx(seen, abs=441 / 600)
-    assert keys_per_token(20, window, 3) == 20
+    assert keys_with_globals(length, window, 3) == pytest.approx(seen, abs=441 / 600)
+    assert keys_with_globals(20, window, 3) == 20
 
 
 def test_more_marks_than_the_most_leave_the_last_ordinary() -> None:

@@ -15,7 +15,6 @@ from numpy_encoder import Reference
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.attention.windows import pays
 from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import FAMILIES
@@ -140,22 +139,6 @@ def test_every_option_is_the_reference_in_packed_rows_and_in_rows_of_one_sequenc
                 assert relative(states[:, row, place], wanted) < 5e-6
                 assert relative(last[row, place], wanted[-1]) < 5e-6
                 assert relative(logits[row, place], wanted_logits) < 5e-6
-
-
-@pytest.mark.parametrize("positions", ["rope", "alibi"])
-def test_windows_in_rows_that_are_computed_by_blocks_are_the_reference(positions: str) -> None:
-    options = MODERN | {"position_embedding": positions, "window": 9, "num_hidden_layers": 4}
-    config = replace(PLAIN, max_position_embeddings=150, **options)
-    params = drawn(config)
-    batch, lengths = rows([[90, 40], [150]], size=150), ((90, 40), (150,))
-    assert pays(150, config.window)
-    states, last, _ = outputs(config, params, batch)
-    reference = Reference(config, params)
-    for row, number in ((row, number) for row, parts in enumerate(lengths) for number in range(len(parts))):
-        place = batch["sequence_ids"][row] == number + 1
-        wanted, _ = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
-        assert relative(states[:, row, place], wanted) < 5e-6
-        assert relative(last[row, place], wanted[-1]) < 5e-6
 
 
 def test_the_comparison_sees_every_option() -> None:

@@ -12,7 +12,7 @@ from bertjax.model.attention.block_sparse import (
     blocks_of_transformers_evaluation,
     random_blocks,
 )
-from bertjax.model.attention.global_tokens import find_global_tokens, global_attention, take_tokens
+from bertjax.model.attention.windows import find_global_tokens, global_attention, take_tokens
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

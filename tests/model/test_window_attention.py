@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_sides import assert_same, outputs_and_gradients, some_ids
+from test_options import MODERN, PLAIN, Reference, drawn, outputs, relative, rows
 
 from bertjax.model.attention.backends import attend, visible, xla_attention
 from bertjax.model.attention.windows import block_size, pays, window_attention
@@ -114,6 +116,22 @@ def test_heads_stay_on_their_devices() -> None:
     assert not re.findall(r"all-gather|all-to-all|collective-permute|all-reduce", program.as_text())
     for found, alone in zip(program(*split), gradient(q, k, v), strict=True):
         np.testing.assert_allclose(found, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
+def test_windows_in_rows_that_are_computed_by_blocks_are_the_reference(positions: str) -> None:
+    options = MODERN | {"position_embedding": positions, "window": 9, "num_hidden_layers": 4}
+    config = replace(PLAIN, max_position_embeddings=150, **options)
+    params = drawn(config)
+    batch, lengths = rows([[90, 40], [150]], size=150), ((90, 40), (150,))
+    assert pays(150, config.window)
+    states, last, _ = outputs(config, params, batch)
+    reference = Reference(config, params)
+    for row, number in ((row, number) for row, parts in enumerate(lengths) for number in range(len(parts))):
+        place = batch["sequence_ids"][row] == number + 1
+        wanted, _ = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
+        assert relative(states[:, row, place], wanted) < 5e-6
+        assert relative(last[row, place], wanted[-1]) < 5e-6
 
 
 def temporaries(length: int, window: int, rate: float = 0.1) -> int:

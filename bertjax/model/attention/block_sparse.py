@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.model.attention.blocks import (
+from bertjax.model.attention.windows import (
     NOWHERE,
     Keys,
     Scoring,

@@ -1,26 +1,108 @@
-"""Attention in windows by blocks of queries: time and memory grow with length times window, not with length squared.
+"""Softmax attention of queries in blocks, each over a few of the row's keys; windows and global tokens, computed so.
 
-Exact: a block of at least a window's queries sees keys of its own and of both neighbouring blocks only (Longformer,
-section 3.1, computes overlapping blocks likewise), under the mask of sequences and distance.
+Here B rows of L tokens have N blocks of C queries; M keys are seen by a block, and blocks are [B, H, N, C, K]. The
+scores are [B, H, N, C, M]: no array has L dims twice. Time and memory of a window grow with length times window, not
+with length squared. Exact: a block of at least a window's queries sees keys of its own and of both neighbouring blocks
+only (Longformer, section 3.1, computes overlapping blocks likewise), under the mask of sequences and distance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.attention.blocks import (
-    NOWHERE,
-    Keys,
-    Scoring,
-    attend_blocks,
-    heads_first,
-    in_blocks,
-    joined,
-    places_of,
-)
+from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 
+NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
+
+
+class Keys(NamedTuple):
+    """Keys that the queries of a block see."""
+
+    k: jax.Array  # [B, H, N, M, K], or [B, H, M, K] where every block sees the same
+    v: jax.Array  # as k
+    seen: jax.Array  # bool, broadcast to [B, H, N, C, M]
+    places: jax.Array  # their places in the row: int32, broadcast to [B, H, N, 1, M]
+    added: jax.Array | None = None  # to the scores: float32, broadcast to [B, H, N, C, M]
+
+
+class Scoring(NamedTuple):
+    """What changes the probabilities besides the mask."""
+
+    length: int  # L
+    dropout_keys: jax.Array | None = None  # uint32 [B]
+    dropout_rate: float = 0.0
+    slopes: tuple[float, ...] = ()  # of ALiBi, one a head: a score falls by so much from one token to the next
+
+
+def in_blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
+    """Split dim 2 into blocks after filling it up to a multiple: [B, H, L, ...] -> [B, H, N, size, ...]."""
+    missing = -x.shape[2] % size
+    x = jnp.pad(x, [(0, missing if dim == 2 else 0) for dim in range(x.ndim)], constant_values=fill)
+    return x.reshape(*x.shape[:2], -1, size, *x.shape[3:])
+
+
+def heads_first(x: jax.Array) -> jax.Array:
+    """[B, L, H, K] -> [B, H, L, K] and back."""
+    return x.swapaxes(1, 2)
+
+
+def joined(x: jax.Array) -> jax.Array:
+    """The blocks of a row in one dim: [B, H, N, C, K] -> [B, H, N C, K]."""
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
+
+
+def places_of(blocks: jax.Array) -> jax.Array:
+    """The place in the row of each token of all blocks [B, H, N, C, K]: int32 [N, C, 1]."""
+    return jnp.arange(blocks.shape[2] * blocks.shape[3], dtype=jnp.int32).reshape(*blocks.shape[2:4], 1)
+
+
+def attend_blocks(q: jax.Array, places: jax.Array, parts: Sequence[Keys], scoring: Scoring) -> jax.Array:
+    """One softmax over the keys of all parts, times their values: [B, H, N, C, K] -> the same.
+
+    `places` are those of the queries, int32, broadcast to [B, H, N, C, 1]. A key in two parts, or twice in one, counts
+    twice. Every query must see a key. Scores and softmax are float32 whatever the dtype of q. The dropout of (head h,
+    query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense reference.
+    """
+    scores = jnp.concatenate([_part_scores(q, places, part, scoring.slopes) for part in parts], axis=-1)
+    probs = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
+    probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
+    return sum(
+        _mixed(_dropped(of_part, places, part, scoring), part.v) for of_part, part in zip(probs, parts, strict=True)
+    )
+
+
+def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    if part.k.ndim == 4:
+        scores = product("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
+    else:
+        scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
+    if slopes:
+        scores -= jnp.asarray(slopes, jnp.float32)[:, None, None, None] * jnp.abs(places - part.places)
+    if part.added is not None:
+        scores += part.added
+    return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
+
+
+def _mixed(probs: jax.Array, v: jax.Array) -> jax.Array:
+    if v.ndim == 4:
+        return jnp.einsum("BHLM,BHMK->BHLK", joined(probs), v).reshape(*probs.shape[:-1], -1)
+    return jnp.einsum("BHNCM,BHNMK->BHNCK", probs, v)
+
+
+def _dropped(probs: jax.Array, places: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
+    if scoring.dropout_keys is None or scoring.dropout_rate == 0.0:
+        return probs
+    L, head = scoring.length, jnp.arange(probs.shape[1], dtype=jnp.uint32)[:, None, None, None]
+    i, j = places.astype(jnp.uint32), part.places.astype(jnp.uint32)
+    numbers = (head * jnp.uint32(L) + i) * jnp.uint32(L) + j
+    return dropout_at(probs, numbers, scoring.dropout_keys, ATTENTION_PROBS, scoring.dropout_rate)
 
 
 def block_size(window: int) -> int:
@@ -56,7 +138,7 @@ def window_attention(
 
     @jax.checkpoint
     def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        q, k, v = (in_blocks(heads_first(x), size) for x in (q * (q.shape[-1] ** -0.5), k, v))
+        q, k, v = (in_blocks(heads_first(x), size) for x in (_scaled(q), k, v))
         ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
         keys = window_keys(k, v, ids, ids, window, causal)
         out = attend_blocks(q, places_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes))
@@ -91,3 +173,90 @@ def _with_neighbours(blocks: jax.Array, left: int, right: int, fill: int = 0) ->
     around = jnp.pad(blocks, [(int(dim == 2),) * 2 for dim in range(blocks.ndim)], constant_values=fill)
     size = blocks.shape[3]
     return jnp.concatenate([around[:, :, :-2, size - left :], blocks, around[:, :, 2:, :right]], axis=3)
+
+
+class GlobalTokens(NamedTuple):
+    """The global tokens of each row, at most G; a row with fewer has places behind its end."""
+
+    places: jax.Array  # int32 [B, G], ascending; L where there is none
+    marked: jax.Array  # bool [B, L]
+
+
+def find_global_tokens(marked: jax.Array, most: int) -> GlobalTokens:
+    """The first `most` marked tokens of each row: bool [B, L].
+
+    Marked tokens behind them stay ordinary. What marks tokens must check that `most` is enough, as nothing on the
+    device can refuse a row.
+    """
+    B, L = marked.shape
+    marked &= jnp.cumsum(marked, axis=1) <= most
+    number = jnp.where(marked, jnp.cumsum(marked, axis=1) - 1, most)  # of others: behind the last, and dropped
+    places = jnp.full((B, most), L, jnp.int32)
+    places = places.at[jnp.arange(B)[:, None], number].set(jnp.arange(L, dtype=jnp.int32), mode="drop")
+    return GlobalTokens(places, marked)
+
+
+def keys_with_globals(length: int, window: int, global_tokens: int) -> int:
+    """The keys that a token of a row sees on average, for counting FLOPs: its window, and twice the global tokens.
+
+    Twice, as each global token is a column that all see and a row that sees all.
+    """
+    return min(2 * window + 1 + 2 * global_tokens, length)
+
+
+def take_tokens(x: jax.Array, tokens: GlobalTokens) -> jax.Array:
+    """The vectors of global tokens, zero where there is none: [B, L, ...] -> [B, G, ...]."""
+    return jax.vmap(lambda row, places: row.at[places].get(mode="fill", fill_value=0))(x, tokens.places)
+
+
+def global_attention(
+    ordinary: tuple[jax.Array, jax.Array, jax.Array],
+    of_globals: tuple[jax.Array, jax.Array, jax.Array],
+    sequence_ids: jax.Array,
+    tokens: GlobalTokens,
+    dropout_keys: jax.Array | None,
+    dropout_rate: float,
+    *,
+    window: int,
+) -> jax.Array:
+    """Attention of ordinary tokens over windows and global tokens, and of global tokens over all: [B, L, H, K].
+
+    Longformer (arXiv 2004.05150, section 3.1) and its class in transformers: a token that is not global sees its window
+    and the global tokens in one softmax, in which a global token within the window counts once; a global token sees all
+    of its sequence, by queries, keys and values of its own. Time and memory grow with length times (window + global
+    tokens).
+
+    `ordinary` are queries, keys and values [B, L, H, K]; `of_globals` queries [B, G, H, K], of the tokens that
+    `take_tokens` picks, and keys and values [B, L, H, K]. `sequence_ids` int32 [B, L]: in packed rows a token is global
+    to its own sequence only. The backward pass keeps these inputs alone.
+    """
+    assert window > 0, "without a window every token sees all"
+    length, size = ordinary[0].shape[1], block_size(window)
+    scoring = Scoring(length, dropout_keys, dropout_rate)
+    places, ids = tokens.places, take_tokens(sequence_ids + 1, tokens) - 1  # `NOWHERE` where there is none
+
+    @jax.checkpoint
+    def seen_by_all(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        columns = [heads_first(take_tokens(x, tokens)) for x in (k, v)]
+        q, k, v = (in_blocks(heads_first(x), size) for x in (_scaled(q), k, v))
+        row_ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
+        # Within the window a global token is no key: it is one of the columns.
+        ordinary_ids = in_blocks(jnp.where(tokens.marked, NOWHERE, sequence_ids)[:, None], size, NOWHERE)
+        near = window_keys(k, v, row_ids, ordinary_ids, window)
+        far = Keys(*columns, row_ids[..., None] == ids[:, None, None, None, :], places[:, None, None, None, :])
+        out = attend_blocks(q, places_of(q), [near, far], scoring)
+        return heads_first(joined(out)[:, :, :length])
+
+    @jax.checkpoint
+    def see_all(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        q, k, v = (heads_first(x) for x in (_scaled(q), k, v))
+        same = ids[:, None, None, :, None] == sequence_ids[:, None, None, None, :]
+        row = Keys(k, v, same, jnp.arange(length, dtype=jnp.int32))
+        return heads_first(attend_blocks(q[:, :, None], places[:, None, None, :, None], [row], scoring)[:, :, 0])
+
+    put = jax.vmap(lambda row, places, new: row.at[places].set(new, mode="drop"))
+    return put(seen_by_all(*ordinary), places, see_all(*of_globals))
+
+
+def _scaled(q: jax.Array) -> jax.Array:
+    return q * (q.shape[-1] ** -0.5)
