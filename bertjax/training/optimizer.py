@@ -1,4 +1,4 @@
-"""Update rules, by name."""
+"""The update rules by name, and BERT's own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig
+from bertjax.training.update_rules import decays, scale_by_trust_ratio, stable_adamw
 
 
 class BertAdamState(NamedTuple):
@@ -30,81 +31,6 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), BertAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)
-
-
-def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """LAMB's trust ratio (arXiv 1904.00962): the update of a weight matrix gets its norm; factor 1 if either norm is 0.
-
-    Layers that are stacked in one array are scaled separately. Biases and LayerNorm scales, which do not decay, are not
-    scaled. Rows that pad the vocabulary are 0, and so is their update: they add nothing to either norm.
-    """
-
-    def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
-        names = [part.key for part in path]
-        if not _decays(names):
-            return update
-        within = tuple(range(1 if "layers" in names else 0, param.ndim))
-        of_param, of_update = (jnp.sqrt(jnp.sum(jnp.square(x), within, keepdims=True)) for x in (param, update))
-        both = (of_param > 0) & (of_update > 0)
-        return update * jnp.where(both, of_param / jnp.where(both, of_update, 1.0), 1.0)
-
-    def update(updates: optax.Updates, state: optax.EmptyState, params: Any) -> tuple[optax.Updates, optax.EmptyState]:
-        return jax.tree_util.tree_map_with_path(scale, updates, params), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def decays(params: optax.Params) -> Any:
-    """Mask of the parameters with weight decay: all but biases and LayerNorm scales (optimization.py)."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: _decays([part.key for part in path]), params)
-
-
-def _decays(names: list[str]) -> bool:
-    return names[-1] not in ("bias", "scale")
-
-
-class StableAdamState(NamedTuple):
-    """Moments as in `BertAdamState`."""
-
-    count: jax.Array  # int32 []: updates so far
-    mu: Any
-    nu: Any
-
-
-def stable_adamw(
-    beta1: float, beta2: float, eps: float, decay: optax.GradientTransformation
-) -> optax.GradientTransformation:
-    """(m / (sqrt(v) + eps) + decay) / max(1, rho), rho = sqrt(mean(g^2 / max(v, eps^2))) (Wortsman et al. 2023).
-
-    beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of a parameter, of each layer where they
-    are stacked, padding included; it takes the place of clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
-    """
-
-    def init(params: optax.Params) -> StableAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return StableAdamState(jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
-
-    def update(grads: optax.Updates, state: StableAdamState, params: Any) -> tuple[optax.Updates, StableAdamState]:
-        count = state.count + 1
-        b1, b2 = (_corrected(beta, count) for beta in (beta1, beta2))
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
-        plain = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
-        decayed, _ = decay.update(plain, decay.init(params), params)
-
-        def shortened(path: tuple, step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
-            within = tuple(range("layers" in [part.key for part in path], g.ndim))
-            excess = jnp.mean(jnp.square(g) / jnp.maximum(v, eps**2), within, keepdims=True)
-            return step / jnp.maximum(1.0, jnp.sqrt(excess))
-
-        return jax.tree_util.tree_map_with_path(shortened, decayed, grads, nu), StableAdamState(count, mu, nu)
-
-    return optax.GradientTransformation(init, update)
-
-
-def _corrected(beta: float, count: jax.Array) -> jax.Array:
-    t = count.astype(jnp.float32)
-    return beta * (1 - beta ** (t - 1)) / (1 - beta**t)
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:

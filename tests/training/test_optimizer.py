@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.optimizer import decays, make_optimizer
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.update_rules import decays
 
 
 def reference_update(param, grad, m, v, rate, *, decay):
