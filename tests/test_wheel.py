@@ -117,7 +117,9 @@ def test_the_list_of_recipes_has_size_cost_and_what_they_reproduce(capsys: pytes
         assert "Command" in describe_recipe(name).sections, name
     assert "12 layers, hidden size 768; 1,000,000 steps of 256 rows of 128 and 512 tokens" in listed
     assert "lamb:nvidia, lamb:paper; without one: nvidia" in listed
-    assert "domain:cased, domain:uncased; without one: cased" in listed
+    listed = " ".join(listed.split())
+    assert "domain:cased, domain:uncased, domain:biobert-1.0-pubmed," in listed
+    assert "domain:legal-further; without one: cased" in listed
 
 
 def test_the_list_imports_no_jax() -> None:

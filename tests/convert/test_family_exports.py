@@ -44,7 +44,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> TrainedModel:
     return family_model(tmp_path / "run", request.param)
 
 
-@pytest.mark.parametrize("model", FAMILIES, indirect=True)
+@pytest.mark.parametrize("model", IN_TRANSFORMERS, indirect=True)
 def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
@@ -57,7 +57,7 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     assert type(transformers.AutoModelForMaskedLM.from_pretrained(folder)).__name__.endswith("ForMaskedLM")
 
 
-@pytest.mark.parametrize("model", FAMILIES, indirect=True)
+@pytest.mark.parametrize("model", IN_TRANSFORMERS, indirect=True)
 def test_there_and_back_is_the_same_model(model: TrainedModel, tmp_path: Path) -> None:
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder)

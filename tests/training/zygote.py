@@ -71,6 +71,9 @@ def become(job: dict) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(job["environment"])
+    if "HF_ENDPOINT" in job["environment"]:  # read when it is imported, never again
+        for name in [name for name in sys.modules if name.startswith(("huggingface_hub", "transformers"))]:
+            del sys.modules[name]
     os.chdir(job["folder"])
     _, *arguments = job["command"]
     code = 1
