@@ -37,8 +37,8 @@ class ModelConfig:
     rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
     rope_theta_local: float = 0.0  # 0: rope_theta
     rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
-    relative_max: int = 0  # distances from -relative_max to relative_max - 1 are told apart, where positions are relative
-    # As many vectors either way: distances beyond half of them share one, on a logarithmic scale; 0: none does.
+    relative_max: int = 0  # of relative positions: distances from -relative_max to relative_max - 1 are told apart
+    # Vectors to either side: distances beyond half of this number share them, on a logarithmic scale; 0: none does.
     relative_buckets: int = 0
     relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart
     relative_norm: bool = False  # a LayerNorm on the vectors of distances (DeBERTa v2)

@@ -230,9 +230,7 @@ RULES: dict[str, Rule] = {
         ),
     ),
     "options of a generator are of one": Rule(
-        lambda c: (
-            c.model.generator_width > 0 or (not c.model.generator_layers and c.model.embedding_sharing == "tied")
-        ),
+        lambda c: c.model.generator_width > 0 or (not c.model.generator_layers and c.model.embedding_sharing == "tied"),
         lambda c: (
             f"model.generator_layers={c.model.generator_layers}, model.embedding_sharing="
             f"{c.model.embedding_sharing!r} with model.generator_width=0: there is no generator; set "

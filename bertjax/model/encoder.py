@@ -12,6 +12,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence
+from bertjax.model.attention.relative import RelativePositions
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Dense, LayerNorm, weight
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
@@ -126,6 +127,7 @@ class Encoder(nnx.Module):
         self.embeddings = Embeddings(config, execution, tables, rngs=rngs)
         self.first_layer, self.layers = stacked_layers(config, rngs=rngs)
         self.final_norm = LayerNorm(config, config.hidden_size) if config.norm_place == "pre" else None
+        self.relative = RelativePositions(config, rngs=rngs) if config.position_embedding == "relative" else None
         self.config, self.execution = config, execution
 
     def __call__(
@@ -145,10 +147,11 @@ class Encoder(nnx.Module):
         `attention` is the back end that `choose_attention` gives for these rows; the default is the reference.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
+        relative = self.of_distances()
 
         def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, None]:
             keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-            return layer(x, sequence_ids, keys, packed, attention, window), None
+            return layer(x, sequence_ids, keys, packed, attention, window, relative), None
 
         return self.normed(self.through_layers(step, x)[0])
 
@@ -165,14 +168,18 @@ class Encoder(nnx.Module):
 
         The last one is behind the final norm, if there is one.
         """
-        first = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed)
+        first, relative = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed), self.of_distances()
 
         def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, __: Any) -> tuple[jax.Array, jax.Array]:
-            x = layer(x, sequence_ids, None, packed, attention, window)
+            x = layer(x, sequence_ids, None, packed, attention, window, relative)
             return x, x
 
         last, states = self.through_layers(step, first)
         return jnp.concatenate([first[None], states[:-1], self.normed(last)[None]])
+
+    def of_distances(self) -> jax.Array | None:
+        """What layers take as `relative`: the vectors of distances, float32 [S, D]; None where there are none."""
+        return None if self.relative is None else self.relative()
 
     def normed(self, x_BLD: jax.Array) -> jax.Array:
         """What heads read, given the output of the last layer."""

@@ -32,6 +32,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "gates": None,
     "halves": None,
     "state": None,
+    "taps": None,
     # activations
     "act_batch": BATCH_AXES,
     "act_length": None,
