@@ -21,6 +21,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params, abstract_network
+from bertjax.model.shared_tables import DIFFERENCE, own_words
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (
@@ -35,6 +36,11 @@ _EQUAL = (
     "layer_norm_eps",
     "position_embedding",
     "rope_interleaved",
+    "relative_max",
+    "relative_buckets",
+    "relative_shared",
+    "relative_norm",
+    "conv_kernel",
     "embedding_norm",
     "norm",
     "norm_bias",
@@ -99,7 +105,13 @@ def adapt(
         notes.append(f"of its {model.config.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
     tables = params["encoder"]["embeddings"]
     rows, said = _rows_for(model.tokenizer, tokenizer)
-    tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
+    if config.embedding_sharing != model.config.embedding_sharing:
+        tables["word"] = own_words(tables)
+        tables.pop(DIFFERENCE, None)
+    for name in {"word", DIFFERENCE} & tables.keys():
+        tables[name] = _padded(_mean_rows(tables[name], rows), config)
+    if config.embedding_sharing == "gdes":
+        tables.setdefault(DIFFERENCE, np.zeros_like(tables["word"]))
     for head in (*params.values(), *params.get(GENERATOR, {}).values()):
         for name in {"bias", "decoder"} & head.keys():  # an entry for each token
             head[name] = _padded(_mean_rows(head[name], rows), config)

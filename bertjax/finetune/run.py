@@ -18,6 +18,7 @@ from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.model.network import Params, init_params
+from bertjax.model.shared_tables import with_own_words
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place, place_of
@@ -109,7 +110,8 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         taken.append("head")
     elif "head" in start.params:
         say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
-    return {name: start.params[name] if name in taken and name in start.params else fresh[name] for name in fresh}
+    given = with_own_words(start.params)
+    return {name: given[name] if name in taken and name in given else fresh[name] for name in fresh}
 
 
 def _has_its_head(config: FinetuneConfig, start: Start) -> bool:

@@ -14,7 +14,7 @@ from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.attention.relative import RelativePositions
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
-from bertjax.model.layers import Dense, LayerNorm, weight
+from bertjax.model.layers import Dense, LayerNorm, weight, zeros
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
 from bertjax.parallel.sharding import constrain
 
@@ -55,18 +55,23 @@ class Embeddings(nnx.Module):
     """Word + position + token type, LayerNorm, dropout (modeling.py `embedding_postprocessor`): [B, L] -> [B, L, D].
 
     With `embedding_size` E the tables and their norm are E wide, and a dense layer maps E to D (ALBERT, section 3.1).
-    With `tables` it has theirs and their norm, and its own dense layer (ELECTRA, section 3.2).
+    With `tables` it has theirs and their norm, and its own dense layer (ELECTRA, section 3.2); with gdes it has their
+    words alone, and they add a difference that the gradient goes to (DeBERTa v3, section 3.3).
     """
 
     def __init__(
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
     ) -> None:
         E = embedding_width(config)
-        if tables is None:
+        of_words = tables is not None and tables.word_difference is not None
+        if tables is None or of_words:
             self._draw(config, E, rngs)
-        else:
-            for name in ("word", "position", "token_type", "task_type", "norm"):
+        if tables is not None:
+            shared = ("word",) if of_words else ("word", "position", "token_type", "task_type", "norm")
+            for name in shared:
                 setattr(self, name, getattr(tables, name, None))  # a model may lack all but the first
+        shape, is_apart = (padded_vocab_size(config), E), config.embedding_sharing == "gdes"
+        self.word_difference = zeros(shape, ("vocab", "embed")) if is_apart else None
         if config.embedding_size:
             self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
         self.config, self.dtype = config, execution.dtype
@@ -90,6 +95,8 @@ class Embeddings(nnx.Module):
         packed: bool,
     ) -> jax.Array:
         x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
+        if self.word_difference is not None:
+            x = jax.lax.stop_gradient(x) + jnp.take(self.word_difference[...], input_ids, axis=0, mode="clip")
         x = self._with_token_types(x, token_type_ids)
         if self.config.task_type_vocab_size:
             x += self.task_type[...][0]

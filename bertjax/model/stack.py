@@ -100,6 +100,8 @@ def run_layers(
     if first is not None:
         alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
         x, of_first = _scan(step, execution, windows[:1], x, (None, *alone), shared=first)
+        if depth == 1:
+            return x, of_first
         x, of_others = _scan(step, execution, windows[1:], x, (layers, *others))
         return x, _joined([of_first, of_others])
     if not groups:
@@ -149,6 +151,11 @@ def _scan(
         x, of_layer = run(x, _one(items, number), windows[number])
         collected.append(jax.tree.map(lambda value: value[None], of_layer))
     return x, _joined(collected)
+
+
+def layers_from(layers: Layer, start: int, stop: int) -> Layer:
+    """Layers of a stack, by their numbers in it."""
+    return _part(layers, slice(start, stop))
 
 
 def _period(windows: tuple[int, ...]) -> int:

@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bertjax.model.network import GENERATOR
+from bertjax.model.shared_tables import DIFFERENCE
+
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """LAMB's trust ratio (arXiv 1904.00962): the update of a weight matrix gets its norm; factor 1 if either norm is 0.
@@ -38,6 +41,32 @@ def decays(params: optax.Params) -> Any:
 
 def _decays(names: list[str]) -> bool:
     return names[-1] not in ("bias", "scale")
+
+
+def clip_factors(grads: Any, norm: jax.Array, clip_norm: float) -> Any:
+    """What each gradient is multiplied by: gradients of a global norm beyond `clip_norm` get that; 0 does not clip.
+
+    As tf.clip_by_global_norm: gradients are only scaled down. Where a model learns the difference of its word table
+    from its generator's, both are clipped each by its own norm, as they were by optimizers of their own (DeBERTa v3,
+    section 3.3): there no parameter has a gradient of both losses.
+    """
+
+    def factor(norm: jax.Array) -> Any:
+        return clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
+
+    if DIFFERENCE not in grads.get("encoder", {}).get("embeddings", {}):
+        whole = factor(norm)
+        return jax.tree.map(lambda _: whole, grads)
+
+    def is_generators(path: tuple) -> bool:
+        names = tuple(part.key for part in path)
+        return names[0] == GENERATOR or names == ("encoder", "embeddings", "word")
+
+    squares: dict[bool, Any] = {False: 0.0, True: 0.0}
+    for path, grad in jax.tree_util.tree_leaves_with_path(grads):
+        squares[is_generators(path)] += jnp.sum(jnp.square(grad))
+    factors = {side: factor(jnp.sqrt(total)) for side, total in squares.items()}
+    return jax.tree_util.tree_map_with_path(lambda path, _: factors[is_generators(path)], grads)
 
 
 class StableAdamState(NamedTuple):

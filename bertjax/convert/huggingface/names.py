@@ -15,6 +15,7 @@ from bertjax.model.encoder import sinusoids
 from bertjax.model.families.family import Class, Tensor, dense
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
+from bertjax.model.shared_tables import with_own_words
 from bertjax.model.task_heads import VectorNetwork
 from bertjax.training.checkpoint import named_arrays
 
@@ -164,7 +165,7 @@ def to_huggingface_tensors(
     Positions that are not learned are written as the table that would have to be learned to equal them. `pad_id` is the
     padding token's, from which some families count positions; the rows up to it, which no token uses, are zero.
     """
-    arrays = named_arrays(params)
+    arrays = named_arrays(with_own_words(params))
     if config.position_embedding == "sinusoidal":
         arrays[_POSITION] = sinusoids(config)
     before = family_of(config.family).transformers.rows_before_positions(pad_id)
@@ -219,7 +220,7 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
 
 def _published(config: ModelConfig) -> Params:
     """Shapes of the parameters that transformers has too."""
-    alone = left_out(config)
+    alone, config = left_out(config), replace(config, embedding_sharing="tied")
     return {name: part for name, part in abstract_network(config)[1].items() if name not in alone}
 
 
