@@ -12,7 +12,7 @@ Modules of the new network that the old one lacks are drawn at random; those tha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params, abstract_network
 from bertjax.model.shared_tables import DIFFERENCE, own_words
+from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (
@@ -52,6 +53,15 @@ _EQUAL = (
     "mlm_tied",
     "causal",
 )
+# What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is said.
+_NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
+# Modules whose arrays have a size of their own, and the keys that say it: of another size they are drawn at random.
+_SIZED = {
+    "teacher_projection": ("teacher_width",),
+    "mask_decoder": ("max_position_embeddings",),
+    "rtd_head": ("rtd_context",),
+    GENERATOR: ("generator_width", "generator_layers", "embedding_sharing", "mlm_decoder"),
+}
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
@@ -93,28 +103,42 @@ def adapt(
     Raises ValueError as `require_same_shape` does, and for another vocabulary.
     """
     require_same_shape(model, config, layers)
-    wanted = abstract_network(config)[1]
-    lacking = [name for name in wanted if name not in model.params]
+    wanted, axes = abstract_network(config)[1], abstract_network(model.config)[2]
+    different = {
+        field.name for field in fields(config) if getattr(model.config, field.name) != getattr(config, field.name)
+    }
+    resized = {name for name, keys in _SIZED.items() if different.intersection(keys)}
+    lacking = [name for name in wanted if name not in model.params or name in resized]
     # Dicts of our own, the arrays shared.
-    params = jax.tree.map(lambda x: x, {name: part for name, part in model.params.items() if name in wanted})
-    drawn = (*model.drawn, *map(module_label, lacking))
+    kept = [name for name in wanted if name not in lacking]
+    params = jax.tree.map(lambda x: x, {name: model.params[name] for name in kept})
+    drawn = (*model.drawn, *(module_label(name) for name in lacking if name not in model.params))
     notes = [f"{', '.join(drawn)}: not there; drawn at random"] if drawn else []
+    notes += [
+        f"{module_label(name)}: of another size there; drawn at random" for name in lacking if name in model.params
+    ]
+    notes += [
+        f"model.{key} was {getattr(model.config, key):g} there and is {getattr(config, key):g} here"
+        for key in _NOTED
+        if key in different
+    ]
     if layers:
         taken = np.array(layers)
         params["encoder"]["layers"] = jax.tree.map(lambda x: x[taken], params["encoder"]["layers"])
         notes.append(f"of its {model.config.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
-    tables = params["encoder"]["embeddings"]
     rows, said = _rows_for(model.tokenizer, tokenizer)
-    if config.embedding_sharing != model.config.embedding_sharing:
+    params = jax.tree.map(
+        lambda names, x: _padded(_mean_rows(x, rows), config) if "vocab" in names else x,
+        {name: axes[name] for name in kept},
+        params,
+        is_leaf=is_names,
+    )
+    tables = params["encoder"]["embeddings"]
+    if "embedding_sharing" in different:
         tables["word"] = own_words(tables)
         tables.pop(DIFFERENCE, None)
-    for name in {"word", DIFFERENCE} & tables.keys():
-        tables[name] = _padded(_mean_rows(tables[name], rows), config)
-    if config.embedding_sharing == "gdes":
-        tables.setdefault(DIFFERENCE, np.zeros_like(tables["word"]))
-    for head in (*params.values(), *params.get(GENERATOR, {}).values()):
-        for name in {"bias", "decoder"} & head.keys():  # an entry for each token
-            head[name] = _padded(_mean_rows(head[name], rows), config)
+        if config.embedding_sharing == "gdes":
+            tables[DIFFERENCE] = np.zeros_like(tables["word"])
     notes += said
     if "position" in tables:
         tables["position"], said = _positions(tables["position"], config.max_position_embeddings)

@@ -59,3 +59,14 @@ class PieceOrder:
             proto.pieces.add(piece=name, score=0.0, type=_UNKNOWN if name == _FIRST[0] else _CONTROL)
         proto.pieces.extend(pieces)
         return proto.SerializeToString(deterministic=True)
+
+    def lacks_ends(self, model: bytes, origin: str) -> bool:
+        """Whether a model begins as it must and has none of the entries behind. Raises ValueError if it is none."""
+        names = [piece.piece for piece in read_model(model, origin).pieces]
+        return tuple(names[: len(self.begins)]) == self.begins and not {*self.last} & {*names}
+
+
+# DeBERTa's models from version 2 on have no [MASK], which their tokenizer puts behind the pieces.
+DEBERTA = PieceOrder(
+    first=(), dropped=0, last=("[MASK]",), begins=("[PAD]", "[CLS]", "[SEP]", "[UNK]"), file="spm.model"
+)

@@ -56,7 +56,9 @@ def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     if known is None:
         return wordpiece()
     if known.pieces is not None:
-        return SentencePiece(known.pieces.numbered(piece_model(texts, begins=known.pieces.begins), "made here"), known.rules)
+        return SentencePiece(
+            known.pieces.numbered(piece_model(texts, begins=known.pieces.begins), "made here"), known.rules
+        )
     if not known.rules.prefix_space:
         rules = replace(CASED, special_tokens=known.rules.special_tokens)
         made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, rules), 400, rules)

@@ -30,7 +30,7 @@ from bertjax.model.families.deberta import (
     written,
 )
 from bertjax.model.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm
-from bertjax.tokenization.piece_order import PieceOrder
+from bertjax.tokenization.piece_order import DEBERTA as PIECES
 from bertjax.tokenization.tokenizer import TextRules
 
 
@@ -129,9 +129,7 @@ _OF_V2 = HuggingFace(
     implied=IMPLIED,
     causal=False,
     rules=TextRules(lowercase=False, strip_accents=False),
-    pieces=PieceOrder(
-        first=(), dropped=0, last=("[MASK]",), begins=("[PAD]", "[CLS]", "[SEP]", "[UNK]"), file="spm.model"
-    ),
+    pieces=PIECES,
     keys=Keys(write=_written, read=_read),
 )
 
