@@ -203,23 +203,29 @@ RULES: dict[str, Rule] = {
     "a convolution has a middle": Rule(
         lambda c: (
             not c.model.conv_kernel
-            or (c.model.conv_kernel % 2 == 1 and not c.model.layer_groups and c.model.num_hidden_layers > 1)
+            or (
+                c.model.conv_kernel % 2 == 1
+                and not c.model.layer_groups
+                and c.model.num_hidden_layers > 1
+                and c.model.generator_layers != 1
+            )
         ),
         lambda c: (
             f"model.conv_kernel={c.model.conv_kernel} with model.layer_groups={c.model.layer_groups}, "
-            f"model.num_hidden_layers={c.model.num_hidden_layers}: a convolution has an odd number of tokens and "
+            f"model.num_hidden_layers={c.model.num_hidden_layers}, model.generator_layers="
+            f"{c.model.generator_layers}: a convolution has an odd number of tokens and "
             "belongs to the first of two or more layers that share nothing; set model.conv_kernel=0 or change those"
         ),
     ),
     "an enhanced decoder runs a last layer": Rule(
         lambda c: (
             c.model.mlm_decoder == "plain"
-            or (c.model.norm_place == "post" and not c.model.layer_groups and c.model.num_hidden_layers > 1)
+            or (c.model.norm_place == "post" and not c.model.layer_groups and not c.model.window)
         ),
         lambda c: (
             f"model.mlm_decoder='enhanced' with model.norm_place={c.model.norm_place!r}, model.layer_groups="
-            f"{c.model.layer_groups}, model.num_hidden_layers={c.model.num_hidden_layers}: it runs the last of two or "
-            "more layers twice, which share nothing and have norms behind; set model.mlm_decoder='plain' or change them"
+            f"{c.model.layer_groups}, model.window={c.model.window}: it runs the last of layers that share nothing, "
+            "see all of their sequence and have norms behind; set model.mlm_decoder='plain' or change them"
         ),
     ),
     "options of a generator are of one": Rule(

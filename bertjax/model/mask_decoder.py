@@ -56,8 +56,9 @@ class MaskDecoder(nnx.Module):
 
         stacked = below - (encoder.first_layer is not None)
         lower = layers_from(encoder.layers, 0, stacked)
-        of_lower = replace(config, num_hidden_layers=below), encoder.execution, encoder.first_layer, lower
-        x, _ = run_layers(*of_lower, step, x)
+        if below:
+            of_lower = replace(config, num_hidden_layers=below), encoder.execution, encoder.first_layer, lower
+            x, _ = run_layers(*of_lower, step, x)
 
         def again(layer: Layer, run: jax.Array, window: int, asking: jax.Array, _: Any) -> tuple[jax.Array, None]:
             keys = keys_of(run + below)

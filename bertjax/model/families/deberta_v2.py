@@ -155,6 +155,7 @@ DEBERTA_V3 = Family(
         _OF_V2,
         pretraining=Class("DebertaV2Model", _ENCODER, bare=True),
         left_out=("rtd_head", "generator"),
+        ignored=(*IGNORED, "lm_predictions."),
         implied=IMPLIED | {"rtd_context": True},
     ),
 )
