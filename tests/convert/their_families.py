@@ -45,9 +45,9 @@ SMALL = {
     "albert two groups": small("albert", num_hidden_layers=4, layer_groups=2),
     "albert erf": small("albert", hidden_act="gelu"),
     "albert relu": small("albert", hidden_act="relu"),
-    "deberta without distances": small("deberta", position_embedding="none", relative_max=0),
-    "deberta-v2 with a convolution": small("deberta-v2", conv_kernel=3),
-    "deberta-v2 not shared": small("deberta-v2", relative_shared=False, relative_norm=False, relative_buckets=0),
+    "deberta-v2 with a convolution": small(
+        "deberta-v2", conv_kernel=3, relative_shared=False, relative_norm=False, relative_buckets=0
+    ),
     "deberta-v2 with a table": small(
         "deberta-v2",
         position_embedding="learned",
