@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.attention.positions import positions_in_sequence
+from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.attention.relative import RelativePositions
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Dense, LayerNorm, weight, zeros
@@ -36,19 +35,6 @@ def word_table(config: ModelConfig, width: int, *, rngs: nnx.Rngs) -> nnx.Param:
     padding = padded_vocab_size(config) - config.vocab_size
     word.set_value(jnp.pad(word.get_value(), ((0, padding), (0, 0))))
     return word
-
-
-def sinusoids(config: ModelConfig) -> jax.Array:
-    """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, E].
-
-    They are scaled to the standard deviation of a learned table's initial values. With an amplitude of 1 they would
-    outweigh word vectors of that deviation after the LayerNorm.
-    """
-    width = embedding_width(config)
-    rates = 10_000.0 ** (-jnp.arange(0, width, 2) / width)
-    angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
-    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, :width]
-    return waves * (math.sqrt(2) * config.initializer_range)
 
 
 class Embeddings(nnx.Module):
@@ -185,8 +171,8 @@ class Encoder(nnx.Module):
         return jnp.concatenate([first[None], states[:-1], self.normed(last)[None]])
 
     def of_distances(self) -> jax.Array | None:
-        """What layers take as `relative`: the vectors of distances, float32 [S, D]; None where there are none."""
-        return None if self.relative is None else self.relative()
+        """What layers take as `relative`: the vectors of distances, [S, D]; None where there are none."""
+        return None if self.relative is None else self.relative().astype(self.execution.dtype)
 
     def normed(self, x_BLD: jax.Array) -> jax.Array:
         """What heads read, given the output of the last layer."""

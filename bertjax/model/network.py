@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_he
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
 from bertjax.model.mask_decoder import MaskDecoder
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
+from bertjax.parallel.sharding import is_names, logical_axes
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 GENERATOR = "generator"  # the module, and the name under which objectives ask it
@@ -137,23 +139,15 @@ def abstract_network(
 
     Raises ValueError for an unknown family, and for a head that the config leaves without its input.
     """
+    graphdef, shapes, axes = _traced(config, execution)
+    return graphdef, jax.tree.map(lambda x: x, shapes), jax.tree.map(lambda x: x, axes, is_leaf=is_names)
+
+
+@functools.lru_cache(maxsize=64)
+def _traced(config: ModelConfig, execution: ExecutionConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+    """What `abstract_network` returns copies of: tracing takes a tenth of a second, and importers ask many times."""
     graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
-    return graphdef, nnx.to_pure_dict(state), _logical_axes(state)
-
-
-def _logical_axes(state: nnx.State) -> dict[str, Any]:
-    """The parameter tree with each array replaced by the tuple of its dims' logical names.
-
-    Parameters below a stack (a node named `layers`, of layers or of groups that share them) have its dim in front.
-    """
-    tree: dict[str, Any] = {}
-    for path, variable in nnx.to_flat_state(state):
-        node = tree
-        for part in path[:-1]:
-            node = node.setdefault(part, {})
-        names = variable.get_metadata()["logical_axes"]
-        node[path[-1]] = ("layers", *names) if "layers" in path else names
-    return tree
+    return graphdef, nnx.to_pure_dict(state), logical_axes(state)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:

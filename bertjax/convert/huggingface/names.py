@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
-from bertjax.model.encoder import sinusoids
+from bertjax.model.attention.positions import sinusoids
 from bertjax.model.families.family import Class, Tensor, dense
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of

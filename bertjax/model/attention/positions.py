@@ -36,6 +36,19 @@ def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
     return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
 
 
+def sinusoids(config: ModelConfig) -> jax.Array:
+    """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, E].
+
+    They are scaled to the standard deviation of a learned table's initial values. With an amplitude of 1 they would
+    outweigh word vectors of that deviation after the LayerNorm.
+    """
+    width = config.embedding_size or config.hidden_size
+    rates = 10_000.0 ** (-jnp.arange(0, width, 2) / width)
+    angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
+    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, :width]
+    return waves * (math.sqrt(2) * config.initializer_range)
+
+
 def rotated(
     config: ModelConfig, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
 ) -> tuple[jax.Array, jax.Array]:

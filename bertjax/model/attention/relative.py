@@ -7,7 +7,9 @@ alone, which stand side by side, so that i - j within the row is i - j within th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,10 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.model.attention.positions import Added, attention_by_queries, relative_terms
 from bertjax.model.layers import LayerNorm, weight
+
+
+# Qr and Kr: queries and keys made of the vectors of distances, [H, S, K] each
+OfDistances = tuple[jax.Array, jax.Array]
 
 
 def distance_rows(config: ModelConfig) -> int:
@@ -61,6 +67,14 @@ class RelativePositions(nnx.Module):
         return table if self.norm is None else self.norm(table)
 
 
+def project_distances(attention: Any, project: Callable[..., tuple[jax.Array, ...]], table: jax.Array) -> OfDistances:
+    """Queries and keys made of the vectors of distances [S, D], by the kernels of tokens or by those for them."""
+    shared = attention.config.relative_shared
+    parts = (attention.query, attention.key) if shared else (attention.relative_query, attention.relative_key)
+    q, k = project(table[None], *parts)
+    return q[0].swapaxes(0, 1), k[0].swapaxes(0, 1)
+
+
 def score_scale(head_dim: int) -> float:
     """1 / sqrt(3 K): a score is a sum of three products (section 3.1)."""
     return (3 * head_dim) ** -0.5
@@ -71,14 +85,13 @@ def disentangled_attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    of_distances: tuple[jax.Array, jax.Array],
+    of_distances: OfDistances,
     sequence_ids: jax.Array,
     dropout_keys: jax.Array | None,
 ) -> jax.Array:
     """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
-    `of_distances` are Qr and Kr, queries and keys made of the vectors of distances, [H, S, K]. Queries may be of other
-    vectors than keys and values, at the same places. No array is [B, H, L, L].
+    Queries may be of other vectors than keys and values, at the same places. No array is [B, H, L, L].
     """
     scale = score_scale(q.shape[-1])
     added = _added(config, k * scale, of_distances)
@@ -87,7 +100,7 @@ def disentangled_attention(
 
 
 def disentangled_probabilities(
-    config: ModelConfig, q: jax.Array, k: jax.Array, of_distances: tuple[jax.Array, jax.Array], seen: jax.Array
+    config: ModelConfig, q: jax.Array, k: jax.Array, of_distances: OfDistances, seen: jax.Array
 ) -> jax.Array:
     """The probabilities without dropout, whole: float32 [B, H, L, L]; `seen` bool [B, L, L], for rows to look at."""
     scale, length = score_scale(q.shape[-1]), q.shape[1]
@@ -97,6 +110,6 @@ def disentangled_probabilities(
     return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
 
 
-def _added(config: ModelConfig, k: jax.Array, of_distances: tuple[jax.Array, jax.Array], whole: bool = False) -> Added:
+def _added(config: ModelConfig, k: jax.Array, of_distances: OfDistances, whole: bool = False) -> Added:
     by_keys, by_queries = of_distances
     return relative_terms(k, by_queries, by_keys, partial(distance_row, config), size=k.shape[1] if whole else 0)

@@ -9,7 +9,7 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
 from bertjax.model.attention.positions import alibi_slopes, rotated
-from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities
+from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
 from bertjax.model.layers import product, weight, zeros
 from bertjax.parallel.sharding import constrain
 
@@ -96,7 +96,7 @@ class SelfAttention(nnx.Module):
     ) -> jax.Array:
         q, k, v = self.projected(x_BLD, sequence_ids, packed, window, asking)
         if relative is not None:
-            of_distances = self.of_distances(relative.astype(q.dtype))
+            of_distances = project_distances(self, project, relative)
             return self.output(disentangled_attention(self.config, q, k, v, of_distances, sequence_ids, dropout_keys))
         attended = attend(
             backend,
@@ -134,16 +134,9 @@ class SelfAttention(nnx.Module):
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
         q, k = self.placed(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
         if relative is not None:
-            of_distances = self.of_distances(relative.astype(q.dtype))
+            of_distances = project_distances(self, project, relative)
             return disentangled_probabilities(self.config, q, k, of_distances, visible(sequence_ids, self.causal))
         return attention_probabilities(q, k, visible(sequence_ids, self.causal, window), self.slopes)
-
-    def of_distances(self, relative_SD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Queries and keys made of the vectors of distances: [H, S, K] each."""
-        shared = self.config.relative_shared
-        parts = (self.query, self.key) if shared else (self.relative_query, self.relative_key)
-        q, k = project(relative_SD[None], *parts)
-        return q[0].swapaxes(0, 1), k[0].swapaxes(0, 1)
 
     def placed(
         self, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
