@@ -20,7 +20,6 @@ from bertjax.config import ModelConfig
 from bertjax.model.attention.positions import Added, attention_by_queries, relative_terms
 from bertjax.model.layers import LayerNorm, weight
 
-
 # Qr and Kr: queries and keys made of the vectors of distances, [H, S, K] each
 OfDistances = tuple[jax.Array, jax.Array]
 
