@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.relative import rows_in_reach
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.encoder import embedding_width
 from bertjax.model.families.registry import family_of, generator_config
@@ -63,6 +64,9 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward; a gated MLP
                                       has 3·D·F
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
+        + 12·D·N·R                    relative terms: products of queries and keys with the R vectors of the distances
+                                      that a row has, where positions are relative
+        + 6·C·D²                      convolution of C tokens, where there is one
         + 6·E·D                       projection of the embeddings to D, where embedding_size is set
         + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
@@ -71,7 +75,8 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
         + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
 
-    A generator counts as a model of its own; drawing its tokens does not count. Layers that share parameters count
+    With an enhanced decoder N is N + 1, where the family has an MLM head. A generator counts as a model of its own;
+    drawing its tokens does not count. Layers that share parameters count
     separately. V is the true vocabulary size. Padding rows of the table, look-ups, normalisation, the optimizer, scores
     outside a window (back ends compute some and mask them) and recomputation by rematerialisation do not count. This is
     the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20 predictions: 0.546
@@ -80,9 +85,12 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     S, D, F = sequence_length, model.hidden_size, model.intermediate_size
     E = embedding_width(model)
     keys = sum(min(2 * window + 1, S) if window else S for window in layer_windows(model))
-    encoder = 6 * model.num_hidden_layers * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F)
-    projection = 6 * E * D if model.embedding_size else 0
     heads = family_of(model.family).heads
+    # An enhanced decoder runs the last layer twice.
+    runs = model.num_hidden_layers + (model.mlm_decoder == "enhanced" and "mlm_head" in heads)
+    keys += (runs - model.num_hidden_layers) * S + runs * rows_in_reach(model, S)
+    encoder = 6 * (runs * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D)
+    projection = 6 * E * D if model.embedding_size else 0
     transform = D * E if model.mlm_tied else 0
     mlm = 6 * (transform + E * model.vocab_size) * predictions / S if "mlm_head" in heads else 0
     detection = 6 * (D * D + D) if "rtd_head" in heads else 0
