@@ -98,7 +98,7 @@ def their_tokenizer(family: str, **options: Any) -> Any:
         merges = ours.files[MERGES_FILE].decode().splitlines()[1:]
         theirs = kind(vocab=vocabulary, merges=[tuple(line.split(" ")) for line in merges], **options)
         if known.template.separators == 1:
-            # DebertaTokenizer of transformers 5 has two separators in a pair; microsoft/DeBERTa and transformers 4, one.
+            # DebertaTokenizer of transformers 5 puts two separators into a pair, microsoft/DeBERTa one.
             theirs.backend_tokenizer.post_processor = with_template(ours, known.template).post_processor
         return theirs
     return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **options)
