@@ -152,6 +152,11 @@ def test_bad_files_are_refused(vocabulary, merges, message):
         ByteLevelBPE(vocabulary, merges, AS_IT_IS)
 
 
+def test_a_path_with_braces_is_named_as_it_is():
+    with pytest.raises(ValueError, match=r"/data/\{a\}/vocab\.json: no <s>, .* in vocab\.json"):
+        ByteLevelBPE(b'{"a": 0, "b": 1, "ab": 2}', b"a b\n", AS_IT_IS, "byte-level BPE /data/{a}/vocab.json")
+
+
 def test_files_that_are_missing(tmp_path, small):
     (tmp_path / "vocab.json").write_bytes(small.files["vocab.json"])
     with pytest.raises(ValueError, match=r"vocab\.json: no merges\.txt beside it; it takes both"):
