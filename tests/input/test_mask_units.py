@@ -187,7 +187,7 @@ def test_units_are_those_of_the_store_and_are_asked_for() -> None:
         units = Counter(label // 4 for label in labels)
         inside += sum(n == 4 for n in units.values())
     assert inside > 64, "most units are whole: all but those at a segment's edges"
-    with pytest.raises(ValueError, match=r"data\.masking='units': the token store does not tell which tokens"):
+    with pytest.raises(ValueError, match=r"data\.masking='units': the token store marks no units of this kind"):
         PairBatches(SPLIT, SPECIALS, data, 0)
 
 
