@@ -198,3 +198,11 @@ def test_other_kinds_have_no_such_rule():
         train_tokenizer(
             "unigram", count_for("unigram", TEXT, AS_IT_IS), 120, TextRules(False, False, prefix_space=False)
         )
+
+
+def test_places_of_long_chunks_are_not_kept(small):
+    """Where words are not spaced, each chunk is a sentence of its own."""
+    for number in range(3):
+        text = "東" * 200 + str(number)
+        assert small.places(text)[-1].tolist() == [200, 201]
+    assert small._chunks._offsets.cache_info().currsize == 0
