@@ -14,6 +14,7 @@ from typing import IO, Any
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.storage.atomic_directories import try_acquire
 from bertjax.storage.files import sync
+from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import Place, RemotePath, place_of
 
 
@@ -145,17 +146,12 @@ def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises ValueError if the file is missing or holds something else."""
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of another system. Raises ValueError as `read_json` does, or if there is no file."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: not a JSON object")
-    return values
+        return read_json(path, remedy="get the file again")
+    except OSError as error:
+        raise ValueError(f"{path}: {(error.strerror or str(error)).lower().removesuffix(' or directory')}") from None
 
 
 def as_json(values: Any) -> str:

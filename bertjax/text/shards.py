@@ -22,7 +22,7 @@ from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
-from bertjax.text.store.format import SPLITS
+from bertjax.text.store.manifest import SPLITS
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.text.units import UnitMarker, find_units

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import folder_of, read_json, written_whole
+from bertjax.convert.folder import folder_of, read_object, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
@@ -184,7 +184,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
-    config = from_config_json(read_json(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
+    config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
     assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
     return config, tokens
