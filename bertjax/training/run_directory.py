@@ -32,7 +32,8 @@ from bertjax.storage.remote import Place, RemotePath, place_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
+from bertjax.training.checkpoint import read_metadata, restore_params, saved_steps
+from bertjax.training.checkpoint_metadata import DamagedCheckpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.stages import stage_at, stages_of
 
