@@ -16,6 +16,7 @@ from bertjax.storage.atomic_directories import try_acquire
 from bertjax.storage.files import sync
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.sums import SUMS_FILE
 
 
 def folder_of(directory: str | Place) -> Place:
@@ -83,7 +84,7 @@ def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
     advice = "choose another folder (--output), or move it away"
     if not target.is_dir():
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
-    found = _names(target)
+    found = [name for name in _names(target) if name != SUMS_FILE]
     foreign = [name for name in found if name not in known]
     if foreign:
         raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")

@@ -27,6 +27,7 @@ from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.compatibility import FINGERPRINTS, check_compatible
 from bertjax.training.job import Job
+from bertjax.training.run_directory import seal
 from bertjax.training.teacher import Teacher
 from bertjax.training.trainer import Say, train
 
@@ -185,6 +186,7 @@ def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, 
     )
     if processes.first:
         replace_text(directory / RESULTS_FILE, _document(result, job))
+        seal(directory)
     return result
 
 

@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import UnionType
 from typing import (
     Annotated,
@@ -29,11 +28,11 @@ from typing import (
     is_typeddict,
 )
 
-from bertjax.storage.remote import Place, bytes_of
+from bertjax.storage.files import MOST_WHOLE, read_whole
+from bertjax.storage.remote import Place
 
 T = TypeVar("T")
 
-MOST_BYTES = 32 << 20  # of a document; as objects of Python it has up to 20 times as many
 MOST_DEPTH = 64  # of lists and mappings in each other; functions that descend may recurse
 _SHOWN = 80  # characters of a value in a message
 _MISSING = object()
@@ -69,12 +68,10 @@ class Misfit(NamedTuple):
 
 
 def read_json(
-    place: Place, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_BYTES
+    place: Place, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
 ) -> T:
     """The document of a file. Raises ValueError as `parse_json` does, and OSError if the file cannot be read."""
-    size = place.stat().st_size if isinstance(place, Path) else bytes_of(str(place))
-    _require_size(size, most_bytes, str(place), remedy)
-    return parse_json(place.read_bytes(), str(place), shape, remedy=remedy, most_bytes=most_bytes)
+    return parse_json(read_whole(place, most_bytes), str(place), shape, remedy=remedy, most_bytes=most_bytes)
 
 
 def parse_json(
@@ -83,7 +80,7 @@ def parse_json(
     shape: type[T] | Any = dict[str, Any],
     *,
     remedy: str = "",
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int = MOST_WHOLE,
 ) -> T:
     """A document of type `shape`; `origin` names it in messages, which end with `remedy`.
 

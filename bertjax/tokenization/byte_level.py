@@ -19,6 +19,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import Count, parse_json
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer, continuations
@@ -80,7 +81,7 @@ class ByteLevelBPE(Tokenizer):
         merges = path.with_name(MERGES_FILE)
         if not merges.is_file():
             raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} beside it; it takes both")
-        return cls(path.read_bytes(), merges.read_bytes(), rules, origin=f"byte-level BPE {path}")
+        return cls(read_whole(path), read_whole(merges), rules, origin=f"byte-level BPE {path}")
 
     @cached_property
     def surfaces(self) -> list[bytes]:
@@ -192,7 +193,7 @@ class WholeFile(Tokenizer):
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> WholeFile:
         """Read a `tokenizer.json`. Raises ValueError as the class does."""
-        return cls(path.read_bytes(), rules, origin=f"tokenizer {path}")
+        return cls(read_whole(path), rules, origin=f"tokenizer {path}")
 
     @cached_property
     def surfaces(self) -> list[bytes]:

@@ -15,7 +15,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.model.network import Params
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
-from bertjax.training.run_directory import describe_run, load_run, own_directory
+from bertjax.training.run_directory import describe_run, load_run, own_directory, seal
 
 AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
 
@@ -91,3 +91,4 @@ def _write(output: Place, newest: Place, params: Params, sources: Sequence[dict[
         describe_run(config, tokenizer, staging)
         with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as saved:
             saved.save(step, {"params": params}, kept | {"config": to_dict(config), AVERAGED: list(sources)})
+        seal(output)

@@ -121,7 +121,7 @@ class Checkpoints:
                 saved = read_metadata(self.directory / str(step))
                 notices = version_notices(saved, metadata) + check_compatible(saved, dict(metadata))
                 wanted = named_arrays(abstract_state)
-                arrays = _restore_arrays(
+                arrays = restore_arrays(
                     self.directory / str(step), saved, wanted, self._staging and self._staging.folder
                 )
             except DamagedCheckpoint as error:
@@ -275,7 +275,7 @@ def restore_params(path: str | Place, abstract_params: Any) -> Any:
     within = f"{_PARAMS}/"
     saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name.startswith(within)}
     try:
-        arrays = _restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
+        arrays = restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
     except DamagedCheckpoint as error:
         raise DamagedCheckpoint(
             f"{error}\ngive the directory of another checkpoint: {directory.parent}/<step>"
@@ -300,7 +300,7 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _restore_arrays(
+def restore_arrays(
     directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""

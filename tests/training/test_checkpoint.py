@@ -486,11 +486,8 @@ def test_other_and_unknown_versions_of_the_libraries_are_told(tmp_path):
     content = json.loads(file.read_bytes())["content"]
     for versions, told in (
         (content["versions"] | {"jax": "0.9.0"}, f"was written with jax 0.9.0, and here is {jax.__version__}; the"),
-        ({}, "the checkpoint does not say which bertjax, jax, jaxlib, orbax-checkpoint wrote it; the steps from here"),
-        (
-            None,
-            "the checkpoint does not say which bertjax, jax, jaxlib, orbax-checkpoint wrote it; the steps from here",
-        ),
+        ({}, unknown),
+        (None, unknown),
     ):
         known = {key: value for key, value in content.items() if key != "versions"}
         file.write_text(json.dumps(document_of(known if versions is None else known | {"versions": versions})))

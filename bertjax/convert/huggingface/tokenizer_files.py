@@ -17,6 +17,7 @@ from bertjax.convert.folder import as_json, read_object
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import family_of
+from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import Count, checked
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
 from bertjax.tokenization.byte_level import WholeFile
@@ -93,12 +94,12 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     numbered = folder / NUMBERED_FILE
     if known.pieces is not None and numbered.is_file():
         origin = f"SentencePiece model {numbered}"
-        return SentencePiece(known.pieces.numbered(numbered.read_bytes(), origin), rules, origin)
+        return SentencePiece(known.pieces.numbered(read_whole(numbered), origin), rules, origin)
     path = folder / _WHOLE
     model = read_object(path).get("model") if path.is_file() else None
     if isinstance(model, dict) and model.get("type") == "BPE":
         # What is done to text stands in the file itself.
-        return WholeFile(path.read_bytes(), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
+        return WholeFile(read_whole(path), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
     if not isinstance(model, dict) or model.get("type") != "WordPiece" or "vocab" not in model:
         files = (*VOCABULARY_FILES, *([NUMBERED_FILE] if known.pieces else []))
         raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece or BPE; bertjax needs one")

@@ -28,6 +28,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import Place, place_of
+from bertjax.storage.sums import write_sums
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
@@ -138,6 +139,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
+        write_sums(partial)
     return place_of(str(directory))
 
 
