@@ -17,6 +17,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, ModelConfig, from_dict
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
+from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
@@ -124,7 +125,10 @@ def finetune(
 
 
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
-    """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed."""
+    """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed.
+
+    Where a pooler on every token stands below heads (ModernBERT), pretraining has trained it below the vocabulary.
+    """
     drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
     fresh = jax.device_get(drawn)
     taken = ["encoder", "pooler"]
@@ -134,7 +138,10 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         taken.append("head")
     elif "head" in start.params:
         say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
-    return {name: start.params[name] if name in taken and name in start.params else fresh[name] for name in fresh}
+    there = start.params
+    if config.model.pooler == POOLER_OF_TOKENS and "pooler" not in there and "mlm_head" in there:
+        there = there | {"pooler": {"dense": there["mlm_head"]["transform"], "norm": there["mlm_head"]["norm"]}}
+    return {name: there[name] if name in taken and name in there else fresh[name] for name in fresh}
 
 
 def _has_its_head(config: FinetuneConfig, start: Start) -> bool:

@@ -339,6 +339,27 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
     assert notes == ["3 tokens are new (cab, ##ab, 漢): each starts as the mean of its pieces"]
 
 
+def test_a_projection_to_a_teacher_is_no_entry_of_the_vocabulary(tmp_path: Path) -> None:
+    model = trained_model(tmp_path / "student", teacher_width=24)
+    grown = WordPiece([*model.tokenizer.tokens, "cab"], TextRules(True, True))
+    config = dataclasses.replace(model.config.model, vocab_size=grown.vocab_size)
+    params, _ = adapt(foreign(model), config, grown)
+    assert_same(params["teacher_projection"], model.params["teacher_projection"])
+    params, notes = adapt(foreign(model), dataclasses.replace(config, teacher_width=16), grown)
+    assert params["teacher_projection"]["kernel"].shape == (32, 16)
+    assert "of another size there; drawn at random" in notes[0]
+    params, _ = adapt(foreign(model), dataclasses.replace(config, teacher_width=0), grown)
+    assert "teacher_projection" not in params
+
+
+def test_another_attention_over_the_same_arrays_is_said(tmp_path: Path) -> None:
+    model = trained_model(tmp_path / "run", position_embedding="rope")
+    config = dataclasses.replace(model.config.model, rope_theta=160_000.0, window=16)
+    params, notes = adapt(foreign(model), config, model.tokenizer)
+    assert_same(params, model.params)
+    assert notes == ["model.window was 0 there and is 16 here", "model.rope_theta was 10000 there and is 160000 here"]
+
+
 def test_another_vocabulary_or_network_is_refused(model: TrainedModel) -> None:
     other = WordPiece([*wordpiece().tokens[11:16], *(f"w{n}" for n in range(300))], TextRules(True, True))
     config = dataclasses.replace(model.config.model, vocab_size=other.vocab_size)

@@ -77,6 +77,7 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     assert min(told["faults"]) < told["pages"] / 10, told
 
 
+@pytest.mark.long
 def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     for count, name in ((1, "one"), (2, "two")):
@@ -200,7 +201,7 @@ def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest
             ["--max-length", "8", "--strict-length"],
             r"train.tsv:\d+: \d+ tokens, special ones included",
         ),
-        ("classification", ["--max-length", "4000"], "is beyond the position table"),
+        ("classification", ["--max-length", "4000"], "is beyond the model's positions"),
         ("classification", ["--max-length", "0"], "max length 0: it must be at least 8 tokens"),
         ("classification", ["--layer-decay", "0"], r"\(--layer-decay\) is 0.0; give a number above 0"),
         ("classification", ["--grid", "--learning-rate", "1e-5"], "--grid and --learning-rate 1e-05: give one of them"),
