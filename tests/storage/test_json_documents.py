@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import time
@@ -11,7 +12,9 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from bertjax.storage import json_documents
+from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import MOST_DEPTH, Between, checked, parse_json, read_json
+from bertjax.storage.lines import whole_content
 
 
 class File(TypedDict):
@@ -101,3 +104,16 @@ def test_no_change_of_a_document_is_anything_but_accepted_or_refused():
             assert str(error).startswith("here: ")
     assert refused > 1000
     assert time.process_time() - began < 60
+
+
+def test_a_file_that_never_ends_is_not_read_to_its_end():
+    with pytest.raises(ValueError, match=r"/dev/zero: 1,001 bytes, and at most 1,000 are read of such a file; is it"):
+        read_whole(Path("/dev/zero"), 1000)
+
+
+def test_a_compressed_file_is_bounded_by_what_comes_out_of_it(tmp_path: Path):
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b" " * (8 << 20)))
+    with pytest.raises(ValueError, match=r"a\.json\.gz: more than 3 MiB, and it is read whole; split it"):
+        whole_content(str(path), 3 << 20, "split it")
+    assert len(whole_content(str(path), 8 << 20, "split it")) == 8 << 20

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from bertjax.storage.remote import bytes_of, is_remote, open_bytes
+from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
 
 MOST_PAGE_BYTES = 256 << 20  # decompressed; pyarrow writes 1 MiB or 1,024 rows
 
@@ -38,7 +38,9 @@ def largest_pages(path: str, fields: Collection[str]) -> Pages:
             for column in _columns(file, bytes_of(path), fields):
                 for size, is_dictionary in [_sum_of(column)] if is_remote(path) else _pages(file, column):
                     sizes = Pages(max(sizes.largest, size), max(sizes.dictionary, size * is_dictionary))
-    except (IndexError, KeyError, TypeError, OverflowError) as error:
+    except RemoteError:
+        raise
+    except (OSError, AttributeError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a part of it has another form than Parquet's: {error}") from None
     return sizes
 
