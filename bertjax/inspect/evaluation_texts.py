@@ -124,7 +124,7 @@ def _segments(path: str) -> Iterator[list[str]]:
 
 
 def _record(where: str, line: str) -> Any:
-    return parse_json(line, where, Any, remedy="every line must be one JSON value")
+    return parse_json(line, f"{where}: bad JSON", Any, remedy="every line must be one JSON value")
 
 
 def _strings(value: Any) -> Iterator[str]:

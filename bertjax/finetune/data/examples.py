@@ -105,14 +105,14 @@ def missing(folder: Path, split: str, files: Sequence[str]) -> MissingSplitError
 _MOST_BYTES = 128 << 20
 
 
-def whole_text(path: Path) -> str:
+def whole_text(path: Path, most: int = _MOST_BYTES) -> str:
     """The text of a UTF-8 file, decompressed by suffix (.gz .bz2 .xz .zst).
 
-    Raises ValueError naming the file if it is not there or has over 128 MiB, and the line too where it is not UTF-8.
+    Raises ValueError naming the file if it is not there or has over `most` bytes, and the line where it is not UTF-8.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    content = whole_content(str(path), _MOST_BYTES, "split it into files of their own")
+    content = whole_content(str(path), most, "split it into files of their own")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
