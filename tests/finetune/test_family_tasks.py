@@ -56,9 +56,16 @@ def start_of(family: str, folder: Path) -> Start:
 
 
 def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
-    """Twelve epochs of a small task in rows of 64 tokens."""
+    """Twelve epochs of a small task in rows of 64 tokens; more where normed distances outweigh words at the start."""
     texts = {"text": ("text", "text_b")} if task == "classification" else {}
-    config = small_config(task, start, TASKS[task][0](folder / "data"), folder / "run", epochs=12, **texts)
+    config = small_config(
+        task,
+        start,
+        TASKS[task][0](folder / "data"),
+        folder / "run",
+        epochs=12 * (1 + start.model.relative_norm),
+        **texts,
+    )
     training = replace(config.training, eval_every=1000)
     return replace(config, data=replace(config.data, sequence_length=64), training=training)
 
