@@ -253,8 +253,6 @@ def test_a_plan_assumes_the_bert_of_the_width_that_is_projected_to() -> None:
     assert teacher_to_plan(recipe) == family_of("bert").presets["base"]
     wide = replace(recipe, model=replace(recipe.model, teacher_width=900))
     with pytest.raises(ValueError, match=r"model\.teacher_width=900: no published model of model.family='bert' has"):
-        ValueError, match=r"model\.teacher_width=900: no published model of model.family='bert' has this width"
-    ):
         teacher_to_plan(wide)
     no_layers = replace(recipe, training=replace(recipe.training, objectives=("distil_mlm", "mlm")))
     with pytest.raises(ValueError, match=r"model\.teacher_width=768 with .* none of them projects vectors"):
