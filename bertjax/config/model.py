@@ -36,7 +36,8 @@ class ModelConfig:
     rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
     rope_theta_local: float = 0.0  # 0: rope_theta
     rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
-    embedding_norm: Literal["norm_dropout", "none"] = "norm_dropout"  # none: no norm behind the tables (NeoBERT)
+    # Order behind the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
+    embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # rms: divided by the root mean square, not centred (NeoBERT)
     norm_bias: bool = True
     # post: behind each sum. pre: in front of attention and MLP, with a final norm behind the last layer.
@@ -49,6 +50,14 @@ class ModelConfig:
     mlm_tied: bool = True  # False: the MLM head is a matrix of its own, with a bias and no transform (NeoBERT)
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
+    # Tokens that see all of their sequence and that all of it sees, beside the windows of every layer (Longformer).
+    # first: of each sequence; marked: those that a kind of task names, in pretraining none.
+    global_tokens: Literal["none", "first", "marked"] = "none"
+    global_projections: bool = False  # global tokens see by queries, keys and values of their own
+    # Tokens of a block: one sees its own, both neighbours, the first, the last and random ones (BigBird); 0: no blocks.
+    attention_block: int = 0
+    random_blocks: int = 0  # that a block sees, drawn for each layer and head
+    random_blocks_seed: int = 0  # of that draw; -1: block 0 every time, as transformers' class evaluates
     # tanh: dense and tanh on [CLS]. In heads of tasks alone, none: the same (RoBERTa), gelu: with GELU (ELECTRA), relu:
     # with ReLU (DistilBERT), gelu_norm: with GELU and norm, also on every token (ModernBERT).
     pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm"] = "tanh"

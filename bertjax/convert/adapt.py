@@ -7,6 +7,8 @@ words      a token of both keeps its row; a new one starts as the mean of the ro
 positions  a longer table repeats the old one from its start (Longformer's rule); a shorter one is cut
 segments   new ones start as the row of segment 0; a model without segments has no rows for them
 
+Projections of global tokens start as copies of the ordinary ones where the old network has none (Longformer's rule).
+
 Modules of the new network that the old one lacks are drawn at random; those that only the old one has are left out.
 """
 
@@ -19,6 +21,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
+from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, with_copied_projections
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params, abstract_network
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -98,6 +101,7 @@ def adapt(
         params["encoder"]["layers"] = jax.tree.map(lambda x: x[taken], params["encoder"]["layers"])
         notes.append(f"of its {model.config.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
     tables = params["encoder"]["embeddings"]
+    notes += _projections(params["encoder"], config.global_projections)
     rows, said = _rows_for(model.tokenizer, tokenizer)
     tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
     for head in (*params.values(), *params.get(GENERATOR, {}).values()):
@@ -116,6 +120,19 @@ def adapt(
         tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
         notes += said
     return params | fresh_modules(config, lacking), notes
+
+
+def _projections(encoder: Params, wanted: bool) -> list[str]:
+    """Give the layers projections of global tokens, or take them away; what was done, in lines."""
+    attention = encoder["layers"]["attention"]
+    if wanted == (GLOBAL_PROJECTIONS.keys() <= attention.keys()):
+        return []
+    if not wanted:
+        for name in GLOBAL_PROJECTIONS:
+            del attention[name]
+        return ["the projections of global tokens were left out: the model has none"]
+    encoder["layers"]["attention"] = with_copied_projections(attention)
+    return ["the projections of global tokens start as copies of the ordinary ones"]
 
 
 def _rows_for(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str]]:

@@ -17,6 +17,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
+from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.network import Params, init_params
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
@@ -109,7 +110,20 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         taken.append("head")
     elif "head" in start.params:
         say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
-    return {name: start.params[name] if name in taken and name in start.params else fresh[name] for name in fresh}
+    found = {name: start.params[name] if name in taken and name in start.params else fresh[name] for name in fresh}
+    if _has_unused_projections(config, start):
+        say("projections of global tokens, which no token used in pretraining, start as the ordinary ones")
+        layers = found["encoder"]["layers"]
+        layers = layers | {"attention": with_copied_projections(layers["attention"])}
+        found["encoder"] = found["encoder"] | {"layers": layers}
+    return found
+
+
+def _has_unused_projections(config: FinetuneConfig, start: Start) -> bool:
+    """Whether a model comes from pretraining in which no token was global, with heads of pretraining that say so."""
+    model = config.model
+    of_pretraining = not start.kind and not start.drawn
+    return model.global_projections and model.global_tokens == "marked" and of_pretraining
 
 
 def _has_its_head(config: FinetuneConfig, start: Start) -> bool:

@@ -12,6 +12,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.self_attention import SelfAttention, layer_windows
+from bertjax.model.attention.sparse import Pattern
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
 from bertjax.parallel.sharding import constrain
@@ -43,8 +44,9 @@ class Layer(nnx.Module):
         packed: bool,
         attention: Backend,
         window: int = 0,
+        pattern: Pattern | None = None,
     ) -> jax.Array:
-        attended = self.attention(self.attention_input(x_BLD), sequence_ids, keys, packed, attention, window)
+        attended = self.attention(self.attention_input(x_BLD), sequence_ids, keys, packed, attention, window, pattern)
         x_BLD += dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
         if self.pre:
             x_BLD += dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate)

@@ -153,15 +153,17 @@ class TaskNetwork(nnx.Module):
         *,
         packed: bool = True,
         attention: Backend = "xla",
+        global_positions: jax.Array | None = None,
     ) -> jax.Array:
         """The encoder's last layer, [B, L, D]; with `features` those layers side by side, [B, L, D features].
 
         An encoder whose features are read is frozen: it has neither gradient nor dropout.
         """
         inputs = (input_ids, token_type_ids, sequence_ids)
+        how = {"packed": packed, "attention": attention, "global_positions": global_positions}
         if not self.features:
-            return self.encoder(*inputs, keys, packed=packed, attention=attention)
-        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, packed=packed, attention=attention))
+            return self.encoder(*inputs, keys, **how)
+        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **how))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
     def beside(self) -> dict[str, TaskNetwork]:

@@ -74,6 +74,7 @@ _OPTIONS = {
     "mlp_bias": ("all",),
     "mlp": ("dense",),
     "window": (0,),
+    "attention_block": (0,),
 }
 
 

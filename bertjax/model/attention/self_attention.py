@@ -8,7 +8,10 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
+from bertjax.model.attention.block_sparse import block_sparse_attention
 from bertjax.model.attention.positions import alibi_slopes, rotated
+from bertjax.model.attention.sparse import Pattern
+from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
 from bertjax.model.layers import product, weight, zeros
 from bertjax.parallel.sharding import constrain
 
@@ -71,6 +74,10 @@ class SelfAttention(nnx.Module):
         self.key = Projection(config, rngs=rngs)
         self.value = Projection(config, rngs=rngs)
         self.output = OutputProjection(config, rngs=rngs)
+        if config.global_projections:
+            self.query_global = Projection(config, rngs=rngs)
+            self.key_global = Projection(config, rngs=rngs)
+            self.value_global = Projection(config, rngs=rngs)
         self.dropout_rate = config.attention_probs_dropout_prob
         self.causal, self.config = config.causal, config
         self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
@@ -83,8 +90,18 @@ class SelfAttention(nnx.Module):
         packed: bool,
         backend: Backend,
         window: int = 0,
+        pattern: Pattern | None = None,
     ) -> jax.Array:
         q, k, v = self.projected(x_BLD, sequence_ids, packed, window)
+        dropped = dropout_keys, self.dropout_rate
+        if pattern is not None and pattern.tokens is not None:
+            of_globals = self._of_globals(x_BLD, (q, k, v), pattern.tokens)
+            return self.output(
+                global_attention((q, k, v), of_globals, sequence_ids, pattern.tokens, *dropped, window=window)
+            )
+        if pattern is not None:
+            block = self.config.attention_block
+            return self.output(block_sparse_attention(q, k, v, sequence_ids, pattern.blocks, *dropped, block=block))
         attended = attend(
             backend,
             q,
@@ -99,6 +116,16 @@ class SelfAttention(nnx.Module):
             dropout_rate=self.dropout_rate,
         )
         return self.output(attended)
+
+    def _of_globals(
+        self, x_BLD: jax.Array, ordinary: tuple[jax.Array, jax.Array, jax.Array], tokens: GlobalTokens
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries of the global tokens, [B, G, H, K], and the keys and values that they see, [B, L, H, K] each."""
+        if not self.config.global_projections:
+            q, k, v = ordinary
+            return take_tokens(q, tokens), k, v
+        (q,) = project(take_tokens(x_BLD, tokens), self.query_global)
+        return q, *project(x_BLD, self.key_global, self.value_global)
 
     def projected(
         self, x_BLD: jax.Array, sequence_ids: jax.Array, packed: bool, window: int = 0

@@ -13,6 +13,7 @@ from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.model.families.ernie import ERNIE
 from bertjax.model.families.family import Family
+from bertjax.model.families.longformer import LONGFORMER
 from bertjax.model.families.macbert import MACBERT
 from bertjax.model.families.modernbert import MODERNBERT
 from bertjax.model.families.mosaicbert import MOSAICBERT
@@ -22,7 +23,7 @@ from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
 _OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT)
-_OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT)
+_OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
 FAMILIES: dict[str, Family] = {
