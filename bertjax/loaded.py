@@ -15,6 +15,7 @@ from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.correction import Correction, Examined, default_threshold, examine
 from bertjax.interpret.fill_mask import Guess, Text
+from bertjax.model.families.registry import family_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
@@ -33,8 +34,8 @@ class LoadedModel:
         self.counts = TextCounts()
 
     def __repr__(self) -> str:
-        net = self.config
-        return f"<BERT of {net.num_hidden_layers} layers, width {net.hidden_size}, from {self._model.directory}>"
+        net, title = self.config, family_of(self.config.family).title
+        return f"<{title} of {net.num_hidden_layers} layers, width {net.hidden_size}, from {self._model.directory}>"
 
     @property
     def config(self) -> ModelConfig:

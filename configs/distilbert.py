@@ -43,6 +43,7 @@ OF_ROBERTA = replace(
     vocab_size=50_265,
     lowercase=False,
     strip_accents=False,
+    prefix_space=False,
 )
 VARIANTS = {  # name, teacher, model, data
     "base": ("distilbert", "hf:bert-base-uncased", DISTILBERT.presets["base"], ROWS),

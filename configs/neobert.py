@@ -55,6 +55,7 @@ def config() -> Config:
                 max_predictions=820,
                 global_batch_size=512,
                 learning_rate=RATE * END,
+                final_share=1.0,
             ),
         ),
     )

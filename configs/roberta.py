@@ -25,6 +25,7 @@ ROWS = DataConfig(
     vocab_size=50_265,
     lowercase=False,
     strip_accents=False,
+    prefix_space=False,
     sequence_length=512,
     rows="full_sentences",
     mask_count="random_round",
@@ -32,7 +33,7 @@ ROWS = DataConfig(
     random_ids="ordinary",
     max_predictions=77,
 )
-UNIGRAM = replace(ROWS, tokenizer="unigram")
+UNIGRAM = replace(ROWS, tokenizer="unigram", prefix_space=True)
 MANY_LANGUAGES = replace(UNIGRAM, vocab_size=250_002, rows="doc_sentences", temperature=0.3, vocab_temperature=0.3)
 FRENCH = replace(UNIGRAM, vocab_size=32_005, masking="words")
 VARIANTS = {  # model, data, peak rate, warm-up, steps

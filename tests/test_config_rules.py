@@ -72,10 +72,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.position_embedding": "rope", "model.rope_theta_local": 100.0},
         "model.rope_theta_local=100 with model.window=0: no layer has a window; set",
     ),
-    "distances are seen whole": (
-        {"model.position_embedding": "alibi", "model.window": 5, "model.global_every": 0},
-        "model.position_embedding='alibi' with model.window=5: no attention computes both",
-    ),
     "a root mean square has no bias": ({"model.norm": "rms"}, "norm_bias=True: this norm has a scale alone; set model"),
     "the first norm is one of pre": (
         {"model.first_norm": False},
@@ -109,7 +105,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.attention_block": 16, "model.random_blocks": 1, "data.packing": "pairs"},
         "data.packing='pairs' with model.attention_block=16 and data.sequence_length=128: blocks are those of a row",
     ),
-    "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the position"),
+    "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the model's"),
     "rows hold two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
     "a weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),
     "weights or a temperature": (
@@ -151,6 +147,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a shape of decay is of a stable schedule": (
         {"optimizer.decay_shape": "1-sqrt"},
         "optimizer.decay_shape='1-sqrt' with optimizer.schedule='linear': it is of 'warmup_stable_decay'; leave",
+    ),
+    "a length of decay is of a stable schedule": (
+        {"optimizer.decay_steps": 5},
+        "optimizer.decay_steps=5 with optimizer.schedule='linear': it is of 'warmup_stable_decay'; leave it at 0",
+    ),
+    "the decay begins after the warm-up": (
+        {"optimizer.schedule": "warmup_stable_decay", "optimizer.decay_steps": 999_999},
+        "optimizer.warmup_steps=10000 and optimizer.decay_steps=999999 are more than the 1000000 steps of the schedule",
     ),
     "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
     "layers to start as are of a model": (

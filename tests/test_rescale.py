@@ -80,6 +80,16 @@ def test_decay_keeps_its_share() -> None:
     assert rescale(replace(config, optimizer=OptimizerConfig(warmup_steps=10)), 300).optimizer.decay_steps == 0
 
 
+def test_decay_of_a_stage_keeps_its_share() -> None:
+    config = rescale(recipe("modernbert.py"), 5_000)
+    whole = recipe("modernbert.py")
+    share = whole.stages[-1].decay_steps / whole.training.steps
+    assert config.stages[-1].decay_steps == round(5_000 * share) > 50
+    assert rescale(whole, 5_000, {f"stages.{len(whole.stages) - 1}.decay_steps"}).stages[-1] == replace(
+        config.stages[-1], decay_steps=whole.stages[-1].decay_steps
+    )
+
+
 def test_what_the_user_set_stays() -> None:
     words = ["--optimizer.warmup-steps", "7", "--training.eval_every=9", "--stages.0.start", "100", "--name", "x"]
     keys = keys_given(words)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bertjax.config.run import Config, StageConfig
+from bertjax.config.run import Config, OptimizerConfig, StageConfig
 
 _LOG_LINES = 100  # of a shorter run, about, at most
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -60,7 +60,9 @@ def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
     first = min([*(stage.start for stage in stages if stage.learning_rate is not None), steps])
     return replace(
         config,
-        optimizer=replace(config.optimizer, **_scaled_schedule(config, first, share, given)),
+        optimizer=replace(
+            config.optimizer, **_not_given(_scaled_lengths(config.optimizer, share, first), "optimizer", given)
+        ),
         training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, given)),
         stages=stages,
     )
@@ -72,12 +74,6 @@ def keys_given(overrides: Sequence[str]) -> frozenset[str]:
     return frozenset(word.replace("-", "_") for word in words)
 
 
-def _scaled_schedule(config: Config, length: int, share: float, given: Collection[str]) -> dict[str, int]:
-    """Warm-up and decay of the schedule that begins at step 0 and is so long."""
-    scaled = {name: _length(getattr(config.optimizer, name), share, length) for name in ("warmup_steps", "decay_steps")}
-    return {name: value for name, value in scaled.items() if f"optimizer.{name}" not in given}
-
-
 def _scaled_periods(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
     training = config.training
     closest = -(-training.eval_rows // training.global_batch_size)
@@ -86,7 +82,7 @@ def _scaled_periods(config: Config, steps: int, share: float, given: Collection[
         "eval_every": _period(training.eval_every, share, closest),
         "checkpoint_every": _period(training.checkpoint_every, share, closest),
     }
-    scaled = {name: value for name, value in scaled.items() if f"training.{name}" not in given}
+    scaled = _not_given(scaled, "training", given)
     if training.keep_every and "training.keep_every" not in given:
         # Both ways, for these stay on the disk for good; a multiple of the period, or none would ever be kept.
         period = scaled.get("checkpoint_every", training.checkpoint_every)
@@ -106,15 +102,28 @@ def _scaled_stages(config: Config, steps: int, share: float, given: Collection[s
         stages.append(replace(stage, start=min(max(round(stage.start * share), before + 1), last)))
     ends = [stage.start for stage in stages if stage.learning_rate is not None] + [steps]
     for number, stage in enumerate(stages):
-        if stage.warmup_steps is not None and f"stages.{number}.warmup_steps" not in given:
+        if stage.learning_rate is not None:
             length = min((end for end in ends if end > stage.start), default=stage.start + 1) - stage.start
-            stages[number] = replace(stage, warmup_steps=_length(stage.warmup_steps, share, length))
+            scaled = _scaled_lengths(stage, share, length)
+            stages[number] = replace(stage, **_not_given(scaled, f"stages.{number}", given))
     return tuple(stages)
 
 
-def _length(value: int, share: float, schedule: int) -> int:
-    """A stretch of a schedule of so many steps: at least one step if there was any, and never all of the schedule."""
-    return min(max(round(value * share), min(value, 1)), schedule - 1)
+def _scaled_lengths(schedule: OptimizerConfig | StageConfig, share: float, length: int) -> dict[str, int]:
+    """Warm-up and decay of a schedule that becomes so long; together they fit into it."""
+    warmup = _length(schedule.warmup_steps or 0, share, length - 1)
+    decay = _length(schedule.decay_steps or 0, share, length - warmup)
+    scaled = {"warmup_steps": warmup, "decay_steps": decay}
+    return {name: value for name, value in scaled.items() if getattr(schedule, name) is not None}
+
+
+def _not_given(scaled: dict[str, int], part: str, given: Collection[str]) -> dict[str, int]:
+    return {name: value for name, value in scaled.items() if f"{part}.{name}" not in given}
+
+
+def _length(value: int, share: float, most: int) -> int:
+    """A stretch of a schedule: at least one step if there was any, and never more than `most`."""
+    return min(max(round(value * share), min(value, 1)), most)
 
 
 def _period(value: int, share: float, closest: int) -> int:

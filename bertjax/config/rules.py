@@ -219,8 +219,8 @@ RULES: dict[str, Rule] = {
     "rows fit the position table": Rule(
         lambda c: c.data.sequence_length <= c.model.max_position_embeddings,
         lambda c: (
-            f"data.sequence_length={c.data.sequence_length} is beyond the position table "
-            f"(model.max_position_embeddings={c.model.max_position_embeddings}); shorten the rows or enlarge the table"
+            f"data.sequence_length={c.data.sequence_length} is beyond the model's positions "
+            f"(model.max_position_embeddings={c.model.max_position_embeddings}); shorten the rows or raise it"
         ),
     ),
     "pairs of dims are rotated": Rule(
@@ -244,13 +244,6 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"model.rope_theta_local={c.model.rope_theta_local:g} with model.window=0: no layer has a window; set "
             "model.window, or model.rope_theta for every layer"
-        ),
-    ),
-    "distances are seen whole": Rule(
-        lambda c: c.model.position_embedding != "alibi" or not c.model.window,
-        lambda c: (
-            f"model.position_embedding='alibi' with model.window={c.model.window}: no attention computes both; set "
-            "model.window=0 or model.position_embedding='rope'"
         ),
     ),
     "a root mean square has no bias": Rule(
@@ -297,15 +290,15 @@ RULES: dict[str, Rule] = {
     "words for a segmenter": Rule(
         lambda c: c.data.segmenter == "none" or _hides_units(c),
         lambda c: (
-            f"data.segmenter={c.data.segmenter!r} with data.masking={c.data.masking!r} has no effect; set data.masking "
-            "to words, ngrams, spans or units, or leave the segmenter out"
+            f"data.segmenter={c.data.segmenter!r} with data.masking={c.data.masking!r} has no effect; choose a "
+            "data.masking of whole words, or leave the segmenter out"
         ),
     ),
     "units for a masking": Rule(
         lambda c: not c.data.units or _hides_units(c),
         lambda c: (
             f"data.units={c.data.units!r} with data.masking={c.data.masking!r} has no effect; set data.masking, or "
-            "that of a stage, to words, phrases or entities, or leave the units out"
+            "that of a stage, to one of whole words or units, or leave the units out"
         ),
     ),
     "unknown characters are WordPiece's": Rule(
@@ -376,6 +369,20 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"optimizer.decay_shape={c.optimizer.decay_shape!r} with optimizer.schedule={c.optimizer.schedule!r}: it "
             "is of 'warmup_stable_decay'; leave it at 'linear'"
+        ),
+    ),
+    "a length of decay is of a stable schedule": Rule(
+        lambda c: not c.optimizer.decay_steps or c.optimizer.schedule == "warmup_stable_decay",
+        lambda c: (
+            f"optimizer.decay_steps={c.optimizer.decay_steps} with optimizer.schedule={c.optimizer.schedule!r}: it is "
+            "of 'warmup_stable_decay'; leave it at 0"
+        ),
+    ),
+    "the decay begins after the warm-up": Rule(
+        lambda c: not c.optimizer.decay_steps or c.optimizer.warmup_steps + c.optimizer.decay_steps <= c.training.steps,
+        lambda c: (
+            f"optimizer.warmup_steps={c.optimizer.warmup_steps} and optimizer.decay_steps={c.optimizer.decay_steps} "
+            f"are more than the {c.training.steps} steps of the schedule; shorten one of them or train longer"
         ),
     ),
     "the warm-up ends before the run": Rule(

@@ -101,7 +101,9 @@ class StageConfig:
     learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
     warmup_steps: int | None = None  # of that schedule
     decay_steps: int | None = None  # of that schedule, where it is warmup_stable_decay
-    # From here on the base of the angles in layers without a window (context extension). No array depends on it.
+    final_share: float | None = None  # of that schedule; 1 with no warm-up is a constant rate
+    # From here on `model.rope_theta`, the base of the angles: of the layers without a window where
+    # `model.rope_theta_local` is set, else of all (context extension). No array depends on it.
     rope_theta: float | None = None
 
 

@@ -24,6 +24,7 @@ from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, with_copied_projections
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params, abstract_network
+from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _EQUAL = (
@@ -49,6 +50,10 @@ _EQUAL = (
     "mlm_tied",
     "causal",
 )
+# What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is said.
+_NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
+# Modules whose arrays have a size of their own, and the key that says it: of another size they are drawn at random.
+_SIZED = {"teacher_projection": "teacher_width", GENERATOR: "generator_width"}
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
@@ -90,24 +95,35 @@ def adapt(
     Raises ValueError as `require_same_shape` does, and for another vocabulary.
     """
     require_same_shape(model, config, layers)
-    wanted = abstract_network(config)[1]
-    lacking = [name for name in wanted if name not in model.params]
+    wanted, axes = abstract_network(config)[1], abstract_network(model.config)[2]
+    resized = {name for name, key in _SIZED.items() if getattr(model.config, key) != getattr(config, key)}
+    lacking = [name for name in wanted if name not in model.params or name in resized]
     # Dicts of our own, the arrays shared.
-    params = jax.tree.map(lambda x: x, {name: part for name, part in model.params.items() if name in wanted})
-    drawn = (*model.drawn, *map(module_label, lacking))
+    kept = [name for name in wanted if name not in lacking]
+    params = jax.tree.map(lambda x: x, {name: model.params[name] for name in kept})
+    drawn = (*model.drawn, *(module_label(name) for name in lacking if name not in model.params))
     notes = [f"{', '.join(drawn)}: not there; drawn at random"] if drawn else []
+    notes += [
+        f"{module_label(name)}: of another size there; drawn at random" for name in lacking if name in model.params
+    ]
+    notes += [
+        f"model.{key} was {getattr(model.config, key):g} there and is {getattr(config, key):g} here"
+        for key in _NOTED
+        if getattr(model.config, key) != getattr(config, key)
+    ]
     if layers:
         taken = np.array(layers)
         params["encoder"]["layers"] = jax.tree.map(lambda x: x[taken], params["encoder"]["layers"])
         notes.append(f"of its {model.config.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
-    tables = params["encoder"]["embeddings"]
-    notes += _projections(params["encoder"], config.global_projections)
     rows, said = _rows_for(model.tokenizer, tokenizer)
-    tables["word"] = _padded(_mean_rows(tables["word"], rows), config)
-    for head in (*params.values(), *params.get(GENERATOR, {}).values()):
-        for name in {"bias", "decoder"} & head.keys():  # an entry for each token
-            head[name] = _padded(_mean_rows(head[name], rows), config)
-    notes += said
+    params = jax.tree.map(
+        lambda names, x: _padded(_mean_rows(x, rows), config) if "vocab" in names else x,
+        {name: axes[name] for name in kept},
+        params,
+        is_leaf=is_names,
+    )
+    tables = params["encoder"]["embeddings"]
+    notes += [*said, *_projections(params["encoder"], config.global_projections)]
     if "position" in tables:
         tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
         notes += said

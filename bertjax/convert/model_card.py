@@ -108,7 +108,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     """As `model_card`, of an export for a library of the encoder, or of all with a task's head; weights in one file."""
     net = model.config.model
     size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
-    what = f"model of {_title(model)}'s architecture with {size}"
+    what = f"model of {family_of(model.config.model.family).title}'s architecture with {size}"
     about = f"A {what}, {task_about(model)}" if headed else f"The encoder of a {what}"
     task = kind_of(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
@@ -141,18 +141,13 @@ def sha256_of_file(path: Place) -> str:
 
 
 def _about(model: TrainedModel, parameters: int) -> str:
-    config, net = model.config, model.config.model
+    config, net, title = model.config, model.config.model, family_of(model.config.model.family).title
     does = task_about(model) if model.kind else f"with {_objectives(config)}"
     random = "; a head that the original lacks is random" if _is_imported(model) else ""
     return (
-        f"A model of {_title(model)}'s architecture with {net.num_hidden_layers} layers, width {net.hidden_size}, "
+        f"A model of {title}'s architecture with {net.num_hidden_layers} layers, width {net.hidden_size}, "
         f"{net.num_attention_heads} heads and {parameters:,} parameters, {does}, {_made(model)}{random}."
     )
-
-
-def _title(model: TrainedModel) -> str:
-    family = family_of(model.config.model.family)
-    return family.title or family.name
 
 
 def _made(model: TrainedModel) -> str:

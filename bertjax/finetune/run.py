@@ -18,6 +18,7 @@ from bertjax.config import FinetuneConfig, ModelConfig
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.model.attention.sparse import with_copied_projections
+from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
@@ -100,7 +101,10 @@ def finetune(
 
 
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
-    """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed."""
+    """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed.
+
+    Where a pooler on every token stands below heads (ModernBERT), pretraining has trained it below the vocabulary.
+    """
     drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
     fresh = jax.device_get(drawn)
     taken = ["encoder", "pooler"]
@@ -110,7 +114,10 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         taken.append("head")
     elif "head" in start.params:
         say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
-    found = {name: start.params[name] if name in taken and name in start.params else fresh[name] for name in fresh}
+    there = start.params
+    if config.model.pooler == POOLER_OF_TOKENS and "pooler" not in there and "mlm_head" in there:
+        there = there | {"pooler": {"dense": there["mlm_head"]["transform"], "norm": there["mlm_head"]["norm"]}}
+    found = {name: there[name] if name in taken and name in there else fresh[name] for name in fresh}
     if _has_unused_projections(config, start):
         say("projections of global tokens, which no token used in pretraining, start as the ordinary ones")
         layers = found["encoder"]["layers"]

@@ -12,10 +12,9 @@ import jax
 import numpy as np
 
 from bertjax.config import from_dict, to_dict
-from bertjax.model.network import Params
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
-from bertjax.training.run_directory import describe_run, load_run, own_directory
+from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
 
 AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
 
@@ -53,9 +52,9 @@ def average(run: str | Place, last: int, output: str | Place = "") -> Average:
                 f"{first_theta:g} and {theta:g}, which are different functions of the weights; average fewer"
             )
         for mean, x in zip(jax.tree.leaves(total), jax.tree.leaves(jax.device_get(model.params)), strict=True):
-            mean += x / last  # in place, so that one copy in float64 exists
-    params = jax.device_put(jax.tree.map(lambda x: x.astype(np.float32), total), jax.devices()[0])
-    _write(output, places[-1], params, told)
+            mean += x  # in place, so that one copy in float64 exists
+    params = jax.device_put(jax.tree.map(lambda x: (x / last).astype(np.float32), total), jax.devices()[0])
+    _write(output, places[-1], replace(model, params=params), told)
     return Average(output, tuple(steps))
 
 
@@ -80,14 +79,14 @@ def _digest_of(place: Place) -> str:
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
-def _write(output: Place, newest: Place, params: Params, sources: Sequence[dict[str, Any]]) -> None:
+def _write(output: Place, newest: Place, model: TrainedModel, sources: Sequence[dict[str, Any]]) -> None:
     """A run whose only checkpoint has the metadata of the newest source, without its moments."""
-    metadata, tokenizer = read_metadata(newest), load_run(newest).tokenizer
+    metadata = read_metadata(newest)
     config = from_dict(metadata["config"])
     config = replace(config, name=f"{config.name}-average", run_dir=str(output))
     step = metadata["step"]
     kept = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
     with own_directory(output) as staging:
-        describe_run(config, tokenizer, staging)
+        describe_run(config, model.tokenizer, staging)
         with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as saved:
-            saved.save(step, {"params": params}, kept | {"config": to_dict(config), AVERAGED: list(sources)})
+            saved.save(step, {"params": model.params}, kept | {"config": to_dict(config), AVERAGED: list(sources)})

@@ -70,7 +70,7 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
     for number, (one, start, stop) in enumerate(zip(configs, edges, edges[1:], strict=False)):
         first = max(edge for edge in schedule_edges if edge <= start)
         last = min(edge for edge in schedule_edges if edge >= stop)
-        validate(replace(one, training=replace(one.training, steps=last - first)))
+        _validate_stage(replace(one, training=replace(one.training, steps=last - first)), number)
         of_stage = one.data, one.training, one.optimizer, one.model
         stages.append(Stage(number, reached[number], reached[number + 1], *of_stage, first, last, course))
     return tuple(stages)
@@ -137,15 +137,13 @@ def _edges(config: Config) -> list[int]:
 
 def _changed(config: Config, change: StageConfig, name: str) -> Config:
     """The config of a stage, given the one before it."""
-    if change.warmup_steps is not None and change.learning_rate is None:
-        raise ValueError(
-            f"{name}.warmup_steps={change.warmup_steps} has no schedule; give {name}.learning_rate as well"
-        )
+    of_schedule = _given(change, "warmup_steps", "decay_steps", "final_share")
     optimizer = config.optimizer
     if change.learning_rate is not None:
-        optimizer = replace(optimizer, learning_rate=change.learning_rate, warmup_steps=change.warmup_steps or 0)
-    if change.decay_steps is not None and change.learning_rate is None:
-        raise ValueError(f"{name}.decay_steps={change.decay_steps} has no schedule; give {name}.learning_rate as well")
+        optimizer = replace(optimizer, learning_rate=change.learning_rate, **({"warmup_steps": 0} | of_schedule))
+    elif of_schedule:
+        key, value = next(iter(of_schedule.items()))
+        raise ValueError(f"{name}.{key}={value} has no schedule; give {name}.learning_rate as well")
     if change.rope_theta is not None and config.model.position_embedding != "rope":
         raise ValueError(
             f"{name}.rope_theta={change.rope_theta:g} with model.position_embedding="
@@ -156,8 +154,18 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
         model=replace(config.model, **_given(change, "rope_theta")),
         data=replace(config.data, **_given(change, "sequence_length", "max_predictions", "masking")),
         training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
-        optimizer=replace(optimizer, **_given(change, "decay_steps")),
+        optimizer=optimizer,
     )
+
+
+def _validate_stage(config: Config, number: int) -> None:
+    """`validate`, whose message names a stage that is not the first."""
+    try:
+        validate(config)
+    except ValueError as error:
+        if number == 0:
+            raise
+        raise ValueError(f"stages.{number - 1}: {error}") from error
 
 
 def _given(change: StageConfig, *names: str) -> dict[str, Any]:

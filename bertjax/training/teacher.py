@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
 from bertjax.input.targets.mlm import expected_predictions
-from bertjax.model.families.bert import BERT
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import place
 from bertjax.training.checkpoint import named_arrays
@@ -48,20 +48,22 @@ def objectives_that_ask(config: Config) -> Iterator[Objective]:
 def teacher_to_plan(config: Config) -> ModelConfig | None:
     """The teacher that a plan or a benchmark assumes, which reads no weights.
 
-    It is the student with twice its layers; where the student is projected to a teacher's width, the published BERT of
-    that width and that number of heads. None for a run without a teacher. Raises ValueError if there is no such BERT.
+    It is the student with twice its layers; where the student is projected to a teacher's width, the published model of
+    its family with that width and that number of heads. None for a run without a teacher. Raises ValueError if there is
+    no such model.
     """
     if not any(objectives_that_ask(config)):
         return None
     model = config.model
     if not model.teacher_width:
         return replace(model, num_hidden_layers=2 * model.num_hidden_layers)
-    for one in BERT.presets.values():
+    for one in family_of(model.family).presets.values():
         if (one.hidden_size, one.num_attention_heads) == (model.teacher_width, model.num_attention_heads):
             return replace(one, vocab_size=model.vocab_size, vocab_pad_multiple=model.vocab_pad_multiple)
     raise ValueError(
-        f"model.teacher_width={model.teacher_width}: no published BERT has this width and "
-        f"model.num_attention_heads={model.num_attention_heads}, so that its memory and time cannot be told"
+        f"model.teacher_width={model.teacher_width}: no published model of model.family={model.family!r} has this "
+        f"width and model.num_attention_heads={model.num_attention_heads}, so that the teacher's memory and time are "
+        "unknown"
     )
 
 
@@ -115,9 +117,10 @@ def check_teacher(config: Config) -> None:
         )
     projected = any(one.teacher and one.teacher.projected for one in objectives_of(config))
     if config.model.teacher_width and not projected:
+        able = (name for name, objective in OBJECTIVES.items() if objective.teacher and objective.teacher.projected)
         raise ValueError(
             f"model.teacher_width={config.model.teacher_width} with training.objectives={told}: none of them projects "
-            "vectors to that width; add distil_layers, or leave it 0"
+            f"vectors to that width; add {' or '.join(able)}, or leave it 0"
         )
     able = [name for name, objective in OBJECTIVES.items() if objective.teacher is not None]
     if config.distillation.teacher and not asking:

@@ -54,7 +54,8 @@ def stable_adamw(
     """(m / (sqrt(v) + eps) + decay) / max(1, rho), rho = sqrt(mean(g^2 / max(v, eps^2))) (Wortsman et al. 2023).
 
     beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of a parameter, of each layer where they
-    are stacked, padding included; it takes the place of clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
+    are stacked, of queries, keys and values each (one tensor there), and rows that pad the vocabulary count as zeros.
+    It takes the place of clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
     """
 
     def init(params: optax.Params) -> StableAdamState:

@@ -47,7 +47,7 @@ def test_one_text_is_a_vector_and_a_list_a_matrix(model: LoadedModel) -> None:
     tokens = model.encode(["the museum", "of drawings and"], pooling="none")
     assert [matrix.shape for matrix in tokens] == [(4, 32), (5, 32)]
     assert model.encode("the museum", pooling="none").shape == (4, 32)
-    assert "2 layers, width 32" in repr(model) and model.config.hidden_size == 32
+    assert "<BERT of 2 layers, width 32" in repr(model) and model.config.hidden_size == 32
 
 
 def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from family_models import tokenizer_of, traits
@@ -30,9 +31,10 @@ from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.finetune.batches import lay_out, pack_examples, padded
+from bertjax.finetune.job import resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
-from bertjax.finetune.run import Start, finetune
+from bertjax.finetune.run import Start, finetune, initial_params
 from bertjax.model.families.registry import FAMILIES
 from bertjax.runtime.processes import alone
 from bertjax.training.run_directory import load_run
@@ -79,6 +81,16 @@ def test_a_family_learns_a_task_and_exports_it(family: str, task: str, tmp_path:
         given, theirs = THEIRS[task](config.task.data, folder)
         ours = [np.ravel(list(_probabilities(one))) for one in TaskModel(model).predict(given)]
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_pooler_on_every_token_starts_as_what_is_below_the_vocabulary(tmp_path: Path) -> None:
+    start = start_of("modernbert", tmp_path / "start")
+    start = replace(start, params=jax.tree.map(lambda x: x + 1, start.params))  # as no seed draws them
+    config = config_of("pos", start, tmp_path)
+    said: list[str] = []
+    params = initial_params(resolved(config, content_of(config, start)), start, said.append)
+    there = {"dense": start.params["mlm_head"]["transform"], "norm": start.params["mlm_head"]["norm"]}
+    jax.tree.map(np.testing.assert_array_equal, params["pooler"], there)
 
 
 def _probabilities(prediction: Any) -> Iterable[float]:

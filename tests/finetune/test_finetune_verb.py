@@ -200,7 +200,7 @@ def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest
             ["--max-length", "8", "--strict-length"],
             r"train.tsv:\d+: \d+ tokens, special ones included",
         ),
-        ("classification", ["--max-length", "4000"], "is beyond the position table"),
+        ("classification", ["--max-length", "4000"], "is beyond the model's positions"),
         ("classification", ["--max-length", "0"], "max length 0: it must be at least 8 tokens"),
         ("classification", ["--layer-decay", "0"], r"\(--layer-decay\) is 0.0; give a number above 0"),
         ("classification", ["--grid", "--learning-rate", "1e-5"], "--grid and --learning-rate 1e-05: give one of them"),

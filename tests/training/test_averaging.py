@@ -27,17 +27,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_the_mean_is_that_of_the_arrays_in_float64(run: Path, tmp_path: Path) -> None:
-    made = average(run, 2, tmp_path / "mean")
-    assert made.steps == (20, 30)
+@pytest.mark.parametrize("last", [2, 3])  # a half is exact, a third is not
+def test_the_mean_is_that_of_the_arrays_in_float64(run: Path, tmp_path: Path, last: int) -> None:
+    made = average(run, last, tmp_path / "mean")
+    assert made.steps == (10, 20, 30)[-last:]
     found = load_run(made.directory)
     sources = [load_run(run / "checkpoints" / str(step)).params for step in made.steps]
     whole = [jax.tree.map(lambda x: np.asarray(x, np.float64), params) for params in sources]
-    wanted = jax.tree.map(lambda a, b: (a / 2 + b / 2).astype(np.float32), *whole)
+    wanted = jax.tree.map(lambda *each: (sum(each) / last).astype(np.float32), *whole)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.params), wanted)
     assert found.step == 30 and found.config.model == load_run(run).config.model
     told = read_metadata(made.directory)["averaged"]
-    assert [of["step"] for of in told] == [20, 30] and len({of["digest"] for of in told}) == 2
+    assert [of["step"] for of in told] == [*made.steps] and len({of["digest"] for of in told}) == last
 
 
 def test_other_verbs_read_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

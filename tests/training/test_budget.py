@@ -28,10 +28,11 @@ SCHEDULES = ["linear", "linear_after_warmup", "polynomial", "cosine", "warmup_st
 
 
 def config(*stages: StageConfig, steps: int = 1000, **optimizer: object) -> Config:
+    stable = optimizer.get("schedule") == "warmup_stable_decay"
     return Config(
         data=DataConfig(sequence_length=128, max_predictions=20),
         training=TrainingConfig(steps=steps, global_batch_size=32, eval_rows=1_024, eval_every=200),
-        optimizer=OptimizerConfig(**{"warmup_steps": 100, "decay_steps": 300, **optimizer}),
+        optimizer=OptimizerConfig(**{"warmup_steps": 100, "decay_steps": 300 * stable, **optimizer}),
         stages=stages,
     )
 

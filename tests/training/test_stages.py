@@ -99,16 +99,26 @@ def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
         assert float(second.schedule()(jnp.int32(600 + step))) == float(after(jnp.int32(step)))
 
 
+def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
+    linear = OptimizerConfig(warmup_steps=100, final_share=0.1, schedule="cosine")
+    constant = StageConfig(start=600, learning_rate=1e-5, final_share=1.0)
+    first, second = stages_of(replace(config(constant), optimizer=linear))
+    assert float(first.schedule()(jnp.int32(599))) < 1.1e-5
+    assert {float(second.schedule()(jnp.int32(step))) for step in (600, 700, 999)} == {float(np.float32(1e-5))}
+
+
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
         ([StageConfig(start=0)], r"stages.0.start=0 is not after the first step"),
         ([StageConfig(start=1000)], r"training.steps=1,000 is not after stages.0.start"),
         ([StageConfig(start=500), StageConfig(start=400)], r"stages.1.start=400 is not after stages.0.start \(500\)"),
-        ([StageConfig(start=500, sequence_length=1024)], r"sequence_length=1024 is beyond the position table"),
+        ([StageConfig(start=500, sequence_length=1024)], r"sequence_length=1024 is beyond the model's positions"),
         ([StageConfig(start=500, global_batch_size=10, grad_accum_steps=4)], r"global_batch_size=10 is not divisible"),
         ([StageConfig(start=500, warmup_steps=4)], r"stages.0.warmup_steps=4 has no schedule"),
         ([StageConfig(start=500, decay_steps=4)], r"stages.0.decay_steps=4 has no schedule"),
+        ([StageConfig(start=500, final_share=1.0)], r"stages.0.final_share=1.0 has no schedule"),
+        ([StageConfig(start=500, learning_rate=1e-3, final_share=2.0)], r"stages.0: optimizer.final_share=2.0 must be"),
         (
             [StageConfig(start=500, rope_theta=1e5)],
             r"rope_theta=100000 with model.position_embedding='learned'",

@@ -139,6 +139,8 @@ def _not_expressed(config: ModelConfig) -> list[str]:
     is_table = {found.position_embedding, config.position_embedding} <= {*_TABLES}
     told = (*_TOLD_ELSEWHERE, *["position_embedding"] * is_table)
     found = replace(found, **{name: getattr(config, name) for name in told})
+    if found.rope_theta_local == (config.rope_theta_local or config.rope_theta):
+        found = replace(found, rope_theta_local=config.rope_theta_local)  # 0 says the same
     names = (name for name in vars(config) if getattr(found, name) != getattr(config, name))
     return [f"model.{name}={getattr(config, name)!r}" for name in names]
 

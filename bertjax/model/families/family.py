@@ -18,19 +18,19 @@ class Family:
     """A member: one object in one file, one line in the registry."""
 
     name: str  # value of `ModelConfig.family`
+    title: str  # the name as its paper spells it
     presets: Mapping[str, ModelConfig]  # published sizes by name, such as "base"
     heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
     huggingface: HuggingFace | None  # None: transformers has no class of it
     template: Template = BERT_TEMPLATE
     generator: str = ""  # the family of the generators that its models are trained with, if any are
-    title: str = ""  # the name as its paper spells it; "" if that is `name`
 
     @property
     def transformers(self) -> HuggingFace:
         """The family in transformers. Raises ValueError if it has no class there."""
         if self.huggingface is None:
             raise ValueError(
-                f"transformers has no class of {self.title or self.name}: no format of an export has one; use the run "
+                f"transformers has no class of {self.title}: no format of an export has one; use the run "
                 "itself (bertjax embed, fill-mask, evaluate, finetune, predict, search), or pretrain a family that has"
             )
         return self.huggingface

@@ -100,7 +100,8 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
         return Unfit("attention scores with ALiBi are not products of queries and keys alone", "name another teacher")
     if student.window or teacher.window:
         return Unfit(
-            f"model.window is {teacher.window} there and {student.window} here", "set it to 0 and name another teacher"
+            f"model.window is {teacher.window} there and {student.window} here",
+            "name a teacher without windows" if teacher.window else "set model.window to 0",
         )
     return None
 
