@@ -61,6 +61,9 @@ class ModelConfig:
     # tanh: dense and tanh on [CLS]. In heads of tasks alone, none: the same (RoBERTa), gelu: with GELU (ELECTRA), relu:
     # with ReLU (DistilBERT), gelu_norm: with GELU and norm, also on every token (ModernBERT).
     pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm"] = "tanh"
+    # deep: in heads of tasks, classes of a text are read from one more dense layer on [CLS] and answers from one more
+    # MLP, and those of a token leave the pooler as it is (BigBird).
+    task_heads: Literal["plain", "deep"] = "plain"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
     teacher_width: int = 0  # in distillation of layers: the width that their vectors are projected to; 0: not projected
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation

@@ -32,6 +32,9 @@ def small(family: str, **fields) -> ModelConfig:
     """The base size of a family, made small in every number but not in kind."""
     base = FAMILIES[family].presets["base"]
     narrow = ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
+    if base.attention_block:
+        # Blocks of a token, so that rows have more than attention is full in; random ones as theirs are in evaluation.
+        narrow |= {"attention_block": 1, "random_blocks": 2, "random_blocks_seed": -1}
     return replace(base, **(SIZES | narrow | fields))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from bertjax.config import ModelConfig
 from bertjax.model.families.albert import ALBERT
 from bertjax.model.families.bert import BERT
+from bertjax.model.families.bigbird import BIGBIRD
 from bertjax.model.families.camembert import CAMEMBERT
 from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
@@ -22,7 +23,7 @@ from bertjax.model.families.roberta import ROBERTA
 from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
-_OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT)
+_OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
 _OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
