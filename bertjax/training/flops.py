@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.block_sparse import keys_per_token
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import SboHead
@@ -58,11 +60,13 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
 
     With N layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size, E =
     embedding_size (0: E = D, without the matrix from E to D) and K_n = the keys that a token sees in layer n, which are
-    S or, with a window w, min(2·w + 1, S):
+    S or, with a window w, min(2·w + 1, S), or of blocks what `keys_per_token` says:
 
         6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward; a gated MLP
                                       has 3·D·F
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
+        + 6·N·(2·D² + D²/S)           keys and values that a global token sees by projections of its own, and its query,
+                                      where `global_tokens` is first, with two keys more; a task's are not counted
         + 6·E·D                       projection of the embeddings to D, where embedding_size is set
         + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
@@ -79,8 +83,12 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     """
     S, D, F = sequence_length, model.hidden_size, model.intermediate_size
     E = embedding_width(model)
-    keys = sum(min(2 * window + 1, S) if window else S for window in layer_windows(model))
-    encoder = 6 * model.num_hidden_layers * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F)
+    N, first = model.num_hidden_layers, model.global_tokens == "first"
+    keys = sum(keys_with_globals(S, window, int(first)) if window else S for window in layer_windows(model))
+    if model.attention_block:
+        keys = N * keys_per_token(S, model.attention_block, model.random_blocks)
+    of_globals = 6 * N * (2 * D * D + D * D / S) if first and model.global_projections else 0
+    encoder = of_globals + 6 * N * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F)
     projection = 6 * E * D if model.embedding_size else 0
     heads = family_of(model.family).heads
     transform = D * E if model.mlm_tied else 0

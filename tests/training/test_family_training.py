@@ -109,6 +109,21 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "",
     ),
+    "longformer": (
+        (
+            *("--data.tokenizer", "byte_bpe", "--model.window", "4", "--model.global-every", "0"),
+            *("--model.global-tokens", "marked", "--model.global-projections", "True", *OF_ROBERTA),
+        ),
+        "LongformerForMaskedLM",
+    ),
+    "bigbird": (
+        (
+            *("--model.attention-block", "2", "--model.random-blocks", "2", "--model.embedding-norm", "dropout_norm"),
+            *("--model.task-heads", "deep", "--model.hidden-act", "gelu_tanh", "--data.tokenizer", "bpe"),
+            *("--model.random-blocks-seed", "-1", "--data.masking", "words", "--optimizer.learning-rate", "4e-3"),
+        ),
+        "BigBirdForPreTraining",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
@@ -120,7 +135,9 @@ MEMBERS = {  # arguments, the class of the export
     ),
 }
 
-SELDOM = ("ernie",)  # BERT's network; test_stages.py trains it on units in every run of the tests
+# BERT's network, which test_stages.py trains on units in every run of the tests; and two whose attention
+# test_sparse_training.py trains.
+SELDOM = ("ernie", "longformer", "bigbird")
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +209,9 @@ Batch = dict[str, np.ndarray]
 def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
     """A small network of a family on a mesh, with all of its objectives."""
     model = small(family, **{key: getattr(MODEL, key) for key in SIZES} | {"num_hidden_layers": 4})
+    if model.attention_block:
+        # Of rows with several sequences: attention is full, as in single rows of up to so many blocks.
+        model = replace(model, attention_block=16)
     if model.embedding_norm == "none":
         # The first norm divides small vectors by their size: with 0.02, rounding grows a hundredfold in ten steps.
         model = replace(model, initializer_range=0.2)
