@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
+from bertjax.parallel.sharding import is_names
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 GENERATOR = "generator"  # the module, and the name under which objectives ask it
@@ -119,6 +121,13 @@ def abstract_network(
 
     Raises ValueError for an unknown family, and for a head that the config leaves without its input.
     """
+    graphdef, shapes, axes = _traced(config, execution)
+    return graphdef, jax.tree.map(lambda x: x, shapes), jax.tree.map(lambda x: x, axes, is_leaf=is_names)
+
+
+@functools.lru_cache(maxsize=64)
+def _traced(config: ModelConfig, execution: ExecutionConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+    """What `abstract_network` returns copies of: tracing takes a tenth of a second, and importers ask many times."""
     graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
     return graphdef, nnx.to_pure_dict(state), _logical_axes(state)
 

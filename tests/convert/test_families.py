@@ -268,7 +268,6 @@ def test_a_config_without_keys_has_the_defaults_of_transformers(family: str) -> 
         ("modernbert", {"position_embedding": "sinusoidal"}),
         ("modernbert", {"hidden_act": "silu"}),
         ("modernbert", {"first_norm": True}),
-        ("modernbert", {"rope_theta_local": 0.0}),
         ("modernbert", {"rope_interleaved": True}),
         ("albert", {"causal": True}),
         ("albert", {"layer_groups": 0}),

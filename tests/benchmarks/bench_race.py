@@ -1,0 +1,284 @@
+"""Recipes of the family at one size, on the same text for the same minutes, compared by what their encoders learned.
+
+    python tests/benchmarks/bench_race.py times --folder DIR --data DATA [--recipes bert electra] [--turns 8]
+    python tests/benchmarks/bench_race.py train --folder DIR --data DATA [--minutes 60] [--seeds 1]
+    python tests/benchmarks/bench_race.py tasks --folder DIR --data DATA [--seeds 1] [--tasks sst2 mrpc]
+    python tests/benchmarks/bench_race.py table --folder DIR
+
+Recipes `alone` and `taught` are a student of three layers without and with --teacher DIR (MiniLM's six, width 384).
+`times` measures the seconds of a step of each recipe, in turns on a quiet machine. From them follow the steps that each
+recipe takes in the given minutes, so that `train` and `tasks` may run at any load and be interrupted: the same command
+goes on. `table` prints means and standard errors over seeds. DATA has wikipedia_en/, books_en/, glue/, glue_subsets/,
+pos/ and retrieval/cranfield/. A recipe keeps its objectives, masks, rows, architecture, update rule and schedule; size,
+vocabulary, length, rows of a batch and peak rate are the same for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
+from bench_retrieval import write_qnli
+from cranfield import write_beir
+from sst2_sentences import write_sentences
+from turns import Run, in_turns
+
+import bertjax
+from bertjax.__main__ import main as verb
+from bertjax.config import Config, load_recipe, with_values
+from bertjax.config.rescale import rescale
+from bertjax.search.evaluation import evaluate
+from bertjax.search.records import read_judgements
+from bertjax.storage.files import replace_text
+
+LENGTH, ROWS, RATE, VOCABULARY = 128, 32, 1e-3, 16_384
+SIZE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+WIDTH = 1_024  # of the MLP; of a gated one, which has three matrices for two, two thirds of it
+WARMUP = 0.05  # share of the steps; the published shares suit a million of them
+DECAY = 0.1  # of a schedule that is constant up to it
+ENDLESS = 100_000
+
+
+class Entrant(NamedTuple):
+    """A recipe of the package, the least of `max_predictions` that does not cut off its masks, and other keys."""
+
+    recipe: str
+    predictions: int = 20
+    keys: Mapping[str, Any] = {}
+
+
+STUDENT = {"hidden_size": 384, "num_hidden_layers": 3, "num_attention_heads": 12, "intermediate_size": 1_536}
+ALONE = {f"model.{key}": value for key, value in STUDENT.items()} | {"training.objectives": ["mlm"]}
+RECIPES = {
+    "bert": Entrant("bert_mini"),
+    "roberta": Entrant("roberta:base"),
+    "electra": Entrant("electra:small"),
+    "modernbert": Entrant("modernbert:base", 70),
+    # A student of --teacher, whose vocabulary both have, and the same one without it.
+    "alone": Entrant("bert_mini", keys=ALONE),
+    "taught": Entrant("bert_mini", keys=ALONE | {"training.objectives": ["mlm", "distil_layers"]}),
+}
+FAMILY = [name for name in RECIPES if name not in ("alone", "taught")]
+
+
+class Task(NamedTuple):
+    """What `bertjax finetune` is told, and the figure that counts."""
+
+    name: str
+    epochs: int
+    figure: str
+
+
+TASKS = {
+    "sst2": Task("sst2", 3, "eval/accuracy"),  # 10,000 sentences
+    "mrpc": Task("mrpc", 4, "eval/f1"),
+    "qnli": Task("relevance", 3, "eval/accuracy"),  # 8,999 pairs
+    "pos": Task("pos", 6, "eval/accuracy"),  # 900 sentences
+}
+RATES = ("1e-4", "3e-4")  # both are tried, and the better one counts
+RETRIEVAL = "cranfield"  # cosines of mean vectors, without training: nDCG@10
+
+
+def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -> Config:
+    """The recipe at the size of the race."""
+    entrant, folder = RECIPES[name], arguments.folder
+    base = load_recipe(entrant.recipe)
+    width = WIDTH if base.model.mlp == "dense" else round(WIDTH * 2 / 3 / 64) * 64
+    shared = load_recipe("bert_mini").data
+    data = replace(
+        base.data,
+        **{key: getattr(shared, key) for key in ("tokenizer", "lowercase", "strip_accents", "prefix_space")},
+        special_tokens=shared.special_tokens,
+        sources=tuple(f"{kind}:{arguments.data}/{files}" for kind, files in (
+            ("wikiextractor", "wikipedia_en/*.xz"), ("text", "books_en/*.xz"))),
+        root=str(folder / "data"),
+        vocab_size=VOCABULARY,
+        held_out=0.005,
+        sequence_length=LENGTH,
+        max_predictions=entrant.predictions,
+    )  # fmt: skip
+    optimizer = replace(
+        base.optimizer,
+        learning_rate=RATE,
+        warmup_steps=round(WARMUP * ENDLESS),
+        decay_steps=round(DECAY * ENDLESS) if base.optimizer.schedule == "warmup_stable_decay" else 0,
+    )
+    training = replace(
+        base.training,
+        steps=ENDLESS,
+        seed=seed,
+        global_batch_size=ROWS,
+        grad_accum_steps=1,
+        eval_rows=2_048,
+        eval_every=ENDLESS // 10,
+        checkpoint_every=1_000,
+        keep_every=0,
+        log_every=ENDLESS // 500,
+    )
+    whole = replace(
+        base,
+        name=f"{name}_{seed}",
+        run_dir=str(folder / "runs" / f"{name}_{seed}"),
+        compilation_cache=str(folder / "compiled"),
+        model=replace(base.model, **SIZE, intermediate_size=width, embedding_size=0, max_position_embeddings=LENGTH),
+        execution=replace(base.execution, dtype="float32", scan_unroll=SIZE["num_hidden_layers"], logits_chunk=256),
+        data=data,
+        optimizer=optimizer,
+        training=training,
+        stages=(),
+    )
+    keys = dict(entrant.keys)
+    if keys:
+        keys["data.vocab"] = str(arguments.teacher / "vocab.txt")
+    if "distil_layers" in keys.get("training.objectives", ()):
+        keys["distillation.teacher"] = f"hf:{arguments.teacher}"
+    return rescale(with_values(whole, keys), steps, {"training.checkpoint_every"})
+
+
+def times(arguments: argparse.Namespace) -> None:
+    """Measure the steps of the recipes in turns."""
+    bertjax.prepare(config_of(arguments.recipes[0], arguments, 0, ENDLESS))
+    runs = {}
+    for name in arguments.recipes:
+        place = arguments.folder / "turns" / name
+        words = ["one", name, *_given(arguments), "--run-dir", str(place)]
+        runs[name] = Run([sys.executable, __file__, *words], place / "metrics.jsonl")
+    measured = in_turns(runs, arguments.turns)
+    found = {name: [statistics.median(turn) for turn in turns] for name, turns in measured.items()}
+    for name, medians in found.items():
+        print(f"{name:12} {statistics.median(medians):.4f} s a step (turns {min(medians):.4f} to {max(medians):.4f})")
+    known = _seconds(arguments.folder) | {name: statistics.median(medians) for name, medians in found.items()}
+    replace_text(arguments.folder / "times.json", json.dumps(known, indent=1) + "\n")
+
+
+def one(arguments: argparse.Namespace) -> None:
+    """Train one recipe without an end, each step logged, for `times`."""
+    config = config_of(arguments.name, arguments, 0, ENDLESS)
+    often = replace(config.training, log_every=1, eval_every=ENDLESS, checkpoint_every=ENDLESS)
+    bertjax.pretrain(replace(config, run_dir=arguments.run_dir, log=(), training=often))
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train each recipe with each seed for its share of the minutes, each in a process of its own."""
+    for seed in range(arguments.seeds):
+        for name in arguments.recipes:
+            words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
+            subprocess.run([sys.executable, __file__, *words, *_given(arguments)], check=True)
+
+
+def seed(arguments: argparse.Namespace) -> None:
+    """Train one recipe with one seed, or go on with it."""
+    steps = round(arguments.minutes * 60 / _seconds(arguments.folder)[arguments.name])
+    print(f"{arguments.name}, seed {arguments.seed}: {steps:,} steps", flush=True)
+    bertjax.pretrain(config_of(arguments.name, arguments, arguments.seed, steps))
+
+
+def tasks(arguments: argparse.Namespace) -> None:
+    """Fine-tune every finished run for every task; what is done already is not done again."""
+    folder, data = arguments.folder, arguments.data
+    if not (folder / "sst2").is_dir():
+        (folder / "sst2").mkdir()
+        write_sentences(data / "glue", folder / "sst2", 10_000)
+    where = {
+        "sst2": ["--data", str(folder / "sst2")],
+        "mrpc": ["--data", str(data / "glue")],
+        "qnli": ["--data", str(write_qnli(data / "glue_subsets", folder / "qnli"))],
+        "pos": ["--train", str(next((data / "pos").glob("en_*")))],
+    }
+    beir = write_beir(data / "retrieval" / "cranfield", folder / "beir")
+    for number, name, task in itertools.product(range(arguments.seeds), arguments.recipes, arguments.tasks):
+        run, out = folder / "runs" / f"{name}_{number}", folder / "tasks" / f"{name}_{number}_{task}"
+        if task == RETRIEVAL:
+            _search(run, beir, out)
+        else:
+            recipe = ["--learning-rate", *RATES, "--batch-size", "32", "--epochs", str(TASKS[task].epochs)]
+            words = ["finetune", TASKS[task].name, "--init-from", str(run), *where[task], *recipe]
+            assert verb([*words, "--run-dir", str(out)]) == 0, words
+
+
+def _search(run: Path, beir: Path, out: Path) -> None:
+    found = out.with_suffix(".trec")
+    files = ["--documents", str(beir / "corpus.jsonl"), "--queries", str(beir / "queries.jsonl")]
+    if not found.exists():
+        assert verb(["search", str(run), "--index", str(out), *files, "--output", str(found)]) == 0
+    rankings: dict[str, list[str]] = {}
+    for line in found.read_text().splitlines():
+        query, _, document, *_ = line.split()
+        rankings.setdefault(query, []).append(document)
+    figures = evaluate(rankings, read_judgements(str(beir / "qrels.tsv")))
+    result = {"result": {"figures": {RETRIEVAL: figures.ndcg}}}
+    (out / "results.json").write_text(json.dumps(result) + "\n")
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Print the figures of every recipe by task."""
+    for name in arguments.recipes:
+        told = []
+        for task in arguments.tasks:
+            figure = RETRIEVAL if task == RETRIEVAL else TASKS[task].figure
+            folders = sorted((arguments.folder / "tasks").glob(f"{name}_*_{task}"))
+            told.append(f"{task} {_mean([best for folder in folders if (best := _best(folder, figure)) is not None])}")
+        ends = [_last(path) for path in sorted((arguments.folder / "runs").glob(f"{name}_*/metrics.jsonl"))]
+        print(f"{name:12} held-out MLM loss {_mean(ends, 1)}  {'  '.join(told)}")
+
+
+def _last(metrics: Path) -> float:
+    return [
+        one["eval/mlm_loss"] for one in map(json.loads, metrics.read_text().splitlines()) if "eval/mlm_loss" in one
+    ][-1]
+
+
+def _best(folder: Path, figure: str) -> float | None:
+    results = [json.loads(path.read_text())["result"]["figures"][figure] for path in folder.rglob("results.json")]
+    return max(results, default=None)
+
+
+def _mean(values: list[float], scale: float = 100) -> str:
+    """Mean and standard error, times `scale`."""
+    if not values:
+        return "-"
+    error = f" ± {scale * statistics.stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{scale * statistics.fmean(values):.2f}{error}"
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
+    return ["--folder", str(arguments.folder), "--data", str(arguments.data), "--teacher", str(arguments.teacher)]
+
+
+def _seconds(folder: Path) -> dict[str, float]:
+    path = folder / "times.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def main() -> None:
+    """Run one phase."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    phases = {made.__name__: made for made in (times, train, tasks, table, one, seed)}
+    parser.add_argument("phase", choices=phases)
+    parser.add_argument("name", nargs="?", choices=RECIPES)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=FAMILY)
+    parser.add_argument("--tasks", nargs="+", choices=(*TASKS, RETRIEVAL), default=[*TASKS, RETRIEVAL])
+    parser.add_argument("--teacher", type=Path, default="", help="of `taught`, a folder in Hugging Face's layout")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--run-dir", default="")
+    arguments = parser.parse_args()
+    phases[arguments.phase](arguments)
+
+
+if __name__ == "__main__":
+    main()
