@@ -23,7 +23,7 @@ from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
 from bertjax.finetune.predict import Predictor
-from bertjax.model.attention.block_sparse import is_sparse
+from bertjax.model.attention.block_sparse import is_sparse, longest_full
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, check_head
@@ -210,7 +210,7 @@ def _packs(config: FinetuneConfig, rows: TaskRows, sequences: int) -> bool:
             raise ValueError(
                 f"data.sequence_length={length} with model.attention_block={model.attention_block}: {config.task.name} "
                 "has several sequences in a row, in which attention is full; use at most "
-                f"{(5 + 2 * model.random_blocks) * model.attention_block} tokens (--max-length)"
+                f"{longest_full(model.attention_block, model.random_blocks)} tokens (--max-length)"
             )
         return False
     return GLOBAL_POSITIONS not in rows.rows or rows.rows[GLOBAL_POSITIONS].shape[1] == 1

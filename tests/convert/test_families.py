@@ -269,6 +269,10 @@ def test_a_config_without_keys_has_the_defaults_of_transformers(family: str) -> 
         ("modernbert", {"hidden_act": "silu"}),
         ("modernbert", {"first_norm": True}),
         ("modernbert", {"rope_interleaved": True}),
+        ("longformer", {"window": 0}),
+        ("longformer", {"global_tokens": "first"}),
+        ("bigbird", {"task_heads": "plain"}),
+        ("bigbird", {"causal": True}),
         ("albert", {"causal": True}),
         ("albert", {"layer_groups": 0}),
         ("albert", {"embedding_size": 0}),
@@ -371,3 +375,23 @@ def test_modernbert_at_2048_tokens_equals_transformers(layers: int) -> None:
     encoder = bind(abstract_network(config)[0], params).encoder
     states = np.asarray(jax.jit(encoder.hidden_states)(packed, packed * 0, numbers))
     assert relative(states[:, 0, 548:], np.asarray(ours["states"])[:, 1, :1500]) < 2e-6
+
+
+def test_windows_and_blocks_that_are_not_one_for_all_layers_are_refused() -> None:
+    longformer, bigbird = (to_config_json(small(family), SPECIAL) for family in ("longformer", "bigbird"))
+    assert from_config_json(longformer | {"attention_window": 6}, "config.json").window == 3
+    full = from_config_json(bigbird | {"attention_type": "original_full"}, "config.json")
+    assert (full.attention_block, full.random_blocks) == (0, 0) and from_config_json(
+        to_config_json(full, SPECIAL), "config.json"
+    ) == full
+    seeded = small("bigbird", random_blocks_seed=7)
+    assert from_config_json(to_config_json(seeded, SPECIAL), "config.json") == seeded
+    for values, change, said in (
+        (longformer, {"attention_window": [8, 8, 16]}, "attention_window is .8, 8, 16.; bertjax has one even window"),
+        (longformer, {"attention_window": 7}, "attention_window is 7; bertjax has one even window"),
+        (bigbird, {"attention_type": "ring"}, "attention_type is 'ring'; bertjax has 'block_sparse'"),
+        (bigbird, {"block_size": -1}, "attention_block would be -1, which is not a whole number from 1 on"),
+        (bigbird, {"rescale_embeddings": True}, "rescale_embeddings is True; bertjax imports models with"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            from_config_json(values | change, "config.json")

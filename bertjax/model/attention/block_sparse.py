@@ -29,11 +29,13 @@ RANDOM = 3  # random blocks that a block of theirs sees
 
 
 def is_sparse(length: int, block: int = BLOCK, random: int = RANDOM) -> bool:
-    """Whether rows of `length` tokens have more blocks than the full square pays for; else attention is full.
+    """Whether rows of `length` tokens have more blocks than the full square pays for; else attention is full."""
+    return length > longest_full(block, random)
 
-    The limit is that of BigBird's class in transformers: (5 + 2 random) blocks.
-    """
-    return length > (5 + 2 * random) * block
+
+def longest_full(block: int, random: int) -> int:
+    """Tokens of the longest rows in which attention is full, as in BigBird's class in transformers."""
+    return (5 + 2 * random) * block
 
 
 def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
