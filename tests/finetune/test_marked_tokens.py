@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from family_models import tokenizer_of
-from small_tasks import small_start
+from small_tasks import content_of, small_config, small_start, write_choices, write_classes
 from test_task_encoding import CLS, SEP, TOKENIZER, encoded, example, ids
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
@@ -17,6 +17,7 @@ from bertjax.finetune.batches import lay_out, pack_examples, padded
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN, with_global_tokens
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
+from bertjax.finetune.job import assemble_task, resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import initial_params
 from bertjax.input.layout import BERT, Template
@@ -97,3 +98,21 @@ def test_unused_projections_start_as_the_ordinary_ones(tmp_path) -> None:
     tuned = replace(start, kind="sequence")
     kept = initial_params(config, tuned, said.append)["encoder"]["layers"]["attention"]
     assert np.abs(np.asarray(kept["query_global"]["kernel"] - kept["query"]["kernel"])).max() > 0
+
+
+def test_blocks_are_packed_only_where_attention_is_full(tmp_path) -> None:
+    blocks = {"family": "bigbird", "attention_block": 2, "random_blocks": 1, "max_position_embeddings": 64}
+    start = small_start(tmp_path / "start", **blocks)
+
+    def assembled(task: str, data, length: int, **how):
+        config = small_config(task, start, data(tmp_path / task), tmp_path / "run", **how)
+        config = replace(config, data=replace(config.data, sequence_length=length))
+        content = content_of(config, start)
+        return assemble_task(resolved(config, content), content, start.tokenizer)
+
+    with pytest.raises(ValueError, match=r"sequence_length=64 with model.attention_block=2: choice has several sequen"):
+        assembled("choice", write_choices, 64)
+    for length, packed in ((14, True), (64, False)):
+        (stage,) = assembled("classification", write_classes, length).stages
+        rows = len(stage.batches.batch(0, 16)["input_ids"])
+        assert (rows < 16) == packed
