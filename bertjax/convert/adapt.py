@@ -52,6 +52,7 @@ _EQUAL = (
 )
 # What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is said.
 _NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
+_NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
 # Modules whose arrays have a size of their own, and the key that says it: of another size they are drawn at random.
 _SIZED = {"teacher_projection": "teacher_width", GENERATOR: "generator_width"}
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary

@@ -103,7 +103,8 @@ def global_positions(batch) -> np.ndarray | None:
     if "global_attention_mask" not in batch:
         return None
     places = [np.flatnonzero(row) for row in batch["global_attention_mask"]]
-    return np.array([np.pad(row, (0, 4 - len(row)), constant_values=-1) for row in places], np.int32)
+    most = max(map(len, places))
+    return np.array([np.pad(row, (0, most - len(row)), constant_values=-1) for row in places], np.int32)
 
 
 def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
