@@ -72,6 +72,19 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.position_embedding": "rope", "model.rope_theta_local": 100.0},
         "model.rope_theta_local=100 with model.window=0: no layer has a window; set",
     ),
+    "distances belong to relative positions": (
+        {"model.relative_buckets": 8},
+        "model.position_embedding='learned' with model.relative_max=0, model.relative_buckets=8",
+    ),
+    "a convolution has a middle": ({"model.conv_kernel": 4}, "model.conv_kernel=4 with model.layer_groups=0"),
+    "an enhanced decoder runs a last layer": (
+        {"model.mlm_decoder": "enhanced", "model.norm_place": "pre"},
+        "model.mlm_decoder='enhanced' with model.norm_place='pre', model.layer_groups=0, model.window=0: it runs the",
+    ),
+    "options of a generator are of one": (
+        {"model.embedding_sharing": "gdes"},
+        "model.embedding_sharing='gdes' with model.generator_width=0: there is no generator",
+    ),
     "a root mean square has no bias": ({"model.norm": "rms"}, "norm_bias=True: this norm has a scale alone; set model"),
     "the first norm is one of pre": (
         {"model.first_norm": False},

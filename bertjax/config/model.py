@@ -31,11 +31,17 @@ class ModelConfig:
     type_vocab_size: int = 2  # 0: no token types
     task_type_vocab_size: int = 0  # rows of a table of tasks, of which every token gets the first (ERNIE 2.0); 0: none
     # Of these learned alone has parameters. sinusoidal: an ablation; none: no positions; rope: queries and keys are
-    # rotated (ModernBERT, NeoBERT); alibi: scores fall with the distance (MosaicBERT).
-    position_embedding: Literal["learned", "sinusoidal", "none", "rope", "alibi"] = "learned"
+    # rotated (ModernBERT, NeoBERT); alibi: scores fall with the distance (MosaicBERT); relative: scores have terms of
+    # learned vectors of distances, which all layers read (DeBERTa).
+    position_embedding: Literal["learned", "sinusoidal", "none", "rope", "alibi", "relative"] = "learned"
     rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
     rope_theta_local: float = 0.0  # 0: rope_theta
     rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
+    relative_max: int = 0  # of relative positions: distances from -relative_max to relative_max - 1 are told apart
+    # Vectors to either side: distances beyond half of this number share them, on a logarithmic scale; 0: none does.
+    relative_buckets: int = 0
+    relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart
+    relative_norm: bool = False  # a LayerNorm on the vectors of distances (DeBERTa v2)
     # Order behind the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # rms: divided by the root mean square, not centred (NeoBERT)
@@ -43,11 +49,14 @@ class ModelConfig:
     # post: behind each sum. pre: in front of attention and MLP, with a final norm behind the last layer.
     norm_place: Literal["post", "pre"] = "post"
     first_norm: bool = True  # False: no attention norm in layer 0, whose input is normed already (ModernBERT)
-    attention_bias: Literal["all", "none"] = "all"
+    attention_bias: Literal["all", "query_value", "none"] = "all"  # query_value: not of keys (DeBERTa v1)
     # output: of the second matrix alone (MosaicBERT); with none, dense layers of heads but the last have none either.
     mlp_bias: Literal["all", "output", "none"] = "all"
     mlp: Literal["dense", "glu"] = "dense"  # glu: the activated half of a matrix twice as wide times the other half
     mlm_tied: bool = True  # False: the MLM head is a matrix of its own, with a bias and no transform (NeoBERT)
+    # enhanced: the last layer runs twice for the MLM head, its queries told absolute positions (DeBERTa).
+    mlm_decoder: Literal["plain", "enhanced"] = "plain"
+    conv_kernel: int = 0  # tokens of a convolution of the embeddings, added behind layer 0 (DeBERTa v2); 0: none
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
     # Tokens that see all of their sequence and that all of it sees, beside the windows of every layer (Longformer).
@@ -65,6 +74,11 @@ class ModelConfig:
     # MLP, and those of a token leave the pooler as it is (BigBird).
     task_heads: Literal["plain", "deep"] = "plain"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
+    generator_layers: int = 0  # its layers; 0: as many as this network has
+    # tied: both have one set of tables. gdes: this network's word table is the generator's, to which it gives no
+    # gradient, and a difference that it learns (DeBERTa v3, section 3.3); nothing else is shared.
+    embedding_sharing: Literal["tied", "gdes"] = "tied"
+    rtd_context: bool = False  # what finds replaced tokens also reads the vector of [CLS] (DeBERTa v3)
     teacher_width: int = 0  # in distillation of layers: the width that their vectors are projected to; 0: not projected
     causal: bool = False  # a token sees no token to its right, as in the left-to-right ablation
     initializer_range: float = 0.02

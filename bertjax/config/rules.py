@@ -62,6 +62,10 @@ BOUNDS: dict[str, Bounds] = {
     "model.rope_theta": Bounds(0, above=True),
     "model.rope_theta_local": _NOT_NEGATIVE,
     "model.generator_width": _SHARE,
+    "model.generator_layers": _NOT_NEGATIVE,
+    "model.relative_max": _NOT_NEGATIVE,
+    "model.relative_buckets": _NOT_NEGATIVE,
+    "model.conv_kernel": _NOT_NEGATIVE,
     "model.teacher_width": _NOT_NEGATIVE,
     "model.hidden_dropout_prob": _PROPER_SHARE,
     "model.attention_probs_dropout_prob": _PROPER_SHARE,
@@ -125,6 +129,15 @@ def _beyond(model: ModelConfig) -> list[int]:
     """The features that are no layers of the model."""
     depth = model.num_hidden_layers
     return [layer for layer in model.features if not -depth - 1 <= layer <= depth]
+
+
+def _of_distances(model: ModelConfig) -> bool:
+    """Whether distances can be told apart as the options of relative positions say, or there are none of either."""
+    if model.position_embedding != "relative":
+        return not (model.relative_max or model.relative_buckets or model.relative_shared or model.relative_norm)
+    buckets = model.relative_buckets
+    sound = not buckets or (buckets % 2 == 0 and buckets // 2 < model.relative_max - 1)
+    return model.relative_max > 0 and sound and not model.window and not model.causal
 
 
 def _hides_units(config: Config) -> bool:
@@ -244,6 +257,52 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"model.rope_theta_local={c.model.rope_theta_local:g} with model.window=0: no layer has a window; set "
             "model.window, or model.rope_theta for every layer"
+        ),
+    ),
+    "distances belong to relative positions": Rule(
+        lambda c: _of_distances(c.model),
+        lambda c: (
+            f"model.position_embedding={c.model.position_embedding!r} with model.relative_max={c.model.relative_max}, "
+            f"model.relative_buckets={c.model.relative_buckets}, model.relative_shared={c.model.relative_shared}, "
+            f"model.relative_norm={c.model.relative_norm}, model.window={c.model.window}, "
+            f"model.causal={c.model.causal}: these options are of 'relative', which needs model.relative_max of 1 or "
+            "more, no window, no causal model, and an even number of buckets whose half is below model.relative_max - 1"
+        ),
+    ),
+    "a convolution has a middle": Rule(
+        lambda c: (
+            not c.model.conv_kernel
+            or (
+                c.model.conv_kernel % 2 == 1
+                and not c.model.layer_groups
+                and c.model.num_hidden_layers > 1
+                and c.model.generator_layers != 1
+            )
+        ),
+        lambda c: (
+            f"model.conv_kernel={c.model.conv_kernel} with model.layer_groups={c.model.layer_groups}, "
+            f"model.num_hidden_layers={c.model.num_hidden_layers}, model.generator_layers="
+            f"{c.model.generator_layers}: a convolution has an odd number of tokens and "
+            "belongs to the first of two or more layers that share nothing; set model.conv_kernel=0 or change those"
+        ),
+    ),
+    "an enhanced decoder runs a last layer": Rule(
+        lambda c: (
+            c.model.mlm_decoder == "plain"
+            or (c.model.norm_place == "post" and not c.model.layer_groups and not c.model.window)
+        ),
+        lambda c: (
+            f"model.mlm_decoder='enhanced' with model.norm_place={c.model.norm_place!r}, model.layer_groups="
+            f"{c.model.layer_groups}, model.window={c.model.window}: it runs the last of layers that share nothing, "
+            "see all of their sequence and have norms behind; set model.mlm_decoder='plain' or change them"
+        ),
+    ),
+    "options of a generator are of one": Rule(
+        lambda c: c.model.generator_width > 0 or (not c.model.generator_layers and c.model.embedding_sharing == "tied"),
+        lambda c: (
+            f"model.generator_layers={c.model.generator_layers}, model.embedding_sharing="
+            f"{c.model.embedding_sharing!r} with model.generator_width=0: there is no generator; set "
+            "model.generator_width or leave them out"
         ),
     ),
     "a root mean square has no bias": Rule(

@@ -14,7 +14,7 @@ Modules of the new network that the old one lacks are drawn at random; those tha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, with_copied_projections
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params, abstract_network
+from bertjax.model.shared_tables import DIFFERENCE, own_words
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -39,6 +40,11 @@ _EQUAL = (
     "layer_norm_eps",
     "position_embedding",
     "rope_interleaved",
+    "relative_max",
+    "relative_buckets",
+    "relative_shared",
+    "relative_norm",
+    "conv_kernel",
     "embedding_norm",
     "norm",
     "norm_bias",
@@ -53,8 +59,13 @@ _EQUAL = (
 # What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is said.
 _NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
 _NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
-# Modules whose arrays have a size of their own, and the key that says it: of another size they are drawn at random.
-_SIZED = {"teacher_projection": "teacher_width", GENERATOR: "generator_width"}
+# Modules whose arrays have a size of their own, and the keys that say it: of another size they are drawn at random.
+_SIZED = {
+    "teacher_projection": ("teacher_width",),
+    "mask_decoder": ("max_position_embeddings",),
+    "rtd_head": ("rtd_context",),
+    GENERATOR: ("generator_width", "generator_layers", "embedding_sharing", "mlm_decoder"),
+}
 _MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is no extension but another vocabulary
 
 
@@ -97,7 +108,10 @@ def adapt(
     """
     require_same_shape(model, config, layers)
     wanted, axes = abstract_network(config)[1], abstract_network(model.config)[2]
-    resized = {name for name, key in _SIZED.items() if getattr(model.config, key) != getattr(config, key)}
+    different = {
+        field.name for field in fields(config) if getattr(model.config, field.name) != getattr(config, field.name)
+    }
+    resized = {name for name, keys in _SIZED.items() if different.intersection(keys)}
     lacking = [name for name in wanted if name not in model.params or name in resized]
     # Dicts of our own, the arrays shared.
     kept = [name for name in wanted if name not in lacking]
@@ -110,7 +124,7 @@ def adapt(
     notes += [
         f"model.{key} was {getattr(model.config, key):g} there and is {getattr(config, key):g} here"
         for key in _NOTED
-        if getattr(model.config, key) != getattr(config, key)
+        if key in different
     ]
     if layers:
         taken = np.array(layers)
@@ -124,6 +138,11 @@ def adapt(
         is_leaf=is_names,
     )
     tables = params["encoder"]["embeddings"]
+    if "embedding_sharing" in different:
+        tables["word"] = own_words(tables)
+        tables.pop(DIFFERENCE, None)
+        if config.embedding_sharing == "gdes":
+            tables[DIFFERENCE] = np.zeros_like(tables["word"])
     notes += [*said, *_projections(params["encoder"], config.global_projections)]
     if "position" in tables:
         tables["position"], said = _positions(tables["position"], config.max_position_embeddings)

@@ -20,6 +20,7 @@ from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
+from bertjax.model.shared_tables import with_own_words
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place, place_of
@@ -114,7 +115,7 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         taken.append("head")
     elif "head" in start.params:
         say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
-    there = start.params
+    there = with_own_words(start.params)
     if config.model.pooler == POOLER_OF_TOKENS and "pooler" not in there and "mlm_head" in there:
         there = there | {"pooler": {"dense": there["mlm_head"]["transform"], "norm": there["mlm_head"]["norm"]}}
     found = {name: there[name] if name in taken and name in there else fresh[name] for name in fresh}

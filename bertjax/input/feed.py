@@ -125,6 +125,8 @@ def make_dataset(
 
     options = tf.data.Options()
     options.deterministic = True
+    # Nothing is left to tune, and its thread sleeps for up to a minute, for the end of which closing a dataset waits.
+    options.autotune.enabled = False
     options.threading.private_threadpool_size = threads
     dataset = tf.data.Dataset.range(start_step, stop_step)
     dataset = dataset.map(element, num_parallel_calls=threads, deterministic=True).prefetch(AHEAD)

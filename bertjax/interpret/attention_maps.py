@@ -130,13 +130,13 @@ def _inside(
 ) -> tuple[jax.Array, jax.Array]:
     """Attention [layers, B, H, L, L] and hidden states [layers + 1, B, L, D]."""
     encoder = bind(graphdef, params).encoder
-    first = encoder.embeddings(ids, types, sequence_ids, None, True)
+    first, relative = encoder.embeddings(ids, types, sequence_ids, None, True), encoder.of_distances()
 
     def step(
         layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        attention = layer.attention.probabilities(layer.attention_input(x), sequence_ids, window)
-        x = layer(x, sequence_ids, None, True, "xla", window)
+        attention = layer.attention.probabilities(layer.attention_input(x), sequence_ids, window, relative)
+        x = layer(x, sequence_ids, None, True, "xla", window, relative)
         return x, (attention, x)
 
     last, (attention, hidden) = encoder.through_layers(step, first)
@@ -157,10 +157,10 @@ def nudged_loss(
     """
 
     encoder = network.encoder
-    x = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0]
+    x, relative = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0], encoder.of_distances()
 
     def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, nudge: jax.Array) -> tuple[jax.Array, None]:
-        return layer(x, sequence_ids, None, True, "xla", window) + nudge, None
+        return layer(x, sequence_ids, None, True, "xla", window, relative) + nudge, None
 
     x, _ = encoder.through_layers(step, x, nudges[1:])
     read = network.nsp_logits if isinstance(network, PretrainingNetwork) else network.sequence_logits

@@ -23,6 +23,7 @@ from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.interpret.attention_maps import exact_graphdef, look_inside
 from bertjax.interpret.token_rows import TokenRow, padded
 from bertjax.model.network import Params, bind
+from bertjax.model.shared_tables import own_words
 from bertjax.storage.progress import Progress
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
@@ -100,7 +101,7 @@ def _of_tokens(
 ) -> jax.Array:
     """float32 [B]: the log probability of a token at one place of each row."""
     bert = bind(graphdef, params)
-    logits = bert.mlm_logits(bert.encoder(ids, types, sequence_ids), places)[:, 0]
+    logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids), places)[:, 0]
     return jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, None], axis=1)[:, 0]
 
 
@@ -134,7 +135,7 @@ class WordTable:
     """The model's word embeddings, which decide which words are related."""
 
     def __init__(self, model: TrainedModel) -> None:
-        table = np.asarray(model.params["encoder"]["embeddings"]["word"])[: model.tokenizer.vocab_size]
+        table = np.asarray(own_words(model.params["encoder"]["embeddings"]))[: model.tokenizer.vocab_size]
         self.words = whole_words(model.tokenizer)
         centred = table - table[self.words].mean(axis=0)
         self.vectors = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)

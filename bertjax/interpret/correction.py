@@ -284,7 +284,7 @@ def _compare(
     Tokens of another kind than the own one, or of the same text, have -inf.
     """
     bert = bind(graphdef, params)
-    hidden_BLD = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
+    hidden_BLD = bert.decode(input_ids, token_type_ids, sequence_ids, packed=False)
     logits_BPV = bert.mlm_logits(hidden_BLD, positions_BP).astype(jnp.float32)
     own_logit = jnp.take_along_axis(logits_BPV, own_BP[..., None], axis=-1)
     allowed = (kinds_V == kinds_V[own_BP][..., None]) & (texts_V != texts_V[own_BP][..., None])

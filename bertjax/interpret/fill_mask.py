@@ -214,5 +214,5 @@ def _predict(
 ) -> tuple[jax.Array, jax.Array]:
     """The `top` largest probabilities at each position of a row, and their ids: float32, int32 [P, top]."""
     bert = bind(graphdef, params)
-    hidden_BLD = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
+    hidden_BLD = bert.decode(input_ids, token_type_ids, sequence_ids, packed=False)
     return jax.lax.top_k(jax.nn.softmax(bert.mlm_logits(hidden_BLD, positions)[0].astype(jnp.float32)), top)

@@ -16,7 +16,7 @@ from bertjax.model.layers import recomputed
 # backward pass once more (a threefry mask costs several times as much and has to be kept for it).
 
 # Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
-EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD = range(5)
+EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD, CONVOLUTION = range(6)
 
 
 def _mix(x: jax.Array) -> jax.Array:

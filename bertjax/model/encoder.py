@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -11,10 +10,11 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.attention.positions import positions_in_sequence
-from bertjax.model.attention.sparse import Pattern, pattern_of
+from bertjax.model.attention.positions import positions_in_sequence, sinusoids
+from bertjax.model.attention.relative import RelativePositions
+from bertjax.model.attention.sparse import pattern_of
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
-from bertjax.model.layers import Dense, LayerNorm, weight
+from bertjax.model.layers import Dense, LayerNorm, weight, zeros
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
 from bertjax.parallel.sharding import constrain
 
@@ -38,35 +38,27 @@ def word_table(config: ModelConfig, width: int, *, rngs: nnx.Rngs) -> nnx.Param:
     return word
 
 
-def sinusoids(config: ModelConfig) -> jax.Array:
-    """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, E].
-
-    They are scaled to the standard deviation of a learned table's initial values. With an amplitude of 1 they would
-    outweigh word vectors of that deviation after the LayerNorm.
-    """
-    width = embedding_width(config)
-    rates = 10_000.0 ** (-jnp.arange(0, width, 2) / width)
-    angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
-    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, :width]
-    return waves * (math.sqrt(2) * config.initializer_range)
-
-
 class Embeddings(nnx.Module):
     """Word + position + token type, LayerNorm, dropout (modeling.py `embedding_postprocessor`): [B, L] -> [B, L, D].
 
     With `embedding_size` E the tables and their norm are E wide, and a dense layer maps E to D (ALBERT, section 3.1).
-    With `tables` it has theirs and their norm, and its own dense layer (ELECTRA, section 3.2).
+    With `tables` it has theirs and their norm, and its own dense layer (ELECTRA, section 3.2); with gdes it has their
+    words alone, and they add a difference that the gradient goes to (DeBERTa v3, section 3.3).
     """
 
     def __init__(
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
     ) -> None:
         E = embedding_width(config)
-        if tables is None:
+        of_words = tables is not None and tables.word_difference is not None
+        if tables is None or of_words:
             self._draw(config, E, rngs)
-        else:
-            for name in ("word", "position", "token_type", "task_type", "norm"):
+        if tables is not None:
+            shared = ("word",) if of_words else ("word", "position", "token_type", "task_type", "norm")
+            for name in shared:
                 setattr(self, name, getattr(tables, name, None))  # a model may lack all but the first
+        shape, is_apart = (padded_vocab_size(config), E), config.embedding_sharing == "gdes"
+        self.word_difference = zeros(shape, ("vocab", "embed")) if is_apart else None
         if config.embedding_size:
             self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
         self.config, self.dtype = config, execution.dtype
@@ -90,6 +82,8 @@ class Embeddings(nnx.Module):
         packed: bool,
     ) -> jax.Array:
         x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
+        if self.word_difference is not None:
+            x = jax.lax.stop_gradient(x) + jnp.take(self.word_difference[...], input_ids, axis=0, mode="clip")
         x = self._with_token_types(x, token_type_ids)
         if self.config.task_type_vocab_size:
             x += self.task_type[...][0]
@@ -129,6 +123,7 @@ class Encoder(nnx.Module):
         self.embeddings = Embeddings(config, execution, tables, rngs=rngs)
         self.first_layer, self.layers = stacked_layers(config, rngs=rngs)
         self.final_norm = LayerNorm(config, config.hidden_size) if config.norm_place == "pre" else None
+        self.relative = RelativePositions(config, rngs=rngs) if config.position_embedding == "relative" else None
         self.config, self.execution = config, execution
 
     def __call__(
@@ -150,12 +145,12 @@ class Encoder(nnx.Module):
         `global_positions` are as `pattern_of` has them; a model without global tokens does not read them.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
-        pattern = self._pattern(sequence_ids, packed, global_positions)
+        relative, pattern = self.of_distances(), pattern_of(self.config, sequence_ids, packed, global_positions)
 
         def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, None]:
             keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
             seen = pattern and pattern.of_layer(number)
-            return layer(x, sequence_ids, keys, packed, attention, window, seen), None
+            return layer(x, sequence_ids, keys, packed, attention, window, relative, pattern=seen), None
 
         return self.normed(self.through_layers(step, x)[0])
 
@@ -173,20 +168,20 @@ class Encoder(nnx.Module):
 
         The last one is behind the final norm, if there is one.
         """
-        first = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed)
-        pattern = self._pattern(sequence_ids, packed, global_positions)
+        first, relative = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed), self.of_distances()
+        pattern = pattern_of(self.config, sequence_ids, packed, global_positions)
 
         def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, jax.Array]:
-            x = layer(x, sequence_ids, None, packed, attention, window, pattern and pattern.of_layer(number))
+            seen = pattern and pattern.of_layer(number)
+            x = layer(x, sequence_ids, None, packed, attention, window, relative, pattern=seen)
             return x, x
 
         last, states = self.through_layers(step, first)
         return jnp.concatenate([first[None], states[:-1], self.normed(last)[None]])
 
-    def _pattern(self, sequence_ids: jax.Array, packed: bool, global_positions: jax.Array | None) -> Pattern | None:
-        if self.config.global_tokens == "none" and not self.config.attention_block:
-            return None
-        return pattern_of(self.config, sequence_ids, packed, global_positions)
+    def of_distances(self) -> jax.Array | None:
+        """What layers take as `relative`: the vectors of distances, [S, D]; None where there are none."""
+        return None if self.relative is None else self.relative().astype(self.execution.dtype)
 
     def normed(self, x_BLD: jax.Array) -> jax.Array:
         """What heads read, given the output of the last layer."""

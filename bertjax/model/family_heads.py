@@ -10,9 +10,10 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.input.targets.sbo import SPAN_PLACES
+from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.dropout import HEAD, dropout, random_bits
 from bertjax.model.encoder import embedding_width
-from bertjax.model.heads import Head, MlmHead, NspHead, Pooler, VocabularyHead, in_chunks, real_bias
+from bertjax.model.heads import Head, MlmHead, NspHead, Pooler, VocabularyHead, gather_positions, in_chunks, real_bias
 from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, weight
 from bertjax.parallel.sharding import constrain
 
@@ -62,17 +63,28 @@ class SboHead(VocabularyHead):
 class RtdHead(Head):
     """Is a token replaced? Dense, activation, dense to one number per token, float32 [..., 1]; above 0: replaced.
 
-    Source: transformers' `ElectraDiscriminatorPredictions`.
+    Source: transformers' `ElectraDiscriminatorPredictions`. With `rtd_context` it reads LayerNorm(h + h of [CLS]), the
+    first token of the sequence (microsoft/DeBERTa, `apps/models/replaced_token_detection_model.py`).
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D = config.hidden_size
+        self.norm = LayerNorm(config, D) if config.rtd_context else None
         self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
         self.prediction = Dense(config, (D, 1), ("embed", "classes"), "classes", rngs=rngs)
         self.activation = config.hidden_act
 
-    def __call__(self, hidden_BPD: jax.Array) -> jax.Array:
-        return self.prediction(ACTIVATIONS[self.activation](self.dense(hidden_BPD))).astype(jnp.float32)
+    def in_context(self, hidden_BLD: jax.Array, sequence_ids: jax.Array | None) -> jax.Array:
+        """What the first dense layer reads of every token; without `sequence_ids`, int32 [B, L], rows are sequences."""
+        if self.norm is None:
+            return hidden_BLD
+        if sequence_ids is None:
+            return self.norm(hidden_BLD + hidden_BLD[:, :1])
+        first = jnp.arange(hidden_BLD.shape[1], dtype=jnp.int32) - positions_in_sequence(sequence_ids)
+        return self.norm(hidden_BLD + gather_positions(hidden_BLD, first))
+
+    def __call__(self, x_BPD: jax.Array) -> jax.Array:
+        return self.prediction(ACTIVATIONS[self.activation](self.dense(x_BPD))).astype(jnp.float32)
 
 
 def sampled_tokens(

@@ -38,12 +38,13 @@ def layer_states(
     """
     encoder = network.encoder
     x = encoder.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
+    relative = encoder.of_distances()
 
     def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: None) -> tuple[jax.Array, tuple]:
         # The layer computes the same product of the same arrays, which the compiler does once for both.
         q, k, _ = layer.attention.projected(layer.attention_input(x), sequence_ids, packed, window)
         keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-        x = layer(x, sequence_ids, keys, packed, attention, window)
+        x = layer(x, sequence_ids, keys, packed, attention, window, relative)
         return x, (x, q, k)
 
     of_layers = encoder.through_layers(step, x)[1]

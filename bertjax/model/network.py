@@ -10,12 +10,14 @@ import jax
 from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
+from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Embeddings
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
+from bertjax.model.mask_decoder import MaskDecoder
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
-from bertjax.parallel.sharding import is_names
+from bertjax.parallel.sharding import is_names, logical_axes
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 GENERATOR = "generator"  # the module, and the name under which objectives ask it
@@ -33,6 +35,7 @@ class PretrainingNetwork(TaskNetwork):
     sop_head: SopHead
     sbo_head: SboHead
     rtd_head: RtdHead
+    mask_decoder: MaskDecoder
     generator: PretrainingNetwork
 
     name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
@@ -46,6 +49,9 @@ class PretrainingNetwork(TaskNetwork):
         super().__init__(config, execution, tables, rngs=rngs)
         for name, head in pretraining_heads(config, family_of(config.family).heads).items():
             setattr(self, name, head(config, rngs=rngs))
+        self.decodes = config.mlm_decoder == "enhanced" and hasattr(self, "mlm_head")
+        if self.decodes:
+            self.mask_decoder = MaskDecoder(config, rngs=rngs)
         if config.generator_width:
             of_generator = generator_config(config)
             self.generator = PretrainingNetwork(of_generator, execution, self.encoder.embeddings, rngs=rngs)
@@ -54,6 +60,12 @@ class PretrainingNetwork(TaskNetwork):
     def beside(self) -> dict[str, TaskNetwork]:
         """The generator, if there is one."""
         return {GENERATOR: self.generator} if hasattr(self, GENERATOR) else {}
+
+    def decode(self, *inputs: jax.Array | None, packed: bool = True, attention: Backend = "xla") -> jax.Array:
+        """What the MLM head reads, [B, L, D]: `encode`, or the enhanced decoder of the same arguments."""
+        if not self.decodes:
+            return self.encode(*inputs, packed=packed, attention=attention)
+        return self.mask_decoder(self.encoder, *inputs, packed=packed, attention=attention)
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
@@ -65,8 +77,14 @@ class PretrainingNetwork(TaskNetwork):
         table_VE = self.mlm_head.table(self.encoder.embeddings.word[...])
         return self.mlm_head.sums(h_BPE, table_VE, labels, weights, self.logits_chunk)
 
-    def rtd_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None) -> jax.Array:
-        """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1]."""
+    def rtd_logits(
+        self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None, sequence_ids: jax.Array | None = None
+    ) -> jax.Array:
+        """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1].
+
+        Without `sequence_ids` each row is one sequence.
+        """
+        hidden_BLD = self.rtd_head.in_context(hidden_BLD, sequence_ids)
         return self.rtd_head(hidden_BLD if positions_BP is None else gather_positions(hidden_BLD, positions_BP))
 
     def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
@@ -129,22 +147,7 @@ def abstract_network(
 def _traced(config: ModelConfig, execution: ExecutionConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
     """What `abstract_network` returns copies of: tracing takes a tenth of a second, and importers ask many times."""
     graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
-    return graphdef, nnx.to_pure_dict(state), _logical_axes(state)
-
-
-def _logical_axes(state: nnx.State) -> dict[str, Any]:
-    """The parameter tree with each array replaced by the tuple of its dims' logical names.
-
-    Parameters below a stack (a node named `layers`, of layers or of groups that share them) have its dim in front.
-    """
-    tree: dict[str, Any] = {}
-    for path, variable in nnx.to_flat_state(state):
-        node = tree
-        for part in path[:-1]:
-            node = node.setdefault(part, {})
-        names = variable.get_metadata()["logical_axes"]
-        node[path[-1]] = ("layers", *names) if "layers" in path else names
-    return tree
+    return graphdef, nnx.to_pure_dict(state), logical_axes(state)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:

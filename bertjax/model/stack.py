@@ -13,6 +13,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.self_attention import SelfAttention, layer_windows
 from bertjax.model.attention.sparse import Pattern
+from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
 from bertjax.parallel.sharding import constrain
@@ -26,12 +27,14 @@ REMAT_POLICIES = {
 class Layer(nnx.Module):
     """One transformer layer: each half is LayerNorm(x + dropout(f(x))) (paper, section 3).
 
-    With `norm_place` pre each half is x + dropout(f(LayerNorm(x))), and the encoder has a final norm.
+    With `norm_place` pre each half is x + dropout(f(LayerNorm(x))), and the encoder has a final norm. Layer 0 may lack
+    its attention norm, and have a convolution behind it. `asking` stands for x where queries are of other vectors.
     """
 
-    def __init__(self, config: ModelConfig, normed: bool = True, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, first: bool = False, *, rngs: nnx.Rngs) -> None:
         self.attention = SelfAttention(config, rngs=rngs)
-        self.attention_norm = LayerNorm(config, config.hidden_size) if normed else None
+        self.attention_norm = LayerNorm(config, config.hidden_size) if config.first_norm or not first else None
+        self.convolution = Convolution(config, rngs=rngs) if first and config.conv_kernel else None
         self.mlp = FeedForward(config, rngs=rngs)
         self.mlp_norm = LayerNorm(config, config.hidden_size)
         self.dropout_rate, self.pre = config.hidden_dropout_prob, config.norm_place == "pre"
@@ -44,15 +47,20 @@ class Layer(nnx.Module):
         packed: bool,
         attention: Backend,
         window: int = 0,
+        relative: jax.Array | None = None,
+        asking: jax.Array | None = None,
         pattern: Pattern | None = None,
     ) -> jax.Array:
-        attended = self.attention(self.attention_input(x_BLD), sequence_ids, keys, packed, attention, window, pattern)
-        x_BLD += dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
+        given, how = x_BLD, (keys, packed, attention, window, relative, asking, pattern)
+        attended = self.attention(self.attention_input(x_BLD), sequence_ids, *how)
+        x_BLD = (x_BLD if asking is None else asking) + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
         if self.pre:
             x_BLD += dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate)
         else:
             x_BLD = self.attention_norm(x_BLD)
             x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
+        if self.convolution is not None:
+            x_BLD = self.convolution(given, x_BLD, sequence_ids, keys)
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
 
     def attention_input(self, x_BLD: jax.Array) -> jax.Array:
@@ -65,11 +73,11 @@ Step = Callable[[Layer, jax.Array, int, jax.Array, Any], tuple[jax.Array, Any]]
 
 
 def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None, Layer]:
-    """Layer 0 if it lacks a norm, else None; the parameters of all others, or of all groups that share them, stacked.
+    """Layer 0 if it is of another kind, else None; the others, or the groups that share parameters, stacked.
 
     So each layer of the stack has a part of every array, nothing is unused, and periods are whole (1 + 7 x 3 layers).
     """
-    first = None if config.first_norm else Layer(config, normed=False, rngs=rngs)
+    first = None if config.first_norm and not config.conv_kernel else Layer(config, first=True, rngs=rngs)
     count = config.layer_groups or config.num_hidden_layers - (first is not None)
     return first, nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(count))
 
@@ -94,6 +102,8 @@ def run_layers(
     if first is not None:
         alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
         x, of_first = _scan(step, execution, windows[:1], x, (None, *alone), shared=first)
+        if depth == 1:
+            return x, of_first
         x, of_others = _scan(step, execution, windows[1:], x, (layers, *others))
         return x, _joined([of_first, of_others])
     if not groups:
@@ -143,6 +153,11 @@ def _scan(
         x, of_layer = run(x, _one(items, number), windows[number])
         collected.append(jax.tree.map(lambda value: value[None], of_layer))
     return x, _joined(collected)
+
+
+def layers_from(layers: Layer, start: int, stop: int) -> Layer:
+    """Layers of a stack, by their numbers in it."""
+    return _part(layers, slice(start, stop))
 
 
 def _period(windows: tuple[int, ...]) -> int:

@@ -124,6 +124,7 @@ class TaskNetwork(nnx.Module):
         pooled: the network has a pooler
         per_token: the logits are per token, [B, L, ...]
         feature_based: `model.features` and `model.lstm_size` may be set
+        decodes: the MLM head reads what an enhanced decoder makes (of an instance)
     """
 
     name: ClassVar[str]
@@ -135,6 +136,7 @@ class TaskNetwork(nnx.Module):
     pooled: ClassVar[bool] = False
     per_token: ClassVar[bool] = False
     feature_based: ClassVar[bool] = False
+    decodes: bool = False
 
     def __init__(
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs

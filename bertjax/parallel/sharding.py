@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -32,6 +33,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "gates": None,
     "halves": None,
     "state": None,
+    "taps": None,
     # activations
     "act_batch": BATCH_AXES,
     "act_length": None,
@@ -60,6 +62,21 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
         return x
     automatic = P(*[axis if isinstance(axis, str) and axis not in BATCH_AXES else None for axis in spec(names)])
     return jax.lax.with_sharding_constraint(x, automatic)
+
+
+def logical_axes(state: nnx.State) -> dict[str, Any]:
+    """The parameter tree with each array replaced by the tuple of its dims' logical names.
+
+    Parameters below a stack (a node named `layers`, of layers or of groups that share them) have its dim in front.
+    """
+    tree: dict[str, Any] = {}
+    for path, variable in nnx.to_flat_state(state):
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+        names = variable.get_metadata()["logical_axes"]
+        node[path[-1]] = ("layers", *names) if "layers" in path else names
+    return tree
 
 
 def named_shardings(mesh: Mesh, logical_axes: Any) -> Any:

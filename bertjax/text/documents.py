@@ -130,19 +130,18 @@ def assemble(
 
 
 def notes_of(counts: ReadCounts) -> list[str]:
-    """What reading split, cut, replaced or left out, a sentence for each; empty where it changed nothing."""
+    """What reading split, cut, replaced or left out, with its count; empty where it changed nothing."""
     told = {
-        "empty_documents": "documents have no text and were left out",
-        "split_documents": f"documents of over {DOCUMENT_CAP:,} characters were read in parts; each is one document of "
-        "the store",
-        "divided_works": "documents were split at headings or between paragraphs (data.split_documents)",
-        "pieces": "documents were made of those that were split",
-        "cut_paragraphs": f"paragraphs of over {DOCUMENT_CAP:,} characters were cut at spaces",
-        "cut_lines": "lines were too long to hold and were cut at spaces",
-        "unterminated_documents": "documents have no </doc> and end where the next one or the end of the file is",
-        "lines_outside_documents": "lines of text belong to no document and were left out",
-        "unreadable_modules": "modules are not valid Python and were left out",
-        "replaced_characters": "characters are not valid text and became U+FFFD",
+        "empty_documents": "documents without text, which were left out",
+        "split_documents": f"documents of over {DOCUMENT_CAP:,} characters, read in parts and stored as one",
+        "divided_works": "documents split at headings or between paragraphs (data.split_documents)",
+        "pieces": "documents made of those that were split",
+        "cut_paragraphs": f"paragraphs of over {DOCUMENT_CAP:,} characters, cut at spaces",
+        "cut_lines": "lines too long to hold, cut at spaces",
+        "unterminated_documents": "documents without </doc>, ended where the next one or the end of the file is",
+        "lines_outside_documents": "lines of text in no document, which were left out",
+        "unreadable_modules": "modules that are not valid Python, which were left out",
+        "replaced_characters": "characters that are not valid text, replaced by U+FFFD",
     }
     found = ((getattr(counts, name), what) for name, what in told.items())
-    return [f"{number:,} {what}" for number, what in found if number]
+    return [f"{what}: {number:,}" for number, what in found if number]

@@ -6,11 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertjax.tokenization import byte_level, entity_map, sentencepiece, wordpiece
+from bertjax.tokenization.piece_order import DEBERTA
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+
+
+def _load_pieces(path: Path, rules: TextRules) -> Tokenizer:
+    content, origin = path.read_bytes(), f"SentencePiece model {path}"
+    content = DEBERTA.numbered(content, origin) if DEBERTA.lacks_ends(content, origin) else content
+    return sentencepiece.SentencePiece(content, rules, origin)
+
 
 _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     wordpiece.VOCABULARY_FILE: wordpiece.WordPiece.load,
-    sentencepiece.VOCABULARY_FILE: sentencepiece.SentencePiece.load,
+    sentencepiece.VOCABULARY_FILE: _load_pieces,
     byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
 }
 # The file that folders of other systems have beside those: it is read where it is alone.

@@ -1,4 +1,4 @@
-"""SentencePiece models whose ids a tokenizer numbers anew, as fairseq's dictionaries do (XLM-R, CamemBERT).
+"""SentencePiece models whose ids a tokenizer numbers anew, as fairseq's dictionaries do (XLM-R, CamemBERT); DeBERTa's.
 
 The tokenizer has entries in front of the model's pieces and behind them, and leaves out the model's first ones. A
 model in the tokenizer's own order is an ordinary one, whose ids are places, so that nothing else has to know.
@@ -21,18 +21,20 @@ class PieceOrder:
     """How a tokenizer numbers the pieces of a model."""
 
     first: tuple[str, ...]  # entries in front
-    dropped: int  # of the model's <unk>, <s>, </s>, how many are left out
+    dropped: int  # of what the model begins with, how many are left out
     last: tuple[str, ...]  # entries behind
+    begins: tuple[str, ...] = _FIRST  # what the model begins with
+    file: str = NUMBERED_FILE  # name of the model in a folder
 
     def numbered(self, model: bytes, origin: str) -> bytes:
         """A model whose ids are the tokenizer's, from one in the library's order.
 
-        Raises ValueError if it is none, or does not begin as the library's models do.
+        Raises ValueError if it is none, or does not begin as it must.
         """
         proto = read_model(model, origin)
-        begins = tuple(piece.piece for piece in proto.pieces[: len(_FIRST)])
-        if begins != _FIRST:
-            raise ValueError(f"{origin}: it begins with {', '.join(begins)}, not with {', '.join(_FIRST)}")
+        begins = tuple(piece.piece for piece in proto.pieces[: len(self.begins)])
+        if begins != self.begins:
+            raise ValueError(f"{origin}: it begins with {', '.join(begins)}, not with {', '.join(self.begins)}")
         pieces = list(proto.pieces[self.dropped :])
         del proto.pieces[:]
         for name in self.first:
@@ -49,11 +51,22 @@ class PieceOrder:
         behind = len(names) - len(self.last)
         if names[: len(self.first)] != self.first or names[behind:] != self.last:
             return None
-        if names[len(self.first) :][: len(_FIRST) - self.dropped] != _FIRST[self.dropped :]:
+        if names[len(self.first) :][: len(self.begins) - self.dropped] != self.begins[self.dropped :]:
             return None
         pieces = list(proto.pieces[len(self.first) : behind])
         del proto.pieces[:]
-        for name in _FIRST[: self.dropped]:
+        for name in self.begins[: self.dropped]:
             proto.pieces.add(piece=name, score=0.0, type=_UNKNOWN if name == _FIRST[0] else _CONTROL)
         proto.pieces.extend(pieces)
         return proto.SerializeToString(deterministic=True)
+
+    def lacks_ends(self, model: bytes, origin: str) -> bool:
+        """Whether a model begins as it must and has none of the entries behind. Raises ValueError if it is none."""
+        names = [piece.piece for piece in read_model(model, origin).pieces]
+        return tuple(names[: len(self.begins)]) == self.begins and not {*self.last} & {*names}
+
+
+# DeBERTa's models from version 2 on have no [MASK], which their tokenizer puts behind the pieces.
+DEBERTA = PieceOrder(
+    first=(), dropped=0, last=("[MASK]",), begins=("[PAD]", "[CLS]", "[SEP]", "[UNK]"), file="spm.model"
+)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.block_sparse import keys_per_token
+from bertjax.model.attention.relative import rows_in_reach
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
@@ -67,6 +68,9 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
         + 6·N·(2·D² + D²/S)           keys and values that a global token sees by projections of its own, and its query,
                                       where `global_tokens` is first, with two keys more; a task's are not counted
+        + 12·D·N·R                    relative terms: products of queries and keys with the R vectors of the distances
+                                      that a row has, where positions are relative
+        + 6·C·D²                      convolution of C tokens, where there is one
         + 6·E·D                       projection of the embeddings to D, where embedding_size is set
         + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
@@ -75,7 +79,8 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
         + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
 
-    A generator counts as a model of its own; drawing its tokens does not count. Layers that share parameters count
+    With an enhanced decoder N is N + 1, where the family has an MLM head. A generator counts as a model of its own;
+    drawing its tokens does not count. Layers that share parameters count
     separately. V is the true vocabulary size. Padding rows of the table, look-ups, normalisation, the optimizer, scores
     outside a window (back ends compute some and mask them) and recomputation by rematerialisation do not count. This is
     the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20 predictions: 0.546
@@ -88,9 +93,14 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     if model.attention_block:
         keys = N * keys_per_token(S, model.attention_block, model.random_blocks)
     of_globals = 6 * N * (2 * D * D + D * D / S) if first and model.global_projections else 0
-    encoder = of_globals + 6 * N * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F)
-    projection = 6 * E * D if model.embedding_size else 0
     heads = family_of(model.family).heads
+    # An enhanced decoder runs the last layer twice.
+    runs = model.num_hidden_layers + (model.mlm_decoder == "enhanced" and "mlm_head" in heads)
+    keys += (runs - model.num_hidden_layers) * S + runs * rows_in_reach(model, S)
+    encoder = of_globals + 6 * (
+        runs * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D
+    )
+    projection = 6 * E * D if model.embedding_size else 0
     transform = D * E if model.mlm_tied else 0
     mlm = 6 * (transform + E * model.vocab_size) * predictions / S if "mlm_head" in heads else 0
     detection = 6 * (D * D + D) if "rtd_head" in heads else 0

@@ -26,6 +26,7 @@ from flax import nnx
 from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.network import GENERATOR, Params, abstract_network, head_of
+from bertjax.model.shared_tables import DIFFERENCE
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
@@ -81,8 +82,8 @@ class TrainedModel:
 
 def generator_of(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
     """The generator of a model as a network of its own, with the tables that it shares."""
-    own = params[GENERATOR]
-    shared = {name: part for name, part in params["encoder"]["embeddings"].items() if name != "projection"}
+    own, alone = params[GENERATOR], ("projection", DIFFERENCE)
+    shared = {name: part for name, part in params["encoder"]["embeddings"].items() if name not in alone}
     embeddings = shared | own["encoder"].get("embeddings", {})
     return generator_config(config), own | {"encoder": own["encoder"] | {"embeddings": embeddings}}
 

@@ -39,6 +39,7 @@ from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
 from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
+from bertjax.training.update_rules import clip_factors, update_if
 
 Metrics = dict[str, jax.Array]
 Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
@@ -317,11 +318,10 @@ def _apply(
     """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
-    # As tf.clip_by_global_norm: gradients are only scaled down.
-    scale = clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
+    factors = clip_factors(grads, norm, clip_norm)
 
     def update(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
-        updates, opt_state = optimizer.update(jax.tree.map(lambda g: g * scale, grads), opt_state, params)
+        updates, opt_state = optimizer.update(jax.tree.map(jnp.multiply, grads, factors), opt_state, params)
         return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
 
     params, opt_state = update_if(finite, update, (state.params, state.opt_state), branch=branch)
@@ -336,14 +336,3 @@ def _apply(
         ),
         norm,
     )
-
-
-def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, branch: bool) -> tuple:
-    """`update(*old)` where `finite` (bool []), else `old`.
-
-    `branch` skips the update with a conditional: on CPU it avoids a select and copies of the moments (5 % of
-    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host.
-    """
-    if branch:
-        return jax.lax.cond(finite, update, lambda *old: old, *old)
-    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), update(*old), old)

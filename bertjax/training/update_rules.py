@@ -1,12 +1,16 @@
-"""Update rules beside BERT's Adam: LAMB's trust ratio, StableAdamW, and what decays."""
+"""Update rules beside BERT's Adam: LAMB's trust ratio, StableAdamW; what decays, and what is clipped and skipped."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from bertjax.model.network import GENERATOR
+from bertjax.model.shared_tables import DIFFERENCE
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
@@ -38,6 +42,43 @@ def decays(params: optax.Params) -> Any:
 
 def _decays(names: list[str]) -> bool:
     return names[-1] not in ("bias", "scale")
+
+
+def clip_factors(grads: Any, norm: jax.Array, clip_norm: float) -> Any:
+    """What each gradient is multiplied by: gradients of a global norm beyond `clip_norm` get that; 0 does not clip.
+
+    As tf.clip_by_global_norm: gradients are only scaled down. Where a model learns the difference of its word table
+    from its generator's, both are clipped each by its own norm, as they were by optimizers of their own (DeBERTa v3,
+    section 3.3): there no parameter has a gradient of both losses.
+    """
+
+    def factor(norm: jax.Array) -> Any:
+        return clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
+
+    if DIFFERENCE not in grads.get("encoder", {}).get("embeddings", {}):
+        whole = factor(norm)
+        return jax.tree.map(lambda _: whole, grads)
+
+    def is_generators(path: tuple) -> bool:
+        names = tuple(part.key for part in path)
+        return names[0] == GENERATOR or names == ("encoder", "embeddings", "word")
+
+    squares: dict[bool, Any] = {False: 0.0, True: 0.0}
+    for path, grad in jax.tree_util.tree_leaves_with_path(grads):
+        squares[is_generators(path)] += jnp.sum(jnp.square(grad))
+    factors = {side: factor(jnp.sqrt(total)) for side, total in squares.items()}
+    return jax.tree_util.tree_map_with_path(lambda path, _: factors[is_generators(path)], grads)
+
+
+def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, branch: bool) -> tuple:
+    """`update(*old)` where `finite` (bool []), else `old`.
+
+    `branch` skips the update with a conditional: on CPU it avoids a select and copies of the moments (5 % of
+    BERT-Base's step). Accelerators fuse the select, and with a conditional a GPU would wait for the host.
+    """
+    if branch:
+        return jax.lax.cond(finite, update, lambda *old: old, *old)
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), update(*old), old)
 
 
 class StableAdamState(NamedTuple):

@@ -32,14 +32,20 @@ MEMBERS = [pytest.param(name, marks=() if name in OF_NAMES else pytest.mark.long
 CASED = TextRules(lowercase=False, strip_accents=False)
 
 
-def piece_model(texts: Sequence[str] = TEXTS, size: int = 220) -> bytes:
-    """A SentencePiece model with the library's own <unk>, <s>, </s>, as those of XLM-R and CamemBERT were trained."""
+def piece_model(texts: Sequence[str] = TEXTS, size: int = 220, begins: Sequence[str] = ()) -> bytes:
+    """A SentencePiece model with the library's own <unk>, <s>, </s>, as those of XLM-R and CamemBERT were trained.
+
+    With `begins` [PAD], [CLS], [SEP], [UNK] it has these, as DeBERTa's.
+    """
     from sentencepiece import SentencePieceTrainer
 
-    written = io.BytesIO()
+    written, named = io.BytesIO(), {}
+    if begins and begins[0] == "[PAD]":
+        named = {f"{role}_id": number for number, role in enumerate(("pad", "bos", "eos", "unk"))}
+        named |= {f"{role}_piece": name for role, name in zip(("pad", "bos", "eos", "unk"), begins, strict=True)}
     SentencePieceTrainer.train(
         sentence_iterator=iter([*texts] * 5), model_writer=written, vocab_size=size, hard_vocab_limit=False,
-        model_type="unigram", character_coverage=1.0, minloglevel=2,
+        model_type="unigram", character_coverage=1.0, minloglevel=2, **named,
     )  # fmt: skip
     return written.getvalue()
 
@@ -50,7 +56,9 @@ def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     if known is None:
         return wordpiece()
     if known.pieces is not None:
-        return SentencePiece(known.pieces.numbered(piece_model(texts), "made here"), known.rules)
+        return SentencePiece(
+            known.pieces.numbered(piece_model(texts, begins=known.pieces.begins), "made here"), known.rules
+        )
     if not known.rules.prefix_space:
         rules = replace(CASED, special_tokens=known.rules.special_tokens)
         made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, rules), 400, rules)

@@ -31,7 +31,8 @@ IN_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.hugg
 def small(family: str, **fields) -> ModelConfig:
     """The base size of a family, made small in every number but not in kind."""
     base = FAMILIES[family].presets["base"]
-    narrow = ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
+    narrow = {"relative_max": 9, "relative_buckets": min(base.relative_buckets, 6)} if base.relative_max else {}
+    narrow |= ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
     if base.attention_block:
         # Blocks of a token, so that rows have more than attention is full in; random ones as theirs are in evaluation.
         narrow |= {"attention_block": 1, "random_blocks": 2, "random_blocks_seed": -1}
@@ -47,6 +48,15 @@ SMALL = {
     "albert two groups": small("albert", num_hidden_layers=4, layer_groups=2),
     "albert erf": small("albert", hidden_act="gelu"),
     "albert relu": small("albert", hidden_act="relu"),
+    "deberta-v2 with a convolution": small(
+        "deberta-v2", conv_kernel=3, relative_shared=False, relative_norm=False, relative_buckets=0
+    ),
+    "deberta-v2 with a table": small(
+        "deberta-v2",
+        position_embedding="learned",
+        **{f"relative_{key}": 0 for key in ("max", "buckets")},
+        **{f"relative_{key}": False for key in ("shared", "norm")},
+    ),
     # Behind the first layer a whole period of layers and one more.
     "modernbert deep": small("modernbert", num_hidden_layers=5),
     "modernbert global": small("modernbert", window=0, global_every=1, rope_theta_local=0.0),

@@ -77,6 +77,7 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     assert min(told["faults"]) < told["pages"] / 10, told
 
 
+@pytest.mark.long
 def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     for count, name in ((1, "one"), (2, "two")):

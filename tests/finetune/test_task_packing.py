@@ -132,7 +132,13 @@ def encoded(kind: str, start: Start, length: int = 32) -> TaskRows:
     return KINDS[kind].encode(examples, COLOURS, start.tokenizer, length, LengthCounts(), template=template, **given)
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if kind.packed])
+PACKED = [kind.name for kind in KINDS.values() if kind.packed]
+SHORT = ("sequence", "span")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind not in SHORT)) for kind in PACKED]
+)
 def test_loss_and_gradient_are_those_of_single_rows(kind: str, tmp_path: Path) -> None:
     start = small_start(tmp_path)
     rows = encoded(kind, start)

@@ -101,6 +101,7 @@ def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
     made = list(dataset.as_numpy_iterator())
     assert digest(made) == digest([{key: values[[5, 1, 2]] for key, values in batch.items()} for batch in stream[3:5]])
     assert tf.config.get_visible_devices("GPU") == tf.config.get_visible_devices("TPU") == []
+    assert dataset.options().autotune.enabled is False, "closing would wait for the sleep of its thread"
 
 
 def test_an_installed_tensorflow_is_used() -> None:

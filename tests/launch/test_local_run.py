@@ -74,6 +74,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt", 300)
 
 
+@pytest.mark.long
 def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
     with Launched(tmp_path / "run", source) as job:
         child = job.child(1)

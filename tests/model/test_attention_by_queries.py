@@ -29,8 +29,7 @@ def drawn(length: int) -> list[jax.Array]:
 
 def ours(ids: jax.Array, dropout_keys: jax.Array | None, rate: float):
     def attention(q, k, v, relative_k, relative_q) -> jax.Array:
-        of_keys = jnp.einsum("BLHK,HSK->BHLS", k * SCALE, relative_q)
-        added = relative_terms(relative_k, of_keys, row_of)
+        added = relative_terms(k * SCALE, relative_k, relative_q, row_of)
         return attention_by_queries(q, k, v, ids, dropout_keys, rate, scale=SCALE, added=added)
 
     return attention

@@ -44,11 +44,12 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
                 platform,
                 512,
                 False,
-                {"position_embedding": "alibi"},
+                {"position_embedding": positions},
                 NEW,
-                f"xla (model.position_embedding='alibi' adds to the scores, which {backend} does not)",
+                f"xla (model.position_embedding={positions!r} adds to the scores, which {backend} does not)",
             )
             for platform, backend in (("tpu", "splash"), ("gpu", "cudnn"))
+            for positions in ("alibi", "relative")
         ),
         ("tpu", 512, True, {"position_embedding": "rope"}, NEW, "splash (rows of 512 tokens on tpu)"),
         (

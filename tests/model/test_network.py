@@ -19,7 +19,7 @@ from their_model import load_tensors, our_params, relative, their_model, their_o
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
-from bertjax.model.encoder import positions_in_sequence, sinusoids
+from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences

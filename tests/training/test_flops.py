@@ -60,6 +60,11 @@ SMALL = ModelConfig(
         ({"pooler": "none"}, -6 * (64 * 64 + 2 * 64) / 32),
         # No MLM and no pooler; 64 x 65 parameters for every token.
         ({"family": "electra", "pooler": "gelu"}, 6 * 64 * (65 - (1064 * 4 + 66) / 32)),
+        # All 24 rows of the table are met within 32 tokens.
+        ({"position_embedding": "relative", "relative_max": 12}, 12 * 64 * 6 * 24),
+        # One more run of a layer, which sees 32 keys.
+        ({"mlm_decoder": "enhanced"}, 6 * (4 * 64 * 64 + 2 * 64 * 256) + 12 * 64 * 32),
+        ({"conv_kernel": 3}, 6 * 3 * 64 * 64),
         # Without a pooler; 328 x 64, 64 x 64 and 64 x 1,000 parameters of span boundaries at 4 of 32 tokens.
         ({"family": "spanbert", "pooler": "none"}, 6 * 64 * ((328 + 64 + 1000) * 4 - 66) / 32),
     ],

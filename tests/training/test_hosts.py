@@ -37,6 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
 
 
+@pytest.mark.long
 def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]) -> None:
     recipe, source = files
     matrix = Matrix(recipe.parent, recipe, source)

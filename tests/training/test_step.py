@@ -14,7 +14,8 @@ from small_training import OBJECTIVES, Training
 
 from bertjax.config import ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.training.schedules import make_schedule
-from bertjax.training.step import averages, split_microbatches, update_if
+from bertjax.training.step import averages, split_microbatches
+from bertjax.training.update_rules import update_if
 
 ROWS, LENGTH, PREDICTIONS, STEPS = 32, 24, 6, 10
 MODEL = ModelConfig(

@@ -17,6 +17,7 @@ from bertjax.training.checkpoint import Checkpoints
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import read_metrics
 
+pytestmark = pytest.mark.long
 STEPS, SAVED_EVERY, LOGGED_EVERY = 60, 15, 5
 OVERRIDES = [
     *("--training.steps", str(STEPS), "--training.checkpoint-every", str(SAVED_EVERY)),

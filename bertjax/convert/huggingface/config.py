@@ -130,7 +130,8 @@ def _family(values: Mapping[str, Any], where: str | Path) -> Family:
 
 def _classes(family: Family) -> set[str]:
     """The names of its classes of pretraining."""
-    return {made.name for made in (family.transformers.pretraining, *family.transformers.partial)}
+    known = family.transformers
+    return {made.name for made in (known.pretraining, *known.partial) if not made.bare}
 
 
 def _of_type(model_type: str) -> list[str]:

@@ -16,7 +16,7 @@ from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
 from bertjax.convert.huggingface.hub import WEIGHTS_FILES
-from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of
+from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of, their_shapes
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
@@ -112,15 +112,18 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
     bare = not any(name.startswith(known.prefix) for name in tensors)
     own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}
     others = {_part(tensor.theirs, known) for head in HEADS for tensor in class_of(replace(config, head=head)).tensors}
+    wanted = {*their_shapes(config)}
     spare = (*(others - own), _OF_SENTENCE_TRANSFORMERS)
     found, left_out = {}, []
     for name, array in tensors.items():
         canonical = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
         if bare and _part(known.prefix + canonical, known) in others:
             canonical = known.prefix + canonical
+        for old, new in known.aliases.items():
+            canonical = new + canonical.removeprefix(old) if canonical.startswith(old) else canonical
         if _BUFFERS.fullmatch(canonical) or canonical in known.tied:
             continue
-        if canonical.startswith(spare):
+        if canonical.startswith(spare) or (canonical.startswith(known.ignored) and canonical not in wanted):
             left_out.append(name)
         else:
             found[canonical] = array

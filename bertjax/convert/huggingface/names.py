@@ -11,19 +11,21 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
-from bertjax.model.encoder import sinusoids
+from bertjax.model.attention.positions import sinusoids
 from bertjax.model.families.family import Class, Tensor, dense
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
+from bertjax.model.shared_tables import with_own_words
 from bertjax.model.task_heads import VectorNetwork
 from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
 # What `config.json` does not say: the head is told by the class, and how values are drawn, the padding of the
-# vocabulary, the generator and the projection to a teacher's width are left out.
+# vocabulary, the generator, the projection to a teacher's width and what no class computes are left out.
 _TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
-_TOLD_ELSEWHERE += ("generator_width", "teacher_width")
+_TOLD_ELSEWHERE += ("generator_width", "generator_layers", "embedding_sharing", "teacher_width")
+_TOLD_ELSEWHERE += ("mlm_decoder",)
 _OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
@@ -31,8 +33,10 @@ _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 def class_of(config: ModelConfig) -> Class:
     """The class of transformers that a model of this config is exported as."""
     known, head = family_of(config.family).transformers, head_of(config)
-    if not head.of_task:
+    if not head.of_task and config.mlm_decoder == "plain":
         return known.pretraining
+    if not head.of_task:  # no class runs an enhanced decoder
+        return Class(known.beginning + VectorNetwork.transformers, known.encoder, bare=True)
     suffix = head.transformers
     if suffix in known.own_heads:
         return Class(known.beginning + suffix, (*known.encoder, *known.own_heads[suffix]))
@@ -105,7 +109,8 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
     """The modules of a network of this config that no class of transformers has, by their names in its parameters."""
-    names = (*family_of(config.family).transformers.left_out, *_OF_TRAINING)
+    names = [*family_of(config.family).transformers.left_out, *_OF_TRAINING]
+    names += ["mlm_head", "mask_decoder"] if config.mlm_decoder == "enhanced" else []
     return tuple(name for name in names if name in abstract_network(config)[1])
 
 
@@ -123,7 +128,12 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
             "can use this model"
         )
     ours = _our_shapes(config)
-    table = tuple(tensor for tensor in class_of(config).tensors if tensor.ours in ours or not tensor.optional)
+    behind = int(any(name.startswith("encoder/first_layer/") for name in ours))
+    table = tuple(
+        replace(tensor, first=behind) if tensor.stacked else tensor
+        for tensor in class_of(config).tensors
+        if tensor.ours in ours or not tensor.optional
+    )
     absent = [tensor.ours for tensor in table if tensor.ours not in ours]
     beyond = sorted(ours.keys() - {tensor.ours for tensor in table})
     assert not absent and not beyond, f"{architecture(config)}: absent in ours {absent}, absent in the table {beyond}"
@@ -132,6 +142,8 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
 
 def _not_expressed(config: ModelConfig) -> list[str]:
     """The fields that are not as `config.json` would say, as name=value."""
+    if head_of(config).transformers in family_of(config.family).transformers.lacking:
+        return [f"model.head={config.head!r}"]
     try:
         found = from_config_json(to_config_json(config, {}), "config.json")
     except ValueError as error:
@@ -155,18 +167,19 @@ def to_huggingface_tensors(
     Positions that are not learned are written as the table that would have to be learned to equal them. `pad_id` is the
     padding token's, from which some families count positions; the rows up to it, which no token uses, are zero.
     """
-    arrays = named_arrays(params)
+    arrays = named_arrays(with_own_words(params))
     if config.position_embedding == "sinusoidal":
         arrays[_POSITION] = sinusoids(config)
     before = family_of(config.family).transformers.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
     for tensor in tensors_of(config):
-        if made is not None and tensor not in made.tensors:
+        if made is not None and tensor.ours not in {kept.ours for kept in made.tensors}:
             continue
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
         for number, one in enumerate(array if tensor.stacked else [array], tensor.first):
             name, theirs = tensor.theirs.format(number), _theirs(tensor, one, config.vocab_size, before)
-            tensors[name] = np.concatenate([tensors[name], theirs]) if tensor.part[0] else theirs
+            heads = config.num_attention_heads if tensor.by_head else 1
+            tensors[name] = _one_below_other(tensors[name], theirs, heads) if tensor.part[0] else theirs
     return tensors
 
 
@@ -188,7 +201,8 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
     shapes = _published(config)
     by_name = {tensor.ours: tensor for tensor in tensors_of(config)}
-    arrays = [_ours(by_name[name], tensors, leaf.shape) for name, leaf in named_arrays(shapes).items()]
+    heads = config.num_attention_heads
+    arrays = [_ours(by_name[name], tensors, leaf.shape, heads) for name, leaf in named_arrays(shapes).items()]
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
 
 
@@ -208,7 +222,7 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
 
 def _published(config: ModelConfig) -> Params:
     """Shapes of the parameters that transformers has too."""
-    alone = left_out(config)
+    alone, config = left_out(config), replace(config, embedding_sharing="tied")
     return {name: part for name, part in abstract_network(config)[1].items() if name not in alone}
 
 
@@ -222,13 +236,15 @@ def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _their_shape(tensor: Tensor, shape: tuple[int, ...], vocab_size: int, before: int) -> tuple[int, ...]:
     """The shape of one of theirs, given that of ours in one layer."""
+    if tensor.kept:
+        return math.prod(shape[tensor.inputs :]), *shape[: tensor.inputs]
     if tensor.inputs:
         return math.prod(shape[tensor.inputs :]), math.prod(shape[: tensor.inputs])
     if tensor.padded:
         return vocab_size, *shape[1:]
     if tensor.positions:
         return before + shape[0], *shape[1:]
-    return (math.prod(shape),) if tensor.stacked else shape
+    return (math.prod(shape),) if tensor.stacked or tensor.ours.endswith("/bias") else shape
 
 
 def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> np.ndarray:
@@ -238,17 +254,26 @@ def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> 
         array = array[:vocab_size]
     if tensor.positions:
         array = np.pad(array, [(before, 0), (0, 0)])
-    return np.ascontiguousarray(array.reshape(shape[::-1]).T if tensor.inputs else array.reshape(shape))
+    return np.ascontiguousarray((array.reshape(-1, shape[0]).T if tensor.inputs else array).reshape(shape))
 
 
-def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+def _one_below_other(upper: np.ndarray, lower: np.ndarray, heads: int) -> np.ndarray:
+    """Two arrays whose first dim is that of so many heads, those of each head one below the other."""
+    parts = [array.reshape(heads, -1, *array.shape[1:]) for array in (upper, lower)]
+    return np.concatenate(parts, axis=1).reshape(-1, *upper.shape[1:])
+
+
+def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], heads: int) -> np.ndarray:
     """Their array, or the arrays of all layers or groups, as ours of the given shape."""
     numbers = range(tensor.first, tensor.first + (shape[0] if tensor.stacked else 1))
     arrays = [np.asarray(tensors[tensor.theirs.format(number)], np.float32) for number in numbers]
     place, parts = tensor.part
-    arrays = [array[len(array) // parts * place : len(array) // parts * (place + 1)] for array in arrays]
+    heads = heads if tensor.by_head else 1
+    if parts > 1:
+        split = [array.reshape(heads, parts, -1, *array.shape[1:])[:, place] for array in arrays]
+        arrays = [array.reshape(-1, *array.shape[2:]) for array in split]
     if tensor.inputs:
-        arrays = [array.T for array in arrays]
+        arrays = [array.reshape(len(array), -1).T for array in arrays]
     if tensor.stacked:
         return np.stack(arrays).reshape(shape)
     (array,) = arrays

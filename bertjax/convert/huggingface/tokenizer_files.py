@@ -1,7 +1,7 @@
 """The files of a tokenizer in a folder of Hugging Face's layout, in both directions.
 
 An exported folder has `tokenizer.json`, which transformers reads; the vocabulary's own files, which everything else
-reads; and for XLM-R and CamemBERT `sentencepiece.bpe.model`, in the library's order of pieces.
+reads; and for XLM-R, CamemBERT and DeBERTa the SentencePiece model in the order that their own tokenizers read.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tokenizers import processors
 from bertjax.convert.folder import as_json, read_json
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Family
-from bertjax.model.families.registry import family_of
+from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
 from bertjax.tokenization.byte_level import WholeFile
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
-from bertjax.tokenization.piece_order import NUMBERED_FILE
 from bertjax.tokenization.sentencepiece import SentencePiece
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
 _WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
-TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, *COMPANIONS, NUMBERED_FILE)
+_NUMBERED = {known.pieces.file for family in FAMILIES.values() if (known := family.huggingface) and known.pieces}
+TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, *COMPANIONS, *sorted(_NUMBERED))
 
 
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
@@ -61,7 +61,7 @@ def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | b
         return files
     original = order.original(tokenizer.files[tokenizer.main_file], tokenizer.main_file)
     # A folder with both files would leave open which ids are meant.
-    return files if original is None else {NUMBERED_FILE: original}
+    return files if original is None else {order.file: original}
 
 
 def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:
@@ -89,8 +89,7 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     rules = _rules(folder, known.rules)
     if any((folder / name).is_file() for name in VOCABULARY_FILES):
         return load_tokenizer(folder, rules)
-    numbered = folder / NUMBERED_FILE
-    if known.pieces is not None and numbered.is_file():
+    if known.pieces is not None and (numbered := folder / known.pieces.file).is_file():
         origin = f"SentencePiece model {numbered}"
         return SentencePiece(known.pieces.numbered(numbered.read_bytes(), origin), rules, origin)
     path = folder / _WHOLE
@@ -99,7 +98,7 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
         # What is done to text stands in the file itself.
         return WholeFile(path.read_bytes(), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
     if not isinstance(model, dict) or model.get("type") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        files = (*VOCABULARY_FILES, *([NUMBERED_FILE] if known.pieces else []))
+        files = (*VOCABULARY_FILES, *([known.pieces.file] if known.pieces else []))
         raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece or BPE; bertjax needs one")
     ids: Mapping[str, Any] = model["vocab"]
     tokens = sorted(ids, key=lambda token: ids[token])

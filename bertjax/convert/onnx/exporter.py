@@ -75,6 +75,7 @@ _OPTIONS = {
     "mlp": ("dense",),
     "window": (0,),
     "attention_block": (0,),
+    "conv_kernel": (0,),
 }
 
 

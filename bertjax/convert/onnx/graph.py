@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertjax.config import ModelConfig
-from bertjax.model.encoder import sinusoids
+from bertjax.model.attention.positions import sinusoids
 from bertjax.model.heads import POOLERS_OF_TASKS
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling

@@ -240,7 +240,8 @@ class Kind(ABC):
         """The network of this kind on the encoder of another."""
         count = self.num_labels(labels)
         head = {"head": self.network.name, "num_labels": count, "features": features, "lstm_size": lstm_size}
-        return replace(model, generator_width=0.0, **head)
+        alone = {"generator_width": 0.0, "generator_layers": 0, "embedding_sharing": "tied"}
+        return replace(model, **alone, **head)
 
 
 def refuse_options(config: TaskConfig, keys: Sequence[str], why: str) -> None:

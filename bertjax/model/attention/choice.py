@@ -122,9 +122,9 @@ def _hindrance(
             f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
             "set model.attention_probs_dropout_prob=0",
         )
-    if model.position_embedding == "alibi":
+    if model.position_embedding in ("alibi", "relative"):
         return Hindrance(
-            f"model.position_embedding='alibi' adds to the scores, which {backend} does not",
+            f"model.position_embedding={model.position_embedding!r} adds to the scores, which {backend} does not",
             "set execution.attention='xla'",
         )
     if model.global_tokens == "first" or _sees_blocks(model, length, packed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,19 @@ def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
     place = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
     first = jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
+
+
+def sinusoids(config: ModelConfig) -> jax.Array:
+    """Fixed position vectors (Vaswani et al. 2017, section 3.5), float32 [max positions, E].
+
+    They are scaled to the standard deviation of a learned table's initial values. With an amplitude of 1 they would
+    outweigh word vectors of that deviation after the LayerNorm.
+    """
+    width = config.embedding_size or config.hidden_size
+    rates = 10_000.0 ** (-jnp.arange(0, width, 2) / width)
+    angles = jnp.arange(config.max_position_embeddings)[:, None] * rates
+    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), -1)[:, :width]
+    return waves * (math.sqrt(2) * config.initializer_range)
 
 
 def rotated(
@@ -106,9 +120,9 @@ def attention_by_queries(
     backward pass, which keeps q, k, v and what `added` uses: no array is [B, H, L, L]. Memory grows with the length,
     time with its square.
     """
-    length = q.shape[1]
+    length, size = q.shape[1], min(QUERIES, q.shape[1])
     scoring = Scoring(length, dropout_keys, dropout_rate)
-    blocks, ids = in_blocks(heads_first(q * scale), QUERIES), in_blocks(sequence_ids[:, None], QUERIES, NOWHERE)
+    blocks, ids = in_blocks(heads_first(q * scale), size), in_blocks(sequence_ids[:, None], size, NOWHERE)
     k, v, row = heads_first(k), heads_first(v), jnp.arange(length, dtype=jnp.int32)
 
     @jax.checkpoint
@@ -122,19 +136,50 @@ def attention_by_queries(
     return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
 
 
-def relative_terms(by_queries: jax.Array, of_keys: jax.Array, row_of: Callable[[jax.Array], jax.Array]) -> Added:
+def relative_terms(
+    k: jax.Array,
+    by_queries: jax.Array,
+    by_keys: jax.Array,
+    row_of: Callable[[np.ndarray], np.ndarray],
+    size: int = 0,
+) -> Added:
     """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654, section 3.1).
 
     Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `row_of`(i - j), int32 -> int32, is a row of the
-    relative table of S rows. `by_queries` is Kr [H, S, K]; `of_keys` is k Qr, float32 [B, H, L, S], scaled like q.
+    relative table of S rows. `k` is [B, L, H, K], scaled like q; `by_queries` is Kr and `by_keys` Qr, [H, S, K]. `size`
+    is the number of queries of a block; 0: that of `attention_by_queries`.
+
+    Each token has products with the vectors of a range of distances, and its row of products is moved by its place:
+    that is a slice of a reshaped array, where a gather of single scores, and its scatter in the backward pass, would
+    take most of the time on any device.
     """
-    length = of_keys.shape[2]
+    length = k.shape[1]
+    size = size or min(QUERIES, length)
+    keys = in_blocks(heads_first(k), size)  # [B, H, N, C, K]
+    blocks = keys.shape[2]
+    whole = blocks * size
+    # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
+    rows = row_of(np.arange(1 - whole, whole, dtype=np.int32))
+    ascending, descending = jnp.take(by_keys, rows, axis=1), jnp.take(by_queries, rows[::-1], axis=1)
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def added(q: jax.Array, places: jax.Array) -> jax.Array:
-        rows = row_of(places[:, None] - jnp.arange(length, dtype=jnp.int32))
-        of_queries = jnp.einsum("BHCK,HSK->BHCS", q, by_queries, preferred_element_type=jnp.float32)
-        to_positions = jnp.take_along_axis(of_queries, rows[None, None], axis=-1)
-        to_content = jnp.take_along_axis(of_keys, rows.T[None, None], axis=-1)
+        first = places[0]
+        near = jax.lax.dynamic_slice_in_dim(descending, whole - size - first, length + size - 1, axis=1)
+        to_positions = _moved(product("BHCK,HUK->BHCU", q, near), length)
+        far = jax.lax.dynamic_slice_in_dim(ascending, first, (blocks + 1) * size - 1, axis=1)
+        starts = [(blocks - 1 - block) * size for block in range(blocks)]
+        of_blocks = jnp.stack([far[:, start : start + 2 * size - 1] for start in starts], axis=1)
+        to_content = _moved(product("BHNCK,HNUK->BHNCU", keys, of_blocks), size)
+        to_content = to_content.reshape(*to_content.shape[:2], whole, size)[:, :, :length]
         return to_positions + to_content.swapaxes(2, 3)
 
     return added
+
+
+def _moved(x: jax.Array, width: int) -> jax.Array:
+    """Row c of [..., C, width + C - 1] from its number C - 1 - c on: [..., C, width]."""
+    rows, columns = x.shape[-2:]
+    assert columns == width + rows - 1, "a column for each distance"
+    flat = x.reshape(*x.shape[:-2], rows * columns)[..., rows - 1 : rows - 1 + rows * (columns - 1)]
+    return flat.reshape(*x.shape[:-2], rows, columns - 1)[..., :width]

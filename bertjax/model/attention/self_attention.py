@@ -8,10 +8,9 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
-from bertjax.model.attention.block_sparse import block_sparse_attention
 from bertjax.model.attention.positions import alibi_slopes, rotated
-from bertjax.model.attention.sparse import Pattern
-from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
+from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
+from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, Pattern, sparse_attention
 from bertjax.model.layers import product, weight, zeros
 from bertjax.parallel.sharding import constrain
 
@@ -26,21 +25,24 @@ def layer_windows(config: ModelConfig) -> tuple[int, ...]:
 
 
 class Projection(nnx.Module):
-    """The parameters of one of query, key and value."""
+    """The parameters of one of query, key and value; keys lack a bias with `attention_bias` query_value."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, is_key: bool = False, *, rngs: nnx.Rngs) -> None:
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
         shape = (config.hidden_size, heads, head_dim)
         self.kernel = weight(rngs, shape, ("embed", "heads", "head_dim"), config)
-        self.bias = zeros((heads, head_dim), ("heads", "head_dim")) if config.attention_bias == "all" else None
+        has_bias = config.attention_bias != "none" and not (is_key and config.attention_bias == "query_value")
+        self.bias = zeros((heads, head_dim), ("heads", "head_dim")) if has_bias else None
 
 
 def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
     """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak."""
     kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
     y_BLTHK = product(x_BLD, kernel_DTHK)
-    if projections[0].bias is not None:
-        y_BLTHK += jnp.stack([p.bias[...] for p in projections]).astype(x_BLD.dtype)
+    if any(p.bias is not None for p in projections):
+        none = jnp.zeros(kernel_DTHK.shape[2:], jnp.float32)
+        biases = [none if p.bias is None else p.bias[...] for p in projections]
+        y_BLTHK += jnp.stack(biases).astype(x_BLD.dtype)
     parts = [y_BLTHK[:, :, i] for i in range(len(projections))]
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
@@ -52,7 +54,7 @@ class OutputProjection(nnx.Module):
         heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
         sizes = heads, head_dim, config.hidden_size
         self.kernel = weight(rngs, sizes, ("heads", "head_dim", "embed"), config, "output")
-        self.bias = zeros((config.hidden_size,), ("hidden",)) if config.attention_bias == "all" else None
+        self.bias = zeros((config.hidden_size,), ("hidden",)) if config.attention_bias != "none" else None
 
     def __call__(self, x_BLHK: jax.Array) -> jax.Array:
         H, K, D = self.kernel.shape
@@ -66,18 +68,21 @@ class SelfAttention(nnx.Module):
     """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
 
     A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding. In a
-    causal model it sees those up to itself, and with a window those at most so many tokens away.
+    causal model it sees those up to itself, and with a window those at most so many tokens away. With relative
+    positions the scores have terms of the vectors of distances, `relative`. Queries may be made of `asking` instead.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.query = Projection(config, rngs=rngs)
-        self.key = Projection(config, rngs=rngs)
+        self.key = Projection(config, is_key=True, rngs=rngs)
         self.value = Projection(config, rngs=rngs)
+        if config.position_embedding == "relative" and not config.relative_shared:
+            self.relative_query = Projection(config, rngs=rngs)
+            self.relative_key = Projection(config, is_key=True, rngs=rngs)
         self.output = OutputProjection(config, rngs=rngs)
         if config.global_projections:
-            self.query_global = Projection(config, rngs=rngs)
-            self.key_global = Projection(config, rngs=rngs)
-            self.value_global = Projection(config, rngs=rngs)
+            for name in GLOBAL_PROJECTIONS:
+                setattr(self, name, Projection(config, rngs=rngs))
         self.dropout_rate = config.attention_probs_dropout_prob
         self.causal, self.config = config.causal, config
         self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
@@ -90,18 +95,17 @@ class SelfAttention(nnx.Module):
         packed: bool,
         backend: Backend,
         window: int = 0,
+        relative: jax.Array | None = None,
+        asking: jax.Array | None = None,
         pattern: Pattern | None = None,
     ) -> jax.Array:
-        q, k, v = self.projected(x_BLD, sequence_ids, packed, window)
-        dropped = dropout_keys, self.dropout_rate
-        if pattern is not None and pattern.tokens is not None:
-            of_globals = self._of_globals(x_BLD, (q, k, v), pattern.tokens)
-            return self.output(
-                global_attention((q, k, v), of_globals, sequence_ids, pattern.tokens, *dropped, window=window)
-            )
+        q, k, v = self.projected(x_BLD, sequence_ids, packed, window, asking)
+        if relative is not None:
+            of_distances = project_distances(self, project, relative)
+            return self.output(disentangled_attention(self.config, q, k, v, of_distances, sequence_ids, dropout_keys))
         if pattern is not None:
-            block = self.config.attention_block
-            return self.output(block_sparse_attention(q, k, v, sequence_ids, pattern.blocks, *dropped, block=block))
+            how = sequence_ids, dropout_keys, window
+            return self.output(sparse_attention(self, project, pattern, x_BLD, (q, k, v), *how))
         attended = attend(
             backend,
             q,
@@ -117,26 +121,29 @@ class SelfAttention(nnx.Module):
         )
         return self.output(attended)
 
-    def _of_globals(
-        self, x_BLD: jax.Array, ordinary: tuple[jax.Array, jax.Array, jax.Array], tokens: GlobalTokens
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries of the global tokens, [B, G, H, K], and the keys and values that they see, [B, L, H, K] each."""
-        if not self.config.global_projections:
-            q, k, v = ordinary
-            return take_tokens(q, tokens), k, v
-        (q,) = project(take_tokens(x_BLD, tokens), self.query_global)
-        return q, *project(x_BLD, self.key_global, self.value_global)
-
     def projected(
-        self, x_BLD: jax.Array, sequence_ids: jax.Array, packed: bool, window: int = 0
+        self,
+        x_BLD: jax.Array,
+        sequence_ids: jax.Array,
+        packed: bool,
+        window: int = 0,
+        asking: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries and keys, rotated where positions are, and values: [B, L, H, K] each."""
-        q, k, v = project(x_BLD, self.query, self.key, self.value)
+        if asking is None:
+            q, k, v = project(x_BLD, self.query, self.key, self.value)
+        else:
+            (q,), (k, v) = project(asking, self.query), project(x_BLD, self.key, self.value)
         return *self.placed(q, k, sequence_ids, packed, window), v
 
-    def probabilities(self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0) -> jax.Array:
+    def probabilities(
+        self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0, relative: jax.Array | None = None
+    ) -> jax.Array:
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
         q, k = self.placed(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
+        if relative is not None:
+            of_distances = project_distances(self, project, relative)
+            return disentangled_probabilities(self.config, q, k, of_distances, visible(sequence_ids, self.causal))
         return attention_probabilities(q, k, visible(sequence_ids, self.causal, window), self.slopes)
 
     def placed(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.block_sparse import is_sparse, plan_of_layers
-from bertjax.model.attention.windows import GlobalTokens
+from bertjax.model.attention.block_sparse import block_sparse_attention, is_sparse, plan_of_layers
+from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
+
+Qkv = tuple[jax.Array, jax.Array, jax.Array]  # [B, L, H, K] each
 
 GLOBAL_PROJECTIONS = {"query_global": "query", "key_global": "key", "value_global": "value"}  # -> the ordinary ones
 
@@ -41,6 +44,8 @@ def pattern_of(
         if packed or not is_sparse(length, config.attention_block, config.random_blocks):
             return None
         return Pattern(blocks=jnp.asarray(plan_of_layers(config, -(-length // config.attention_block))))
+    if config.global_tokens == "none":
+        return None
     if global_positions is None and config.global_tokens == "first":
         if packed:
             raise ValueError(
@@ -65,3 +70,24 @@ def with_copied_projections(attention: dict[str, Any]) -> dict[str, Any]:
     So Longformer's authors start from RoBERTa, and again after pretraining, in which no token is global.
     """
     return attention | {name: dict(attention[role]) for name, role in GLOBAL_PROJECTIONS.items()}
+
+
+def sparse_attention(
+    attention: Any,
+    project: Callable[..., tuple[jax.Array, ...]],
+    pattern: Pattern,
+    x_BLD: jax.Array,
+    qkv: Qkv,
+    sequence_ids: jax.Array,
+    dropout_keys: jax.Array | None,
+    window: int,
+) -> jax.Array:
+    """What tokens get by a pattern, [B, L, H, K]; `attention` is the `SelfAttention`, `project` its function."""
+    config, dropped = attention.config, (dropout_keys, attention.dropout_rate)
+    if pattern.tokens is None:
+        return block_sparse_attention(*qkv, sequence_ids, pattern.blocks, *dropped, block=config.attention_block)
+    of_globals = take_tokens(qkv[0], pattern.tokens), *qkv[1:]
+    if config.global_projections:
+        (q,) = project(take_tokens(x_BLD, pattern.tokens), attention.query_global)
+        of_globals = q, *project(x_BLD, attention.key_global, attention.value_global)
+    return global_attention(qkv, of_globals, sequence_ids, pattern.tokens, *dropped, window=window)

@@ -57,6 +57,8 @@ class Tensor:
     optional: bool = False  # there with some options of the model
     first: int = 0  # number of the layer that our stack begins with
     part: tuple[int, int] = (0, 1)  # of theirs ours is this one of so many equal parts, counted from 0
+    by_head: bool = False  # the parts stand one below the other in each head, and the heads below one another
+    kept: bool = False  # theirs has the dims of `inputs` one by one: [outputs, *inputs]
 
     @property
     def stacked(self) -> bool:
@@ -119,7 +121,10 @@ class HuggingFace:
         partial: Classes with fewer heads of pretraining, those with most of them first.
         own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
             otherwise.
+        lacking: What follows in the names of classes that other families have and this one has not.
         tied: Tensors that may be stored though they are another one -> that other.
+        aliases: Beginnings of names in other files -> what stands in their place in the names of these tensors.
+        ignored: Beginnings of tensors in published files that none of the classes has.
         fields: Fields of ModelConfig with a key of `config.json`, beside those that all families have.
         switches: Of `fields`, one that is 0 where a key is false -> that key, which is false where it is absent.
         renamed: Of those that all families have -> the key, where it is not the field's name.
@@ -146,7 +151,10 @@ class HuggingFace:
     left_out: tuple[str, ...] = ()
     partial: tuple[Class, ...] = ()
     own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)

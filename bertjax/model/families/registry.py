@@ -10,6 +10,8 @@ from bertjax.model.families.albert import ALBERT
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.bigbird import BIGBIRD
 from bertjax.model.families.camembert import CAMEMBERT
+from bertjax.model.families.deberta import DEBERTA
+from bertjax.model.families.deberta_v2 import DEBERTA_V2, DEBERTA_V3
 from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.model.families.ernie import ERNIE
@@ -26,9 +28,10 @@ from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 _OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
 _OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
+_OF_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA, *_MODERN)
+    family.name: family for family in (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA, *_OF_DEBERTA, *_MODERN)
 }
 
 
@@ -42,7 +45,9 @@ def family_of(name: str) -> Family:
 
 
 def generator_config(config: ModelConfig) -> ModelConfig:
-    """The generator of a model: as deep, `generator_width` as wide, with heads of the same width (ELECTRA, 3.2).
+    """The generator of a model: `generator_width` as wide, with heads of the same width (ELECTRA, 3.2), and as deep.
+
+    With `generator_layers` it is so deep (DeBERTa v3: as wide and half as deep).
 
     Raises ValueError for a family without generators, and for a width that its heads do not divide.
     """
@@ -59,8 +64,12 @@ def generator_config(config: ModelConfig) -> ModelConfig:
         config,
         family=family,
         generator_width=0.0,
+        generator_layers=0,
+        embedding_sharing="tied",
+        rtd_context=False,
         teacher_width=0,
         hidden_size=width,
+        num_hidden_layers=config.generator_layers or config.num_hidden_layers,
         embedding_size=0 if width == E else E,
         num_attention_heads=heads,
         intermediate_size=max(1, round(share * config.intermediate_size)),

@@ -96,8 +96,11 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
         return Unfit(
             f"its vectors are {theirs} wide and those of the model {told}", f"set model.teacher_width to {theirs}"
         )
-    if "alibi" in (student.position_embedding, teacher.position_embedding):
-        return Unfit("attention scores with ALiBi are not products of queries and keys alone", "name another teacher")
+    if {"alibi", "relative"} & {student.position_embedding, teacher.position_embedding}:
+        return Unfit(
+            "attention scores with ALiBi or relative terms are not products of queries and keys alone",
+            "name another teacher",
+        )
     if student.attention_block or teacher.attention_block:
         return Unfit("attention in blocks has no scores of the other tokens", "name another teacher")
     if student.window or teacher.window:

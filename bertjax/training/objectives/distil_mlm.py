@@ -22,8 +22,8 @@ def _sums(forward: Forward, batch: Batch, keys: Keys, *, temperature: float = 2.
     (name, student), teacher = forward.with_head("mlm_head"), forward.network(TEACHER)
     positions = batch["mlm_positions"]
     sums = soft_cross_entropy(
-        _vocabulary(student, forward(batch, name), positions),
-        _vocabulary(teacher, forward(batch, TEACHER), positions),
+        _vocabulary(student, forward(batch, name, for_mlm=True), positions),
+        _vocabulary(teacher, forward(batch, TEACHER, for_mlm=True), positions),
         batch["mlm_weights"].reshape(-1),
         vocab_size=student.mlm_head.vocab_size,
         temperature=temperature,

@@ -7,7 +7,7 @@ from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure,
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     name, network = forward.with_head("mlm_head")
-    hidden_BLD = forward(batch, name)
+    hidden_BLD = forward(batch, name, for_mlm=True)
     sums = network.mlm_sums(hidden_BLD, batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"])
     return {"loss": sums.loss, "accuracy": sums.hits}
 

@@ -53,7 +53,7 @@ class Forward:
         self._attention = dict.fromkeys(networks, attention) | dict(frozen_attention or {})
         self._trained = trained
         # Inputs are compared by identity: the arrays are kept, so that no other array can get the same id.
-        self._encoded: dict[tuple[str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
+        self._encoded: dict[tuple[str, str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
 
     @property
     def model(self) -> Any:
@@ -69,17 +69,19 @@ class Forward:
         name = next(name for name in self._trained if hasattr(self._networks[name], head))
         return name, self._networks[name]
 
-    def __call__(self, batch: Batch, network: str = MODEL) -> jax.Array:
-        """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D]."""
+    def __call__(self, batch: Batch, network: str = MODEL, for_mlm: bool = False) -> jax.Array:
+        """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D].
+
+        `for_mlm` asks what the MLM head reads, which differs where the network has an enhanced decoder.
+        """
+        of = "decode" if for_mlm and self._networks[network].decodes else "encode"
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
-        known = network, *map(id, inputs)
+        known = network, of, *map(id, inputs)
         if known not in self._encoded:
             # What a task has marked in its rows; networks without global tokens do not read it.
             marked = {GLOBAL_POSITIONS: batch[GLOBAL_POSITIONS]} if GLOBAL_POSITIONS in batch else {}
-            self._encoded[known] = (
-                inputs,
-                self.through(lambda one, *to, **how: one.encode(*to, **how, **marked), batch, network),
-            )
+            run = self.through(lambda one, *to, **how: getattr(one, of)(*to, **how, **marked), batch, network)
+            self._encoded[known] = inputs, run
         return self._encoded[known][1]
 
     def through(self, encode: Callable[..., Any], batch: Batch, network: str = MODEL) -> Any:

@@ -19,7 +19,7 @@ def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
     name, network = forward.with_head("mlm_head")
     positions, labels = batch["mlm_positions"], batch["mlm_labels"]
     head, word = network.mlm_head, network.encoder.embeddings.word[...]
-    h_BPE = head.transformed(gather_positions(forward(batch, name), positions))
+    h_BPE = head.transformed(gather_positions(forward(batch, name, for_mlm=True), positions))
     how = {"vocab_size": head.vocab_size, "chunk": network.logits_chunk}
     samples = sampled_tokens(h_BPE, word, head.bias[...], batch["rtd_draws"], **how)
     rows = jnp.arange(len(positions))[:, None]
@@ -32,7 +32,8 @@ def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     ids, is_replaced = replaced(forward, batch)
-    logits = forward.model.rtd_logits(forward(batch | {"input_ids": ids}))[..., 0]
+    hidden_BLD = forward(batch | {"input_ids": ids})
+    logits = forward.model.rtd_logits(hidden_BLD, sequence_ids=batch["sequence_ids"])[..., 0]
     weights = batch["rtd_weights"]
     # -log of the sigmoid of the logit, or of its negative: softplus, which no logit makes overflow.
     nll = jax.nn.softplus(jnp.where(is_replaced, -logits, logits))

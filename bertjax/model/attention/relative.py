@@ -1,0 +1,114 @@
+"""Disentangled attention (DeBERTa): vectors of distances, which all layers read, and scores with terms of them.
+
+Distances are those between places in the row, also where rows are packed: a token sees tokens of its own sequence
+alone, which stand side by side, so that i - j within the row is i - j within the sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention.positions import Added, attention_by_queries, relative_terms
+from bertjax.model.layers import LayerNorm, weight
+
+# Qr and Kr: queries and keys made of the vectors of distances, [H, S, K] each
+OfDistances = tuple[jax.Array, jax.Array]
+
+
+def distance_rows(config: ModelConfig) -> int:
+    """Rows of the table of distances: for as many to the left as to the right."""
+    return 2 * (config.relative_buckets or config.relative_max)
+
+
+def distance_row(config: ModelConfig, distance: np.ndarray) -> np.ndarray:
+    """The row of the table for each distance i - j of a token i from a token j: int -> int32.
+
+    With `relative_buckets` 2m, distances up to m have a row each and further ones ceil(ln(d / m) / ln((M - 1) / m)
+    (m - 1)) + m, M = `relative_max`; what lies beyond the table has its first or last row. Source: microsoft/DeBERTa,
+    `make_log_bucket_position`.
+    """
+    span, middle = distance_rows(config) // 2, config.relative_buckets // 2
+    if middle:
+        far = np.maximum(np.abs(distance), middle).astype(np.float64)
+        steps = np.ceil(np.log(far / middle) / math.log((config.relative_max - 1) / middle) * (middle - 1)) + middle
+        distance = np.where(np.abs(distance) <= middle, distance, np.sign(distance) * steps)
+    return np.clip(distance + span, 0, 2 * span - 1).astype(np.int32)
+
+
+def rows_in_reach(config: ModelConfig, length: int) -> int:
+    """Rows of the table that tokens of a row of `length` tokens meet, for counting FLOPs; 0 without a table."""
+    if config.position_embedding != "relative":
+        return 0
+    return len(np.unique(distance_row(config, np.arange(1 - length, length))))
+
+
+class RelativePositions(nnx.Module):
+    """The vectors of distances, and their norm with `relative_norm`: float32 [S, D].
+
+    They have no dropout: a mask per row, as all other dropout here has, would make as many tables as there are rows.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.table = weight(rngs, (distance_rows(config), config.hidden_size), ("position", "embed"), config)
+        self.norm = LayerNorm(config, config.hidden_size) if config.relative_norm else None
+
+    def __call__(self) -> jax.Array:
+        table = self.table[...]
+        return table if self.norm is None else self.norm(table)
+
+
+def project_distances(attention: Any, project: Callable[..., tuple[jax.Array, ...]], table: jax.Array) -> OfDistances:
+    """Queries and keys made of the vectors of distances [S, D], by the kernels of tokens or by those for them."""
+    shared = attention.config.relative_shared
+    parts = (attention.query, attention.key) if shared else (attention.relative_query, attention.relative_key)
+    q, k = project(table[None], *parts)
+    return q[0].swapaxes(0, 1), k[0].swapaxes(0, 1)
+
+
+def score_scale(head_dim: int) -> float:
+    """1 / sqrt(3 K): a score is a sum of three products (section 3.1)."""
+    return (3 * head_dim) ** -0.5
+
+
+def disentangled_attention(
+    config: ModelConfig,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    of_distances: OfDistances,
+    sequence_ids: jax.Array,
+    dropout_keys: jax.Array | None,
+) -> jax.Array:
+    """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
+
+    Queries may be of other vectors than keys and values, at the same places. No array is [B, H, L, L].
+    """
+    scale = score_scale(q.shape[-1])
+    added = _added(config, k * scale, of_distances)
+    rate = config.attention_probs_dropout_prob
+    return attention_by_queries(q, k, v, sequence_ids, dropout_keys, rate, scale=scale, added=added)
+
+
+def disentangled_probabilities(
+    config: ModelConfig, q: jax.Array, k: jax.Array, of_distances: OfDistances, seen: jax.Array
+) -> jax.Array:
+    """The probabilities without dropout, whole: float32 [B, H, L, L]; `seen` bool [B, L, L], for rows to look at."""
+    scale, length = score_scale(q.shape[-1]), q.shape[1]
+    added = _added(config, k * scale, of_distances, whole=True)
+    scores = jnp.einsum("BLHK,BMHK->BHLM", q * scale, k, preferred_element_type=jnp.float32)
+    scores += added((q * scale).swapaxes(1, 2), jnp.arange(length, dtype=jnp.int32))
+    return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
+
+
+def _added(config: ModelConfig, k: jax.Array, of_distances: OfDistances, whole: bool = False) -> Added:
+    by_keys, by_queries = of_distances
+    return relative_terms(k, by_queries, by_keys, partial(distance_row, config), size=k.shape[1] if whole else 0)

@@ -1,0 +1,45 @@
+"""The convolution of DeBERTa v2: what a few neighbouring words are, beside what the first layer makes of all."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ModelConfig
+from bertjax.model.dropout import CONVOLUTION, dropout
+from bertjax.model.layers import ACTIVATIONS, LayerNorm, product, weight, zeros
+
+
+class Convolution(nnx.Module):
+    """LayerNorm(y + gelu(dropout(convolution of x))), x the input and y the output of a layer: [B, L, D] each.
+
+    The kernel covers `conv_kernel` tokens around each one; those of other sequences, and padding, count as zero.
+    Source: transformers' `ConvLayer` with `conv_act` gelu, as microsoft/deberta-v2-xlarge has it.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        D = config.hidden_size
+        self.kernel = weight(rngs, (D, config.conv_kernel, D), ("embed", "taps", "hidden"), config)
+        self.bias = zeros((D,), ("hidden",))
+        self.norm = LayerNorm(config, D)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self, x_BLD: jax.Array, y_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None
+    ) -> jax.Array:
+        D, taps, _ = self.kernel.shape
+        reach, length = taps // 2, x_BLD.shape[1]
+        real = jnp.where(sequence_ids[..., None] > 0, x_BLD, 0)
+        around = jnp.pad(real, [(0, 0), (reach, reach), (0, 0)])
+        ids = jnp.pad(sequence_ids, [(0, 0), (reach, reach)])
+        neighbours = [
+            jnp.where(
+                (ids[:, tap : tap + length] == sequence_ids)[..., None], around[:, tap : tap + length], 0
+            )
+            for tap in range(taps)
+        ]  # fmt: skip
+        context = jnp.stack(neighbours, axis=-1).reshape(*x_BLD.shape[:2], D * taps)
+        made = product(context, self.kernel[...].reshape(D * taps, D).astype(x_BLD.dtype))
+        made += self.bias[...].astype(x_BLD.dtype)
+        return self.norm(y_BLD + ACTIVATIONS["gelu"](dropout(made, keys, CONVOLUTION, self.dropout_rate)))

@@ -1,0 +1,21 @@
+"""The word table of a model that learns its difference from its generator's (DeBERTa v3, section 3.3), by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DIFFERENCE = "word_difference"  # beside `word`, the generator's table, in the parameters of the embeddings
+
+
+def own_words(tables: dict[str, Any]) -> Any:
+    """The word table that a model reads, given the parameters of its embeddings."""
+    return tables["word"] + tables[DIFFERENCE] if DIFFERENCE in tables else tables["word"]
+
+
+def with_own_words(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of the same function where tables are not shared so; its generator's are then another function's."""
+    tables = params["encoder"]["embeddings"]
+    if DIFFERENCE not in tables:
+        return params
+    own = {name: part for name, part in tables.items() if name != DIFFERENCE} | {"word": own_words(tables)}
+    return params | {"encoder": params["encoder"] | {"embeddings": own}}

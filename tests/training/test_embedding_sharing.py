@@ -1,0 +1,200 @@
+"""DeBERTa v3: replaced tokens found by a model that learns the difference of its word table from its generator's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_models import wordpiece
+from numpy_deberta import Deberta
+from pair_corpora import MemorySplit, Specials, random_documents
+from small_training import Training
+
+from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from bertjax.convert.adapt import adapt
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.input.batches import PairBatches
+from bertjax.model.families.registry import FAMILIES, generator_config
+from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.shared_tables import own_words, with_own_words
+from bertjax.training.objectives import choose
+from bertjax.training.objectives.objective import Forward
+from bertjax.training.objectives.registry import objectives_of
+from bertjax.training.objectives.rtd import replaced
+from bertjax.training.run_directory import generator_of
+from bertjax.training.step import averages, batch_weights, objective_sums
+from bertjax.training.update_rules import clip_factors
+
+VOCABULARY = 60
+MODEL = replace(
+    FAMILIES["deberta-v3"].presets["base"],
+    vocab_size=VOCABULARY,
+    hidden_size=12,
+    num_hidden_layers=4,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=24,
+    relative_max=9,
+    relative_buckets=6,
+    mlm_decoder="enhanced",
+    generator_width=1.0,
+    generator_layers=2,
+    embedding_sharing="gdes",
+)
+DATA = DataConfig(sequence_length=24, max_predictions=4, packing="pairs", keep_share=0.0, random_share=0.0)
+NAMES, WEIGHTS = ("mlm", "rtd"), (1.0, 10.0)
+OBJECTIVES = objectives_of(Config(training=TrainingConfig(objectives=NAMES, objective_weights=WEIGHTS)))
+SPLIT = MemorySplit(random_documents(30, seed=3, sentences=5, tokens=6), vocab_size=VOCABULARY)
+
+
+def drawn(config: ModelConfig) -> Params:
+    """Every parameter random, the difference too; the rows that pad the vocabulary are 0."""
+    draw = np.random.default_rng(1)
+    _, shapes, axes = abstract_network(config)
+
+    def fill(path: tuple, leaf: jax.ShapeDtypeStruct, names: tuple[str, ...]) -> np.ndarray:
+        array = draw.normal(1.0 if path[-1].key == "scale" else 0.0, 0.3, leaf.shape).astype(np.float32)
+        if "vocab" in names:
+            array[config.vocab_size :] = 0
+        return array
+
+    return jax.tree_util.tree_map_with_path(fill, shapes, axes)
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    return drawn(MODEL)
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, jax.Array]:
+    made = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES).batch(0, 8)
+    return jax.tree.map(jnp.asarray, made)
+
+
+def forward_of(params: Params) -> Forward:
+    model = bind(abstract_network(MODEL, ExecutionConfig(logits_chunk=16))[0], params)
+    return Forward({"model": model, **model.beside()}, None, packed=True, trained=("model", "generator"))
+
+
+def sequences(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
+    """(row, where in it) of every sequence."""
+    rows = enumerate(batch["sequence_ids"])
+    return [(row, numbers == number) for row, numbers in rows for number in range(1, numbers.max() + 1)]
+
+
+def test_figures_are_those_of_numpy(params: Params, batch: dict[str, np.ndarray]) -> None:
+    """Losses of an encoder, a decoder and a head that are written a second time, on packed rows."""
+
+    @jax.jit
+    def compute(params: Params, given: dict[str, jax.Array]) -> tuple:
+        forward = forward_of(params)
+        sums = objective_sums(forward, given, None, OBJECTIVES)
+        return *replaced(forward, given), averages(sums, batch_weights(given, OBJECTIVES), OBJECTIVES)
+
+    ids, is_replaced, figures = jax.device_get(compute(params, batch))
+    batch = jax.device_get(batch)
+    assert batch["sequence_ids"].max() > 1 and is_replaced.sum() > 0
+    generator, model = Deberta(*generator_of(MODEL, params)), Deberta(MODEL, params)
+    told = np.zeros((*ids.shape, VOCABULARY))
+    bce, real = [], batch["sequence_ids"] > 0
+    for row, inside in sequences(batch):
+        told[row, inside] = generator.mlm_logits(batch["input_ids"][row, inside])
+        z, y = model.rtd_logits(ids[row, inside]), is_replaced[row, inside]
+        bce += [*np.where(y, np.log1p(np.exp(-z)), np.log1p(np.exp(z)))]
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    logits, labels = told[rows, batch["mlm_positions"][rows, slots]], batch["mlm_labels"][rows, slots]
+    nll = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
+    assert figures["mlm_loss"] == pytest.approx(nll.sum() / (len(labels) + 1e-5), rel=1e-5)
+    assert figures["rtd_loss"] == pytest.approx(sum(bce) / (real.sum() + 1e-6), rel=1e-5)
+    assert figures["loss"] == pytest.approx(figures["mlm_loss"] + 10 * figures["rtd_loss"], rel=1e-6)
+
+
+def test_no_parameter_has_a_gradient_of_both_losses(params: Params, batch: dict[str, np.ndarray]) -> None:
+    def moved(name: str) -> set[str]:
+        (objective,) = choose((name,))
+
+        def loss(params: Params) -> jax.Array:
+            return objective.sums(forward_of(params), batch, None)["loss"]
+
+        found = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params))
+        return {jax.tree_util.keystr(path, simple=True, separator="/") for path, x in found if np.abs(x).max() > 0}
+
+    by_mlm, by_rtd = moved("mlm"), moved("rtd")
+    assert not by_mlm & by_rtd
+    every = jax.tree_util.tree_leaves_with_path(params)
+    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in every}
+    assert by_mlm == {name for name in names if name.startswith("generator/")} | {"encoder/embeddings/word"}
+    assert by_rtd == names - by_mlm and "encoder/embeddings/word_difference" in by_rtd
+    assert {"generator/mask_decoder/position", "generator/encoder/embeddings/norm/scale"} < by_mlm
+
+
+def test_each_network_is_clipped_by_its_own_norm(params: Params) -> None:
+    draw = np.random.default_rng(2)
+    grads = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), params)
+    grads["generator"] = jax.tree.map(lambda x: x * 1e-4, grads["generator"])
+    grads["encoder"]["embeddings"]["word"] *= 1e-4
+    word, own = grads["encoder"]["embeddings"]["word"], with_own_words(grads)
+    own["encoder"]["embeddings"]["word"] = grads["encoder"]["embeddings"]["word_difference"]
+
+    def norm(*trees) -> float:
+        return float(np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in jax.tree.leaves(trees))))
+
+    of_model = norm({name: part for name, part in own.items() if name != "generator"})
+    assert norm(grads["generator"], word) < 0.5 < of_model
+    factors = clip_factors(grads, jnp.float32(norm(grads)), 0.5)
+    assert {float(x) for x in jax.tree.leaves(factors["generator"])} == {1.0}
+    assert float(factors["encoder"]["embeddings"]["word"]) == 1.0
+    for leaf in (factors["encoder"]["embeddings"]["word_difference"], factors["rtd_head"]["dense"]["kernel"]):
+        assert float(leaf) == pytest.approx(0.5 / of_model, rel=1e-5)
+    alone = clip_factors(own, jnp.float32(norm(own)), 0.5)
+    (whole,) = {float(x) for x in jax.tree.leaves(alone)}
+    assert whole == pytest.approx(0.5 / norm(own), rel=1e-5)
+
+
+def test_an_export_and_a_start_have_the_sum_of_both_tables(params: Params) -> None:
+    table = own_words(params["encoder"]["embeddings"])
+    tensors = to_huggingface_tensors(params, MODEL)
+    np.testing.assert_array_equal(tensors["deberta.embeddings.word_embeddings.weight"], table[:VOCABULARY])
+    assert not [name for name in tensors if "generator" in name or "mask_predictions" in name]
+    tokenizer = wordpiece()
+    apart = replace(MODEL, vocab_size=tokenizer.vocab_size)
+    plain = replace(apart, embedding_sharing="tied", generator_width=0.0, generator_layers=0)
+
+    def started(source: ModelConfig, given: Params, wanted: ModelConfig) -> Params:
+        return adapt(ForeignModel("here", source, tokenizer, given, (), ()), wanted, tokenizer)[0]
+
+    before = drawn(apart)
+    table = own_words(before["encoder"]["embeddings"])
+    alone = started(apart, before, plain)
+    np.testing.assert_array_equal(alone["encoder"]["embeddings"]["word"], table)
+    assert "word_difference" not in alone["encoder"]["embeddings"]
+    again = started(plain, alone, apart)
+    assert jax.tree.map(np.shape, again) == jax.tree.map(np.shape, before)
+    np.testing.assert_array_equal(own_words(again["encoder"]["embeddings"]), table)
+    jax.tree.map(np.testing.assert_array_equal, started(apart, before, apart), before)
+
+
+def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> None:
+    config = generator_config(MODEL)
+    assert (config.family, config.num_hidden_layers, config.hidden_size) == ("deberta-v2", 2, 12)
+    assert config.mlm_decoder == "enhanced" and config.embedding_sharing == "tied"
+    assert set(params["generator"]["encoder"]["embeddings"]) == {"norm"}
+    _, alone = generator_of(MODEL, params)
+    assert jax.tree.map(np.shape, alone) == jax.tree.map(np.shape, abstract_network(config)[1])
+
+
+@pytest.mark.parametrize("mesh", [pytest.param(MeshConfig(2, 2, 2), marks=pytest.mark.long)])
+def test_a_step_is_the_same_on_a_mesh_and_in_microbatches(mesh: MeshConfig) -> None:
+    batches = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
+    heads = replace(MODEL, hidden_size=16, num_attention_heads=4)
+    how = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}
+    optimizer = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
+    runs = Training(MeshConfig(1, 1, 1), heads, optimizer, **how), Training(mesh, heads, optimizer, accumulate=2, **how)
+    single, split = ([run.step(batches.batch(n, 16)) for n in range(3)] for run in runs)
+    for name in ("loss", "mlm_loss", "rtd_loss", "rtd_replaced", "grad_norm"):
+        np.testing.assert_allclose([step[name] for step in split], [step[name] for step in single], rtol=1e-5)
