@@ -80,7 +80,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
         command = [sys.executable, "-m", "bertjax", "recipes"]
-        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60)
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=300)
     assert ended.returncode == 141 and ended.stderr == b""
 
 

@@ -20,13 +20,21 @@ if TYPE_CHECKING:
 
 _TOGETHER = 256  # texts
 _SHOWN = 8  # words that are not examined
+_CHARACTERS = 60  # of a text in a message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `correct`."""
     add_source(parser)
     parser.add_argument("text", nargs="*", metavar="TEXT", help="a text, without [MASK]")
-    parser.add_argument("--file", metavar="FILE", help="texts, one per line, compressed or not; - is standard input")
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="texts, one per line, or of .jsonl or .parquet, compressed or not; - is standard input",
+    )
+    parser.add_argument(
+        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+    )
     parser.add_argument(
         "--masked",
         action="store_true",
@@ -75,6 +83,8 @@ def _require_one(arguments: argparse.Namespace) -> None:
     if len(given) != 1:
         called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
         raise ValueError(f"{called} given: give one of TEXT, --file FILE and --evaluate FILE.tsv")
+    if arguments.field and not arguments.file:
+        raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
     if arguments.evaluate and arguments.output:
         raise ValueError(f"--output {arguments.output}: --evaluate writes no texts; leave it out")
 
@@ -100,7 +110,7 @@ def _examined(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Exa
     from bertjax.embed.texts import read_texts
     from bertjax.storage.utf8 import ReadCounts
 
-    texts = iter(arguments.text or read_texts([arguments.file], None, ReadCounts()))
+    texts = iter(arguments.text or read_texts([arguments.file], arguments.field, ReadCounts()))
     number = 1
     while some := list(itertools.islice(texts, _TOGETHER)):
         yield from model.examine(some, masked=arguments.masked, top=arguments.top, number_from=number)
@@ -112,7 +122,7 @@ def _lines(examined: Examined, correction: Correction) -> list[str]:
     skipped = ""
     if examined.skipped:
         shown = ", ".join(examined.skipped[:_SHOWN]) + (", ..." if len(examined.skipped) > _SHOWN else "")
-        skipped = f"    not examined, for they are several tokens or unknown: {shown}"
+        skipped = f"    not examined (several tokens, or not in the vocabulary): {shown}"
     if not correction.words:
         return [examined.text, "    nothing to correct", *filter(None, [skipped])]
     lines = [correction.text]
@@ -135,6 +145,11 @@ def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], No
         def write(examined: Examined, correction: Correction) -> None:
             record = _record(examined, correction)
             line = correction.text if output.suffix == ".txt" else json.dumps(record, ensure_ascii=False)
+            if "\n" in line or "\r" in line:
+                raise ValueError(
+                    f"the text {examined.text[:_CHARACTERS]!r} has more than one line, and {output} has one text per "
+                    "line; use .jsonl"
+                )
             file.write(f"{line}\n".encode())
 
         yield write
@@ -156,10 +171,12 @@ def _evaluate(model: LoadedModel, arguments: argparse.Namespace) -> int:
     threshold, measured = arguments.threshold, slice(None)
     if threshold is None:
         if len(pairs) < 2:
-            raise ValueError(f"{arguments.evaluate}: one pair, and a threshold is chosen on others; give --threshold")
+            raise ValueError(
+                f"{arguments.evaluate}: only one pair; choosing a threshold needs two or more; give --threshold"
+            )
         threshold = judge(examined[::2], pairs[::2], lowercase=lowercase)[0].best_threshold()
         measured = slice(1, None, 2)
-        print(f"threshold {threshold:.2f}, the best on every other pair; the figures are of the rest")
+        print(f"threshold {threshold:.2f}, chosen on pairs 1, 3, 5, ...; the figures are measured on the other pairs")
     judged, left_out = judge(examined[measured], pairs[measured], lowercase=lowercase)
     figures = judged.figures(threshold)
     print(

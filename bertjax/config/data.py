@@ -58,7 +58,8 @@ class DataConfig:
     ngram_shares: tuple[float, ...] = ()  # of n-grams: the shares of 1, 2, ... words
     span_p: float = 0.2  # of spans: lengths in words are geometric with this parameter
     span_max: int = 10  # of spans: the longest, in words
-    mask_count: str = "round"  # hidden tokens of a sequence: round, random_round, each (one draw a token), ceil_of_text
+    # Hidden tokens of a sequence: round, random_round, each (one draw per token or unit), ceil_of_text.
+    mask_count: str = "round"
     mask_special: bool = False  # also [CLS] and [SEP] may be hidden
     replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
     random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus

@@ -181,13 +181,17 @@ def _objectives(config: Config) -> str:
     told = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
     untrained_told = f"; its head for {' and '.join(untrained)} was never trained" if untrained else ""
     alone = "".join(f"; {line}" for line in left_out_lines(config.model))
+    if {*heads} <= {*left_out(config.model)}:
+        return f"no head of pretraining{alone}"
     return told + untrained_told + alone
 
 
 def left_out_lines(config: ModelConfig) -> list[str]:
     """What an export for transformers leaves out, where it does."""
-    labels = [module_label(module) for module in left_out(config)]
-    return [f"not in it, but in the run: {', '.join(labels)}"] if labels else []
+    modules = left_out(config)
+    found = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
+    never = "transformers has no enhanced mask decoder, so that no class of it fills masks as this model does"
+    return [*found, never] if "mask_decoder" in modules else found
 
 
 def _limits(model: TrainedModel) -> str:

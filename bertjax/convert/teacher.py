@@ -60,10 +60,10 @@ def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None
 
 
 def fit_task_teacher(
-    found: ForeignModel, config: FinetuneConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
+    found: ForeignModel, config: FinetuneConfig, tokenizer: Tokenizer, kind: Kind, labels: tuple[str, ...]
 ) -> Teacher:
-    """`fit_teacher`, for a task with these labels. Raises ValueError also if the teacher has others."""
-    if found.labels != labels:
+    """`fit_teacher`, for a task with these labels. Raises ValueError also if the teacher's outputs have other names."""
+    if kind.names_outputs and found.labels != labels:
         raise _refused(
             config,
             f"its labels are {', '.join(found.labels)}, and those of the task {', '.join(labels)}; name a model that "

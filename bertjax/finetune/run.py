@@ -215,13 +215,16 @@ def _predicted(
 
 
 def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[str, float]:
-    """Of sets that are one in several languages: the first metric of the first set under its name, and the means."""
+    """Of sets that are one in several languages: the first metric of the first set under its name, and the means.
+
+    A single set, as a named file is, needs neither.
+    """
     metric, first = content.metrics[0], next(iter(content.dev))
     dev = {f"eval/{name}/{metric}": figures[f"eval/{metric}" if name == first else f"eval/{name}/{metric}"]
            for name in content.dev}  # fmt: skip
     test = [figures[f"{name}/{metric}"] for name, split in content.test.items() if split.figures is not None]
-    means = {f"test/mean_{metric}": math.fsum(test) / len(test)} if test else {}
-    return dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)} | means
+    means = {f"test/mean_{metric}": math.fsum(test) / len(test)} if len(test) > 1 else {}
+    return (dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)} if len(dev) > 1 else {}) | means
 
 
 def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:

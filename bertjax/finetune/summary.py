@@ -66,7 +66,7 @@ class TaskSummary:
         return Table(self.task, note, tuple(columns), tuple(rows))
 
     def by_language(self) -> list[Table]:
-        """A table with a row per language of the best setting, where the sets are one in several languages."""
+        """A table with a row per language of the best setting, where sets have one; else none."""
         if not self.averaged:
             return []
         setting = self.best_setting
@@ -77,7 +77,7 @@ class TaskSummary:
                 found.setdefault(language, {})[split] = _spread(self._values(setting, name))
         rows = tuple((language, of.get("dev", ""), of.get("test", "")) for language, of in sorted(found.items()))
         note = f"{self.metrics[0]} in per cent" + (f", of {setting}" if setting else "")
-        return [Table(f"{self.task} by language", note, ("language", "dev", "test"), rows)]
+        return [Table(f"{self.task} by language", note, ("language", "dev", "test"), rows)] if rows else []
 
     def published_line(self) -> str:
         """The published figures in a line; "" if there are none."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
-from bertjax.input.masking.units import WORDS
+from bertjax.input.masking.rule import member
+from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
@@ -46,7 +47,8 @@ class MadeUpSplit:
 
     works = None
 
-    def __init__(self, sentences: int, giant: int = 0, vocab_size: int = 30_522) -> None:
+    def __init__(self, sentences: int, giant: int = 0, vocab_size: int = 30_522, marks_words: bool = False) -> None:
+        self._marks_words = marks_words
         generator = np.random.default_rng(0)
         lengths = np.maximum(generator.lognormal(np.log(20), 0.6, sentences), 1).astype(np.int64)
         sizes = generator.geometric(1 / _DOCUMENT_SENTENCES, sentences // 20)
@@ -69,8 +71,8 @@ class MadeUpSplit:
         return self._flat.take(shift + np.arange(len(shift)))
 
     def tells(self, plane: str) -> bool:
-        """The vocabulary tells the words, and this text all other units."""
-        return plane != WORDS
+        """The vocabulary tells the words, and this text all other units; also words where they need the plane."""
+        return plane != WORDS or self._marks_words
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
         """Units of three tokens."""
@@ -82,5 +84,8 @@ def made_up_batches(
 ) -> PairBatches:
     """Rows of `data` made of about `tokens` tokens of made-up text, whatever its sources are."""
     data = replace(data, weights=(), temperature=1.0)
-    split = MadeUpSplit(max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size)
+    unit = member(UNITS, "masking", data.masking).make(data)
+    split = MadeUpSplit(
+        max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size, marks_words=unit.needs_plane
+    )
     return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed, objectives=objectives)

@@ -14,6 +14,7 @@ from bertjax.input.batches import PairBatches, batch_keys
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
 from bertjax.input.layout import BERT, Template
+from bertjax.input.masking.marked import require_marked
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.storage.progress import Progress
@@ -128,13 +129,14 @@ def open_training_data(
     """Open the sources of a run; a token store of text is made if it is missing, and copied if it is remote.
 
     `stages` are the data of the run's stages in order; their rows get what `objectives` ask of them, and their special
-    tokens where `template` says. Raises ValueError as `batch_keys`, `open_store` and `Records.open` do, OSError if the
-    disk is full.
+    tokens where `template` says. Raises ValueError as `batch_keys`, `require_marked`, `open_store` and `Records.open`
+    do, OSError if the disk is full.
     """
     for stage in stages:
         batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
     if are_records(stages[0]):
         return Records.open(stages, progress, objectives)
+    require_marked(stages[0], [stage.masking for stage in stages])
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
     return StoredText(open_store(stages[0], progress), objectives, template, tables)
 

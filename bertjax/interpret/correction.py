@@ -1,4 +1,4 @@
-"""Words that a model doubts: a token's probability in its place is far below another's, and no [MASK] is needed.
+"""Correction: finds words to which the model gives a far lower probability than to another token; no [MASK] is needed.
 
 `one pass` asks the MLM head about every token of the text as it stands, as MacBERT is used for correction (Cui et al.
 2020): masked language modelling also trains on tokens that are unchanged or random. `masked` hides each token in turn
@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -87,7 +87,7 @@ class _Cut:
 
 
 class _Question(NamedTuple):
-    """A row, and what is asked of it: its positions, the ids that stand there, and their words (text, word)."""
+    """A row, and what is asked of it: its positions, the ids of the text there, and their words (text, word)."""
 
     row: TokenRow
     positions: np.ndarray
@@ -117,7 +117,7 @@ def examine(
     kinds = _kinds(tokenizer)
     cuts = [_cut(tokenizer, kinds, text, number) for number, text in enumerate(texts, number_from)]
     found: dict[tuple[int, int], tuple[Proposal, ...]] = {}
-    for question, ratios, ids in _answers(model, list(_questions(model, cuts, masked)), kinds, top, masked):
+    for question, ratios, ids in _answers(model, list(_questions(model, cuts)), kinds, top, masked):
         for word, some, best in zip(question.words, ratios, ids, strict=True):
             start, end = cuts[word[0]].places[word[1]][1:]
             written = texts[word[0]][start:end]
@@ -189,8 +189,8 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
     return _Cut(ids, tuple(places), tuple(skipped))
 
 
-def _questions(model: TrainedModel, cuts: Sequence[_Cut], masked: bool) -> Iterator[_Question]:
-    """One for each window of a text, or with `masked` for each word."""
+def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]:
+    """One for each window of a text that has words to ask about, with all of them."""
     tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
     for number, cut in enumerate(cuts):
         where = np.array([place for place, _, _ in cut.places], int)
@@ -198,13 +198,19 @@ def _questions(model: TrainedModel, cuts: Sequence[_Cut], masked: bool) -> Itera
         for place, start in enumerate(starts):
             ids = cut.ids[start : start + model.max_length - 2]
             words = np.flatnonzero(window == place)
-            positions = where[words] - start + 1
-            for some in np.split(np.arange(len(words)), len(words) if masked else 1) if len(words) else ():
-                row = TokenRow.of(tokenizer, [ids], template)
-                asked = row.ids[positions[some]]
-                if masked:
-                    row.ids[positions[some]] = tokenizer.mask_id
-                yield _Question(row, positions[some], asked, [(number, word) for word in words[some].tolist()])
+            if len(words):
+                row, positions = TokenRow.of(tokenizer, [ids], template), where[words] - start + 1
+                yield _Question(row, positions, row.ids[positions], [(number, word) for word in words.tolist()])
+
+
+def _masked(questions: Iterable[_Question]) -> Iterator[_Question]:
+    """Each question as one for each of its words, which is hidden; a row exists only while it is asked."""
+    for row, positions, own, words in questions:
+        for place, position in enumerate(positions):
+            ids = row.ids.copy()
+            ids[position] = row.tokenizer.mask_id
+            one = slice(place, place + 1)
+            yield _Question(replace(row, ids=ids), positions[one], own[one], words[one])
 
 
 def _windows(tokens: int, room: int, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -219,21 +225,26 @@ def _windows(tokens: int, room: int, where: np.ndarray) -> tuple[np.ndarray, np.
 def _answers(
     model: TrainedModel, questions: list[_Question], kinds: np.ndarray, top: int, masked: bool
 ) -> Iterator[tuple[_Question, np.ndarray, np.ndarray]]:
-    """(question, log ratios float32 [words, top], ids int32 [words, top]) of all questions, the short ones first."""
+    """(question, log ratios float32 [words, top], ids int32 [words, top]) of all questions, the short ones first.
+
+    With `masked` those of `_masked`.
+    """
     tables = _tables(model, kinds)
     questions.sort(key=lambda question: len(question.row))
-    while questions:
-        width = _width(len(questions[0].row), model.max_length)
+    left = sum(len(question.words) for question in questions) if masked else len(questions)
+    asked = _masked(questions) if masked else iter(questions)
+    for width, group in itertools.groupby(asked, lambda question: _width(len(question.row), model.max_length)):
         most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
-        height = max(1, min(most, 1 << (len(questions) - 1).bit_length()))
-        batch = [question for question in questions[:height] if len(question.row) <= width]
-        questions = questions[len(batch) :]
-        arrays = _batch(batch, height, width, 1 if masked else width, model.tokenizer.pad_id)
-        answer = _compare(model.graphdef, model.params, *arrays, *tables, top=min(top, model.tokenizer.vocab_size))
-        ratios, ids = jax.device_get(answer)
-        for place, question in enumerate(batch):
-            count = len(question.positions)
-            yield question, ratios[place, :count], ids[place, :count]
+        height = max(1, min(most, 1 << (left - 1).bit_length()))
+        while batch := list(itertools.islice(group, height)):
+            arrays = _batch(batch, height, width, 1 if masked else width, model.tokenizer.pad_id)
+            answer = _compare(model.graphdef, model.params, *arrays, *tables, top=min(top, model.tokenizer.vocab_size))
+            ratios, ids = jax.device_get(answer)
+            for place, question in enumerate(batch):
+                count = len(question.positions)
+                yield question, ratios[place, :count], ids[place, :count]
+            left -= len(batch)
+            height = max(1, min(most, 1 << (left - 1).bit_length()))
 
 
 def _tables(model: TrainedModel, kinds: np.ndarray) -> tuple[jax.Array, jax.Array]:

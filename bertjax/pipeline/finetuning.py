@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import FinetuneConfig, TaskConfig, render, render_all
+from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig, render, render_all
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
@@ -101,12 +101,15 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     for what cannot be used, and Stopped, a KeyboardInterrupt, if a signal ended a run early.
     """
     # Processes must join before the model is read, which uses devices; the rest of the config needs the model.
-    early = request.change(FinetuneConfig())
+    early = request.change(
+        FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
+    )
     if early.training.budget:
         raise ValueError(
             f"training.budget={early.training.budget!r}: fine-tuning ends after its epochs; set task.epochs, or "
             "training.steps"
         )
+    _require_teachable(request, early)
     require_loggers(early.log)
     for source in filter(None, (request.init_from, request.teacher)):
         require_source(source)
@@ -139,6 +142,32 @@ def _finetune(
     pairs = zip(summaries, configured, strict=True) if processes.first else ()
     exported = tuple(_exported(summary.best.directory, base) for summary, (base, _) in pairs)
     return 0, FinetuneResult(tuple(summaries), exported)
+
+
+def _require_teachable(request: TaskRequest, config: FinetuneConfig) -> None:
+    """Raise ValueError for what cannot be learned from a teacher, and for its options without one."""
+    teacher, distil = config.distillation.teacher, config.task.distil
+    if config.distillation.temperature != DistillationConfig.temperature:
+        raise ValueError(
+            f"distillation.temperature={config.distillation.temperature:g} has no effect: a task's predictions are "
+            "compared at temperature 1 (TinyBERT); leave it out"
+        )
+    if not teacher and ("distil" in request.task or distil != TaskConfig.distil):
+        raise ValueError(f"task.distil={distil!r} without a teacher; name one (--teacher), or leave it out")
+    if teacher and request.name == GLUE:
+        raise ValueError(
+            f"finetune glue: a teacher is fine-tuned for one task, so {teacher!r} cannot teach them all; give each "
+            "task its own: bertjax finetune sst2 --teacher ..."
+        )
+    if distil != "layers":
+        return
+    several = [key for key in TRIED if len(request.tried.get(key, ())) > 1]
+    several += ["seeds"] * (request.seeds > 1) + ["grid"] * request.grid + ["patience"] * (config.task.patience > 0)
+    if several:
+        raise ValueError(
+            f"--distil layers with --{several[0].replace('_', '-')}: the run does not train the head, so figures of "
+            "the development set choose nothing; leave it out here, and give it to the run with --distil predictions"
+        )
 
 
 def read_start(source: str) -> Start:
@@ -203,8 +232,9 @@ def _run_task(
                 told = True
                 say(described(base.name, start, content))
             say(f"\n{config.directory}")
-            teacher = None if found is None else fit_task_teacher(found, config, start.tokenizer, content.labels)
-            if teacher is not None:
+            teacher = None
+            if found is not None:
+                teacher = fit_task_teacher(found, config, start.tokenizer, content.kind, content.labels)
                 processes.require_same("teacher", teacher.digest, "give every host the same weights")
             result = finetune_once(config, start, content, processes, say, callbacks, teacher)
             if result.exit_code:

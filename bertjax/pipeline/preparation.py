@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertjax.config import Config, validate
+from bertjax.input.masking.marked import require_marked
 from bertjax.storage.progress import SIGNS, ProgressLine
 from bertjax.storage.remote import Place
 from bertjax.text import prepare as store_maker
@@ -26,14 +27,20 @@ class PrepareResult:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes), f"token store: {self.path}"])
 
 
+def maskings_of(config: Config) -> list[str]:
+    """The `data.masking` of each stage."""
+    return [config.data.masking, *(stage.masking for stage in config.stages if stage.masking)]
+
+
 def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     """Make the token store of a config's sources, with their vocabulary, or find the one made before.
 
     The runner does the work; without one, `data.workers` processes of this machine do. Raises as
-    `bertjax.text.prepare.prepare` does.
+    `require_marked` and `bertjax.text.prepare.prepare` do.
     """
+    require_marked(validate(config).data, maskings_of(config))
     with SIGNS.speaking("preparing the token store"):
-        path = store_maker.prepare(validate(config).data, ProgressLine(), runner)
+        path = store_maker.prepare(config.data, ProgressLine(), runner)
     manifest = read_manifest(path)
     sizes = {split: size_of(manifest, split) for split in SPLITS}
     return PrepareResult(path, sizes, tuple(store_maker.reading_notes(manifest)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -77,7 +78,7 @@ def read_table(
     no row (`form` says what a line has), and for a first field that has a line already.
     """
     table: dict[str, list[str]] = {}
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n"), 1):
         where = f"{origin}, line {number}"
         try:
             text = line.decode("utf-8")

@@ -41,7 +41,7 @@ from bertjax.text.trained_vocabulary import (
     vocabulary_of,
     vocabulary_with_entities,
 )
-from bertjax.text.units import units_fingerprint
+from bertjax.text.units import require_spans, units_fingerprint
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
@@ -115,6 +115,7 @@ def _plan_store(
     with SIGNS.doing("finding the text and taking its digests"):
         corpus = Corpus.of(data)
     with SIGNS.doing("reading the text to divide it"):
+        require_spans(data, corpus.files)
         division = divide(corpus, data)
     if data.segmenter != "none":
         load_segmenter(data.segmenter)  # before the long work of a vocabulary
@@ -130,7 +131,17 @@ def _plan_store(
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = place_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
-    job = ShardJob(folder, inputs, vocab, rules, data.segmenter, division.held_out, division.longest, data.units)
+    job = ShardJob(
+        folder,
+        inputs,
+        vocab,
+        rules,
+        data.segmenter,
+        division.held_out,
+        division.longest,
+        data.units,
+        units["units"].get("list", "") if units else "",
+    )
     return corpus, division, tokenizer, job, target
 
 
@@ -232,6 +243,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },
         **({"units": _units_of(records)} if job.units else {}),
+        **({"segmenter": job.segmenter} if job.segmenter != "none" else {}),
         **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),
@@ -256,9 +268,7 @@ def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out:
 
 def _require_units(provenance: Mapping[str, Any], job: ShardJob) -> None:
     if job.units and not provenance["units"]:
-        raise ValueError(
-            f"data.units={job.units!r}: there is not one unit in the text; is it the right field or the right list?"
-        )
+        raise ValueError(f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list")
 
 
 def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, vocab: Place) -> None:

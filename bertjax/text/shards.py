@@ -45,6 +45,7 @@ class ShardJob:
     held_out: float
     longest: int = 0  # characters of a document; 0: every document stays whole
     units: str = ""  # as `data.units` has it
+    list_digest: str = ""  # of the list of units, if that names one
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -66,11 +67,12 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     (the reader's counts), `divided` (name and documents of each file that was split), `text_bytes`, `unknown_tokens`
     and, if the job has any, `units` (their numbers by plane). It is published after the shards, so that a unit with a
     record is finished. Two processes may make the same unit at the same time, as happens on clusters.
+    Raises ValueError as reading does, and if the list of units has changed.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     divided: list[tuple[str, int]] = []
-    marker = UnitMarker(find_units(job.units, job.rules.lowercase)) if job.units else None
+    marker = UnitMarker(find_units(job.units, job.rules.lowercase, job.list_digest)) if job.units else None
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))

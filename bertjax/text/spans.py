@@ -100,8 +100,8 @@ def _span(item: Any, where: str, size: int) -> Span:
     kind = USUAL_KIND if kind is None else kind
     if type(start) is not int or type(end) is not int:
         raise ValueError(f"{where}: start and end must be integers, which count the characters of the text")
-    if kind not in PLANE_OF_KIND:
+    if not isinstance(kind, str) or kind not in PLANE_OF_KIND:
         raise ValueError(f"{where}: kind {kind!r} is unknown; choose from {', '.join(PLANE_OF_KIND)}")
     if not 0 <= start < end <= size:
-        raise ValueError(f"{where}: outside of the text, which has the characters 0 to {size}, or empty")
+        raise ValueError(f"{where}: [start, end) must be non-empty and lie within 0 to {size}, the length of the text")
     return Span(start, end, kind)

@@ -1,16 +1,17 @@
-"""Units that are hidden as a whole: where the words, phrases and entities of a text are told, and their tokens.
+"""Units masked as a whole: finds the words, phrases and entities of a sentence, and their tokens.
 
-`data.units` names what tells them: `spans:FIELD`, a field of the sources' records, or `list:FILE`, a file with a unit
-on each line and, after tabs, its kinds. A store that was made with it has a plane for each kind. In each of them a
+`data.units` says where units are marked: `spans:FIELD`, a field of the sources' records, or `list:FILE`, a file with a
+unit on each line and, after tabs, its kinds. A store that was made with it has a plane for each kind. In each of them a
 token that is in no unit of the kind continues the word before it, or begins one, as it does without units.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,11 +20,13 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.lines import read_table
 from bertjax.storage.remote import place_of
-from bertjax.text.sources.registry import KINDS, parse_source
+from bertjax.text.sources.registry import KINDS, parse_source, read_documents
+from bertjax.text.sources.source import SourceFile
 from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, spans_of
 from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
+_SEARCHED = 1_000  # documents
 VERSION = 1  # of the rules by which units are found; a change makes other stores
 
 _Atom = tuple[str, int, int]  # as it is compared, where it begins, and where it ends
@@ -39,10 +42,10 @@ def units_fingerprint(data: DataConfig) -> dict[str, Any]:
 
     Raises ValueError as `find_units` does, and if no source has fields to name.
     """
-    kind, _, named = data.units.partition(":")
     find_units(data.units, data.lowercase)
-    if kind == "list":
-        return {"list": hashlib.sha256(_content(data.units)).hexdigest(), "version": VERSION}
+    if digest := list_digest(data.units):
+        return {"list": digest, "version": VERSION}
+    named = spans_field(data)
     if not any(KINDS[parse_source(source).kind].has_fields for source in data.sources):
         able = " and ".join(name for name, known in KINDS.items() if known.has_fields)
         raise ValueError(
@@ -58,15 +61,55 @@ def spans_field(data: DataConfig) -> str:
     return named if kind == "spans" else ""
 
 
-def find_units(written: str, lowercase: bool) -> FindUnits:
-    """The function that a `data.units` stands for. Raises ValueError for one that is unknown, or a list that is bad."""
+def list_digest(written: str) -> str:
+    """SHA-256 (hex) of the list that a `data.units` names; empty if it names none."""
+    return hashlib.sha256(_content(written)).hexdigest() if written.startswith("list:") else ""
+
+
+def listed_planes(data: DataConfig) -> set[str] | None:
+    """The planes in which the list of `data.units` marks units; None without a list."""
+    if not data.units.startswith("list:"):
+        return None
+    found = find_units(data.units, data.lowercase)
+    assert isinstance(found, _UnitList)
+    return {PLANE_OF_KIND[kind] for kind in found.kinds}
+
+
+def require_spans(data: DataConfig, sources: Iterable[Sequence[SourceFile]]) -> None:
+    """Raise ValueError if no document has a span of units, of the first ones of the files of each source."""
+    field = spans_field(data)
+    able = [[file for file in files if KINDS[file.kind].has_fields] for files in sources]
+    if field and not any(
+        spans_of(document.text)
+        for files in able
+        for document in itertools.islice((one for file in files for one in read_documents(file)), _SEARCHED)
+    ):
+        raise ValueError(
+            f"data.units={data.units!r}: no unit was found in the first {_SEARCHED:,} documents of each source; check "
+            "the field's name, or name files with marked text first"
+        )
+
+
+def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
+    """The function that a `data.units` stands for.
+
+    Raises ValueError for one that is unknown, for a list that is bad, and for one that has not this `list_digest`.
+    """
     kind, _, named = written.partition(":")
     if kind not in ("spans", "list") or not named:
         raise ValueError(
             f"data.units={written!r}: write spans:FIELD, a field of records with the spans of their units, or "
             "list:FILE, a file with a unit on each line"
         )
-    return spans_of if kind == "spans" else _unit_list(_content(written), f"data.units={written!r}", lowercase)
+    if kind == "spans":
+        return spans_of
+    content = _content(written)
+    if digest and hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(
+            f"data.units={written!r}: {named} was changed while text was prepared; run the command again when nothing "
+            "writes to it"
+        )
+    return _unit_list(content, f"data.units={written!r}", lowercase)
 
 
 class UnitMarker:
@@ -135,6 +178,11 @@ class _UnitList:
             for kind in kinds or [USUAL_KIND]:
                 self._units.setdefault(kind, set()).add(atoms)
                 self._sizes.setdefault(kind, {}).setdefault(atoms[0], set()).add(len(atoms))
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """The kinds of its units, keys of `PLANE_OF_KIND`."""
+        return self._units.keys()
 
     def __call__(self, sentence: str) -> list[Span]:
         """The units of a sentence."""

@@ -42,14 +42,17 @@ def byte_letters() -> list[str]:
     return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
 
 
-def special_ids(ids: Mapping[str, int], rules: TextRules, told: str) -> dict[str, int]:
-    """Role -> id. Raises ValueError, by `told` with {} for the names, if the vocabulary lacks any."""
+def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, place: str) -> dict[str, int]:
+    """Ids of the special tokens by role. Raises ValueError if the vocabulary lacks one.
+
+    `origin` names the files in the message, and `place` where in them the tokens should be.
+    """
     names = SPECIAL_TOKENS[rules.special_tokens]
     missing = [name for name in names.values() if name not in ids]
     if missing:
         others = next(key for key in SPECIAL_TOKENS if key != rules.special_tokens)
         advice = f"; set data.special_tokens={others!r}" if others in ids else "; give a vocabulary that has them"
-        raise ValueError(told.format(", ".join(missing)) + advice)
+        raise ValueError(f"{origin}: no {', '.join(missing)} {place}{advice}")
     return {role: ids[name] for role, name in names.items()}
 
 
@@ -68,9 +71,8 @@ class ByteLevelBPE(Tokenizer):
         self._ids = _read_vocabulary(vocabulary, origin)
         self.tokens = list(self._ids)
         self._merges = _read_merges(merges, self._ids, origin)
-        self.special = special_ids(self._ids, rules, f"{origin}: no {{}} in {VOCABULARY_FILE}")
-        if rules.unknown != "words":
-            raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; the option is for WordPiece")
+        self.special = special_ids(self._ids, rules, origin, f"in {VOCABULARY_FILE}")
+        _refuse_unknown(rules, origin)
         self._chunks = ChunkEncoder(self._tokenizer(), CHUNKS, whole=UNCOMMON_SPACE, before=" " * rules.prefix_space)
 
     @classmethod
@@ -112,6 +114,11 @@ class ByteLevelBPE(Tokenizer):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.rules.prefix_space)
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
+
+
+def _refuse_unknown(rules: TextRules, origin: str) -> None:
+    if rules.unknown != "words":
+        raise ValueError(f"data.unknown={rules.unknown!r}: {origin} knows every byte; the option is for WordPiece")
 
 
 def normalizer(rules: TextRules) -> normalizers.Normalizer:
@@ -164,9 +171,9 @@ class WholeFile(Tokenizer):
     def __init__(self, content: bytes, rules: TextRules, origin: str = "tokenizer.json") -> None:
         """Read the file's bytes; `origin` names them in messages.
 
-        Of `rules` it must be asked neither for lower case nor for accents to be stripped, which the file says itself;
-        whether a space is put in front and how special tokens are named is taken from the file. Raises ValueError for
-        these, for a file that cannot be read, of another kind, with gaps between ids, or without a special token.
+        `rules.lowercase` and `rules.strip_accents` must be False: the file normalises. Prefix space and names of
+        special tokens are read from the file. Raises ValueError otherwise, and for a file that cannot be read, of
+        another kind, with gaps between ids, or without a special token.
         """
         about = _read(content, origin)
         if rules.lowercase or rules.strip_accents:
@@ -174,6 +181,7 @@ class WholeFile(Tokenizer):
                 f"data.lowercase={rules.lowercase}, data.strip_accents={rules.strip_accents}: {origin} normalises by "
                 "rules of its own; set both to False"
             )
+        _refuse_unknown(rules, origin)
         self.files = {WHOLE_FILE: content}
         self._whole = tokenizers.Tokenizer.from_str(content.decode())
         ids = self._whole.get_vocab(with_added_tokens=True)
@@ -183,12 +191,11 @@ class WholeFile(Tokenizer):
         named = next((names for names, roles in SPECIAL_TOKENS.items() if roles["cls"] in ids), rules.special_tokens)
         space = bool(_byte_level(about)["add_prefix_space"])
         self.rules = replace(rules, prefix_space=space, special_tokens=named)
-        self.special = special_ids(ids, self.rules, f"{origin}: no {{}} among its tokens")
+        self.special = special_ids(ids, self.rules, origin, "among its tokens")
         self._added = {token["content"]: token["special"] for token in about["added_tokens"]}
-        plain = about | {"added_tokens": [token for token in about["added_tokens"] if not token["special"]]}
-        plain |= {"post_processor": None, "truncation": None, "padding": None}
-        encoder = tokenizers.Tokenizer.from_str(json.dumps(plain))
-        self._chunks = ChunkEncoder(encoder, CHUNKS, whole=UNCOMMON_SPACE, before=" " * space)
+        encoder = tokenizers.Tokenizer.from_str(json.dumps(_unforgeable(about)))
+        whole = UNCOMMON_SPACE if _can_be_cut(about) else re.compile("")
+        self._chunks = ChunkEncoder(encoder, CHUNKS, whole=whole, before=" " * space)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> WholeFile:
@@ -225,16 +232,62 @@ def _read(content: bytes, origin: str) -> dict[str, Any]:
         model, added = about["model"], about["added_tokens"]
         tokenizers.Tokenizer.from_str(content.decode())
         kind = model["type"]
-        assert isinstance(added, list)
     except Exception as error:  # the library raises its own class, whatever is wrong
-        raise ValueError(f"{origin}: no tokenizer.json that the library reads ({error})") from None
+        raise ValueError(f"{origin}: cannot be read as a tokenizer.json ({error})") from None
+    if not isinstance(added, list):
+        raise ValueError(f"{origin}: cannot be read as a tokenizer.json (added_tokens is no list)")
     if kind != "BPE" or not _byte_level(about):
-        raise ValueError(f"{origin}: its model is {kind!r}; bertjax reads a byte-level BPE from this file alone")
+        raise ValueError(f"{origin}: its model is {kind!r}; from tokenizer.json bertjax reads byte-level BPE only")
     return about
 
 
-def _byte_level(about: dict[str, Any]) -> dict[str, Any]:
+def _byte_level(about: Mapping[str, Any]) -> dict[str, Any]:
     """The step that cuts text into bytes; empty if there is none."""
     cut = about.get("pre_tokenizer") or {}
-    steps = cut.get("pretokenizers", [cut])
-    return next((step for step in steps if step.get("type") == "ByteLevel"), {})
+    return next((step for step in _steps(cut, "pretokenizers") if step.get("type") == "ByteLevel"), {})
+
+
+def _steps(about: Mapping[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """The steps of a normaliser or pre-tokeniser, which may be a sequence of them under `key`, or none."""
+    if not about:
+        return []
+    return about.get(key, [about])
+
+
+def _unforgeable(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's JSON where no text spells a special token, and no token is added around a text.
+
+    Every added token stays, since the library numbers those that are not in the model's vocabulary by their order.
+    """
+    pieces = about["model"]["vocab"]
+    added = [
+        token | {"content": f"{SEPARATOR}{token['id']}"} if token["special"] else token
+        for token in about["added_tokens"]
+        if not token["special"] or token["content"] not in pieces
+    ]
+    return {**about, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
+
+
+# Normalisers that change nothing of a boundary before a single space.
+_LOCAL_NORMALIZERS = ("NFC", "NFKC", "NFD", "NFKD", "Lowercase")
+
+
+def _can_be_cut(about: Mapping[str, Any]) -> bool:
+    """Whether text that is cut by CHUNKS surely has the ids of the whole text.
+
+    So it is with the cutting of GPT-2, which ends a word before a single space, unless another step looks over a space.
+    """
+    byte_level = _byte_level(about)
+    found = [token for token in about["added_tokens"] if not token["special"]]
+    return (
+        all(step["type"] in _LOCAL_NORMALIZERS for step in _steps(about.get("normalizer"), "normalizers"))
+        and about["pre_tokenizer"]["type"] == "ByteLevel"
+        and byte_level.get("use_regex", True)
+        and not (byte_level["add_prefix_space"] and found)  # the library puts no space before a token that it added
+        and not any(token["lstrip"] or token["rstrip"] or _spans_a_space(token["content"]) for token in found)
+    )
+
+
+def _spans_a_space(content: str) -> bool:
+    """Whether a text with this in it may have single spaces alone, and so be cut."""
+    return " " in content and not re.search(r"\s\s", content)

@@ -17,7 +17,7 @@ SEPARATOR = "\0"  # between sentences; every kind of tokenizer drops it from tex
 
 _BOUNDARY = 0xFFFFFFFF
 _CACHED_CHUNKS = 1 << 19
-_CHUNKS_WITH_OFFSETS = 1 << 16
+_CHUNKS_WITH_OFFSETS, _CHARACTERS_WITH_OFFSETS = 1 << 16, 64  # longer ones hardly come again
 _CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chunk is a sentence
 
 
@@ -70,13 +70,14 @@ class ChunkEncoder:
         return chunks[:-1]
 
     def places(self, sentence: str) -> np.ndarray:
-        """Of each token of a sentence the first character and that behind the last: int64 [tokens, 2]."""
+        """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2]."""
         text, end = self._before + sentence, 0
         found: list[tuple[int, int]] = []
         for chunk in self.cut([sentence]):
             begin = text.index(chunk, end)
             end = begin + len(chunk)
-            found += [(begin + first, begin + last) for first, last in self._offsets(chunk)]
+            offsets = self._offsets if len(chunk) <= _CHARACTERS_WITH_OFFSETS else self._offsets_of
+            found += [(begin + first, begin + last) for first, last in offsets(chunk)]
         return (np.array(found, np.int64).reshape(-1, 2) - len(self._before)).clip(0)
 
     def _offsets_of(self, chunk: str) -> list[tuple[int, int]]:

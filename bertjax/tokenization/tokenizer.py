@@ -155,9 +155,9 @@ class Tokenizer(ABC):
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
     def places(self, sentence: str) -> np.ndarray:
-        """Of each token that `encode` makes of a sentence the first character and that behind the last: [tokens, 2].
+        """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2].
 
-        int64. A space before a word may be the word's. The sentence has no SEPARATOR.
+        A space before a word may be the word's. The sentence has no SEPARATOR.
         """
         return self._chunks.places(sentence)
 

@@ -16,6 +16,7 @@ from tokenizers import pre_tokenizers, processors
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
+from bertjax.convert.huggingface.tokenizer_files import with_template
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.tokenization.byte_level import MERGES_FILE, ByteLevelBPE
 from bertjax.tokenization.sentencepiece import SentencePiece, read_model
@@ -71,7 +72,7 @@ def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
 def their_tokenizer(family: str, **options: Any) -> Any:
     """transformers' own class for a family over the vocabulary of `tokenizer_of`, with its own template."""
     transformers = pytest.importorskip("transformers")
-    ours = tokenizer_of(family)
+    ours, known = tokenizer_of(family), family_of(family)
     named = f"{family_of(family).huggingface.beginning}Tokenizer"
     kind = getattr(transformers, named, transformers.BertTokenizer)  # ERNIE has BERT's
     if isinstance(ours, ByteLevelBPE) and not hasattr(transformers, named):
@@ -95,7 +96,11 @@ def their_tokenizer(family: str, **options: Any) -> Any:
     vocabulary = {token: number for number, token in enumerate(ours.tokens)}
     if isinstance(ours, ByteLevelBPE):
         merges = ours.files[MERGES_FILE].decode().splitlines()[1:]
-        return kind(vocab=vocabulary, merges=[tuple(line.split(" ")) for line in merges], **options)
+        theirs = kind(vocab=vocabulary, merges=[tuple(line.split(" ")) for line in merges], **options)
+        if known.template.separators == 1:
+            # DebertaTokenizer of transformers 5 puts two separators into a pair, microsoft/DeBERTa one.
+            theirs.backend_tokenizer.post_processor = with_template(ours, known.template).post_processor
+        return theirs
     return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **options)
 
 

@@ -266,6 +266,21 @@ def test_a_model_of_deberta_gets_its_mask_behind_the_pieces(tmp_path: Path) -> N
     assert not {"spiece.model", NUMBERED_FILE} & files.keys()
 
 
+def test_a_model_with_an_enhanced_decoder_is_exported_as_its_encoder(tmp_path: Path) -> None:
+    model = family_model(tmp_path / "run", "deberta", mlm_decoder="enhanced")
+    folder = export_huggingface(model, tmp_path / "out")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["DebertaModel"]
+    assert not [name for name in load_file(folder / "model.safetensors") if "lm_predictions" in name]
+    card = (folder / "README.md").read_text()
+    assert "with no head of pretraining; not in it, but in the run: MLM head, MASK decoder" in card
+    assert "transformers has no enhanced mask decoder" in card and "fill-mask" not in card
+    found = compare_with_transformers(model, folder)
+    assert found is not None and found.largest < 5e-6 and set(found.of) == {"hidden states"}
+    back = read_huggingface(folder)
+    assert back.drawn == ("MLM head",) and back.config == replace(model.config.model, mlm_decoder="plain")
+
+
 def test_a_model_in_another_order_is_refused(tmp_path: Path) -> None:
     albert = tokenizer_of("albert")
     (tmp_path / NUMBERED_FILE).write_bytes(albert.files["spiece.model"])

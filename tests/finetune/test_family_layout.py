@@ -104,7 +104,9 @@ def test_questions_and_windows_as_transformers(member: Member, size: tuple[int, 
         trimmed = [
             span and (span[1] - len(text[slice(*span)].lstrip()), span[1]) for span in map(_as_pair, their_spans)
         ]
-        assert spans == trimmed
+        # A piece that is a space alone is there the space (DeBERTa v2), and here the first character behind it.
+        one, other = ([span and (span[0], max(span[1], span[0] + 1)) for span in of] for of in (spans, trimmed))
+        assert one == other
     # An answer's tokens have its characters, wherever they stand in the row.
     holding = [(question, spans[start : end + 1]) for question, _, _, spans, start, end in ours if start]
     assert {question for question, _ in holding} == {*range(40)}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from several_processes import Group, surroundings
 from small_tasks import sentences, small_start, write_classes, write_questions
-from tiny_runs import digests, finish, stop_after
+from tiny_runs import digests, finish, stop_held
 
 from bertjax.__main__ import main
 from bertjax.convert.foreign import ForeignModel
@@ -46,8 +46,8 @@ def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> 
     finish([*program, *tuned(encoder, data, tmp_path / "whole", *more)], tmp_path / "whole.log")
     killed = [*program, *tuned(encoder, data, tmp_path / "killed", *more)]
     for signal_sent, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 75)):
-        ended = stop_after(killed, tmp_path / "killed.log", 0.0, signal_sent, "held out")
-        assert ended == code, "the run was over before it could be stopped"
+        ended = stop_held(killed, tmp_path / "killed.log", signal_sent, "held out", 60, tmp_path / "go")
+        assert ended == code
     finish(killed, tmp_path / "killed.log")
     assert "resuming" in (tmp_path / "killed.log").read_text()
     assert digests(tmp_path / "killed" / "checkpoints") == digests(tmp_path / "whole" / "checkpoints")

@@ -212,9 +212,47 @@ def test_a_teacher_of_another_task_is_refused(start: Start, tmp_path: Path, monk
     there = read_task_teacher(config, kind)
     assert there is not None
     with pytest.raises(ValueError, match="its labels are a, b, and those of the task red, green; name a model"):
-        fit_task_teacher(there, config, start.tokenizer, ("red", "green"))
+        fit_task_teacher(there, config, start.tokenizer, kind, ("red", "green"))
     with pytest.raises(ValueError, match=r"task\.distil='layers' without a teacher"):
         read_task_teacher(replace(layers, distillation=DistillationConfig()), kind)
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("choice", ("0", "1")), ("regression", ())])
+def test_an_export_whose_outputs_have_no_names_teaches(kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
+    model = fine_tuned_model(tmp_path / "model", kind, labels)
+    teacher = export_huggingface(model, tmp_path / "teacher")
+    config = replace(model.config, distillation=DistillationConfig(teacher=f"hf:{teacher}"))
+    found = read_task_teacher(config, KINDS[kind])
+    assert found is not None
+    assert fit_task_teacher(found, config, model.tokenizer, KINDS[kind], labels).model.head == model.config.model.head
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("classification", ["--distil", "layers", "--patience", "1"], "--distil layers with --patience: the run does"),
+        ("classification", ["--distil", "layers", "--seeds", "2"], "--distil layers with --seeds"),
+        ("classification", ["--distil", "layers", "--grid"], "--distil layers with --grid"),
+        ("classification", ["--task.distil", "layers", "--learning-rate", "1e-4", "2e-4"], "with --learning-rate"),
+        ("classification", ["--distillation.temperature", "3"], "distillation.temperature=3 has no effect"),
+        ("glue", ["--data", "there"], "a teacher is fine-tuned for one task, so 'there' cannot teach them all"),
+    ],
+)
+def test_options_of_a_teacher_that_cannot_be(
+    task: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bertjax.__main__ import main
+
+    assert main(["finetune", task, "--init-from", "nowhere", "--teacher", "there", *options]) != 0
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("distil", ["predictions", "layers"])
+def test_what_is_learned_needs_a_teacher(distil: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from bertjax.__main__ import main
+
+    assert main(["finetune", "classification", "--init-from", "nowhere", "--distil", distil]) != 0
+    assert f"task.distil='{distil}' without a teacher; name one (--teacher)" in capsys.readouterr().err
 
 
 @pytest.mark.long

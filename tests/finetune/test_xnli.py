@@ -10,8 +10,10 @@ import pytest
 from small_tasks import small_config, small_start
 
 from bertjax.finetune.data.examples import MissingSplitError
+from bertjax.finetune.kinds import SEQUENCE
+from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.finetune.load import load_task, read_dev, read_split, read_splits
-from bertjax.finetune.run import Result, finetune
+from bertjax.finetune.run import Result, by_set_and_mean, finetune
 from bertjax.finetune.summary import TaskSummary
 from bertjax.finetune.tasks import TASKS
 from bertjax.pipeline.finetuning import FinetuneResult
@@ -86,6 +88,30 @@ def test_a_file_may_be_named(tmp_path: Path) -> None:
     assert [*splits.test] == ["test_en", "test_de"]
     config = small_config("xnli", start, folder, tmp_path / "run", dev=str(folder / "XNLI-1.0" / "xnli.dev.tsv"))
     assert {name: len(some) for name, some in read_splits(TASKS["xnli"], config).dev.items()} == {"dev": 4}
+
+
+def test_one_set_has_one_figure_and_no_table(tmp_path: Path) -> None:
+    split = Split(None, lambda *_: (), lambda _: {})
+    content = TaskContent(SEQUENCE, (), None, {"dev": split}, {"test": split}, ("accuracy",), averaged=True)
+    assert by_set_and_mean({"eval/accuracy": 0.5, "test/accuracy": 0.5}, content) == {}
+    result = Result("run", 1, {"eval/sequence_loss": 1.0, "eval/accuracy": 0.5}, {}, 60.0, ())
+    assert TaskSummary("xnli", ("accuracy",), {"": [result]}, {}, averaged=True).by_language() == []
+
+
+def test_runs_are_chosen_by_english_and_what_is_said_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_xnli(tmp_path, ("de", "zh"), train=1, each=2)
+    with pytest.raises(ValueError, match=r"xnli\.dev\.tsv: no row of the language en, by which runs are chosen"):
+        read_dev(TASKS["xnli"], folder)
+    folder = write_xnli(tmp_path / "both", ("de", "en"), train=1, each=2)
+    dev = folder / "XNLI-1.0" / "xnli.dev.tsv"
+    dev.write_bytes(
+        dev.read_bytes() + row("en", "neutral", "a", "b", 9).encode().replace(b"\ta\t", b"\ta\xff\t", 1) + b"\n"
+    )
+    told: list[str] = []
+    read_dev(TASKS["xnli"], folder, told.append)
+    assert len(told) == 1 and "xnli.dev.tsv" in told[0] and not capsys.readouterr().out
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:

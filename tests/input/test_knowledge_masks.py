@@ -79,11 +79,25 @@ def test_each_unit_is_hidden_by_itself_with_the_share_whatever_its_length(text: 
     assert abs(is_hidden.mean() - 0.15) < 4.5 * spread
     for size in range(1, LONGEST + 1):
         chosen = found[sizes == size] > 0
-        # The limit of a row, four deviations of single tokens, is reached by some rows with many long units.
+        # The limit of a row, 40 tokens, is reached by some rows with many long units.
         assert abs(chosen.mean() - 0.15) < 4.5 * np.sqrt(0.15 * 0.85 / len(chosen)) + 0.0015, size
     # Neighbours are independent.
     pairs = (found[:-1] > 0) & (found[1:] > 0)
     assert abs(pairs.mean() - 0.15**2) < 5 * 0.15 / np.sqrt(len(pairs))
+
+
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_long_units_have_the_share_where_there_is_room(packing: str) -> None:
+    """Units of 20 tokens: `max_predictions` is the limit, and no more is assumed of their number."""
+    data = replace(DATA, sequence_length=128, max_predictions=127, packing=packing)
+    ids = np.full((ROWS, 128), 7, np.int32)
+    places = np.ones(ids.shape, bool)
+    places[:, [0, 60, -1]] = False
+    continues = np.tile(np.arange(125) % 20 != 0, ROWS)
+    is_hidden, unit, _ = hidden(data, (ids, places, continues))
+    sizes, _ = of_units(is_hidden, unit)
+    spread = np.sqrt((sizes.astype(float) ** 2).sum() * 0.15 * 0.85) / sizes.sum()
+    assert abs(is_hidden.mean() - 0.15) < 4.5 * spread
 
 
 @pytest.mark.parametrize("broken", ["tokens", "shifted"])
@@ -136,5 +150,7 @@ def test_batches_hide_whole_units_of_the_level(masking: str, size: int, count: s
 def test_units_that_nothing_tells_are_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.masking='phrases' without data\.units: .* set data\.units to spans:"):
         PairBatches(SPLIT, SPECIALS, replace(DATA, masking="phrases", units=""), 0)
-    with pytest.raises(ValueError, match=r"data\.masking='entities': the token store does not tell .* data\.units"):
+    with pytest.raises(
+        ValueError, match=r"data\.masking='entities': the token store marks no units of this kind; .* data\.units"
+    ):
         PairBatches(MemorySplit([[100] * 5] * 30), SPECIALS, DATA, 0)

@@ -16,6 +16,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import lay_out
+from bertjax.input.made_up_text import made_up_batches
 from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.masking.units import UNITS
 from bertjax.input.randomness import hash64
@@ -187,7 +188,7 @@ def test_units_are_those_of_the_store_and_are_asked_for() -> None:
         units = Counter(label // 4 for label in labels)
         inside += sum(n == 4 for n in units.values())
     assert inside > 64, "most units are whole: all but those at a segment's edges"
-    with pytest.raises(ValueError, match=r"data\.masking='units': the token store does not tell which tokens"):
+    with pytest.raises(ValueError, match=r"data\.masking='units': the token store marks no units of this kind"):
         PairBatches(SPLIT, SPECIALS, data, 0)
 
 
@@ -224,3 +225,10 @@ def test_masks_belong_to_the_sequence_not_to_the_batch(name: str) -> None:
 def test_what_cannot_be_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PairBatches(SPLIT, SPECIALS, DataConfig(**changes), 0)
+
+
+def test_random_tokens_have_units_too() -> None:
+    """Speed is measured without a store, whatever is hidden."""
+    data = DataConfig(masking="units", segmenter="jieba", sequence_length=64)
+    batch = made_up_batches(data, 0, 2_000).batch(0, 8)
+    assert np.count_nonzero(batch["mlm_weights"]) > 30

@@ -17,6 +17,7 @@ from bertjax.__main__ import main, parser_of
 from bertjax.convert.sources import write_run
 from bertjax.interpret.correction import Examined, Proposal, Word, default_threshold, examine
 from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
+from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.network import bind
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
@@ -76,6 +77,17 @@ def test_log_ratios_are_the_plain_models(model: TrainedModel, masked: bool) -> N
         wanted = expected(model, ids, place, masked)[:4]
         assert [one.text.lower() for one in word.proposals] == [token for token, _ in wanted]
         np.testing.assert_allclose([one.log_ratio for one in word.proposals], [ratio for _, ratio in wanted], rtol=1e-4)
+
+
+def test_rows_of_hidden_words_are_made_when_they_are_asked(
+    model: TrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is kept for a window, however many words are hidden in turn."""
+    kept: list[TokenRow] = []
+    of = TokenRow.of
+    monkeypatch.setattr(TokenRow, "of", lambda *given: kept.append(of(*given)) or kept[-1])
+    found = examine(model, [TEXT, TEXT], masked=True)
+    assert len(kept) == 2 < sum(len(one.words) for one in found)
 
 
 def test_proposals_are_of_the_words_kind_and_case(model: TrainedModel) -> None:
@@ -237,6 +249,10 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     text = tmp_path / "out.txt"
     assert main([*told[:4], "--output", str(text), "--masked", "--threshold", "1e9"]) == 0
     assert text.read_text() == lines.read_text()
+    records = tmp_path / "in.jsonl"
+    records.write_text('{"body": "The bank"}\n')
+    assert main([*told[:2], "--file", str(records), "--field", "body", "--threshold", "1e9"]) == 0
+    assert capsys.readouterr().out.startswith("The bank\n")
 
 
 def test_the_help_tells_the_thresholds() -> None:
@@ -249,7 +265,7 @@ def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.Captu
     pairs.write_text("".join(f"{n}\tthe bank sat\tthe store sat\n" for n in range(4)))
     assert main(["correct", str(run), "--evaluate", str(pairs)]) == 0
     said = capsys.readouterr().out
-    assert "the best on every other pair" in said and "2 pairs, 6 words, 2 errors" in said
+    assert "chosen on pairs 1, 3, 5, ...; the figures" in said and "2 pairs, 6 words, 2 errors" in said
     assert main(["correct", str(run), "--evaluate", str(pairs), "--threshold", "1e9"]) == 0
     said = capsys.readouterr().out
     assert "4 pairs, 12 words, 4 errors, 0 words replaced" in said and "precision   0.0%" in said
@@ -260,6 +276,11 @@ def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.Captu
     [
         ([], "nothing given: give one of TEXT, --file FILE and --evaluate FILE.tsv"),
         (["a", "--file", "b"], "TEXT and --file given"),
+        (["a", "--field", "f"], "--field f without --file"),
+        (
+            ["one\ntwo", "--output", "lines.txt"],
+            "'one\\ntwo' has more than one line, and lines.txt has one text",
+        ),
         (["a", "--output", "b.csv"], "its suffix says what it is to be: .txt, .jsonl"),
         (["--evaluate", "b.tsv", "--output", "b.txt"], "--evaluate writes no texts"),
         (["--evaluate", "nowhere.tsv"], "nowhere.tsv: no such file"),

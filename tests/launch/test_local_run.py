@@ -20,11 +20,23 @@ QUICK = ["--training.steps", "80", "--training.checkpoint-every", "20", "--optim
 QUICK += ["--training.eval-every", "80", "--training.eval-rows", "8", "--training.global-batch-size", "8"]
 
 
+HELD = """
+import sys
+from pathlib import Path
+sys.path.append({!r})
+from held_up import hold
+from bertjax.input.batches import PairBatches
+hold(PairBatches, Path({!r}), 60)
+"""
+
+
 class Launched:
     """The launcher in the background, and what it has printed so far."""
 
     def __init__(self, run: Path, source: Path, *more: str) -> None:
         recipe = write_recipe(run.parent)
+        self.go = run.with_suffix(".go")  # without this file no process takes step 60
+        recipe.write_text(f"{recipe.read_text()}{HELD.format(str(REPOSITORY / 'tests' / 'training'), str(self.go))}")
         keys = ["--data.sources", f"lines:{source}", "--data.root", str(run.parent / "data"), "--run-dir", str(run)]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.run, self.log = run, run.with_suffix(".log")
@@ -80,6 +92,7 @@ def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
         child = job.child(1)
         job.until_saved(20)
         os.kill(child, signal.SIGKILL)
+        job.go.touch()
         said = job.ends_with(0)
     assert "process 1 ended with exit code 137; ending the others" in said
     assert re.search(r"resumes from the checkpoint of step \d+", said) and "\n[1] " in said
@@ -92,6 +105,7 @@ def test_a_preemption_ends_all_with_the_code_to_resume(source: Path, tmp_path: P
     with Launched(tmp_path / "run", source, "--training.steps", "4000") as job:
         job.until_saved(20)
         job.process.send_signal(signal.SIGTERM)
+        job.go.touch()
         said = job.ends_with(75, 60)
     assert "resumes from" not in said
     saved = int(digests(tmp_path / "run")["at step"])

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from small_corpus import WORDS, changed, content
 
+from bertjax.input.training_data import open_training_data
+from bertjax.storage.progress import no_progress
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text import corpus
 from bertjax.text.documents import assemble, divided
@@ -125,15 +127,30 @@ def test_any_number_of_processes_and_either_kind_of_file_make_the_same_planes(ma
     rows = [[dict(zip(("start", "end", "kind"), span, strict=True)) for span in one["marks"]] for one in records]
     rows[3] = None
     records[3]["marks"] = None
-    with open(tmp_path / "marks.jsonl", "w") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 1 << 30)
-    table = pa.table({"text": [record["text"] for record in records], "marks": rows})
-    pq.write_table(table, tmp_path / "marks.parquet")
-    of_json = content(prepare(data))
-    of_rows = content(prepare(changed(data, sources=(f"parquet:{tmp_path}/marks.parquet",), workers=2)))
-    tables = [{name: x for name, x in one.items() if not name.endswith(".json")} for one in (of_json, of_rows)]
-    assert tables[0] == tables[1] and any(name.endswith("entities") for name in tables[0])
+    (tmp_path / "parts").mkdir()
+    for part in range(8):
+        with open(tmp_path / "parts" / f"{part}.jsonl", "w") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records[part::8])
+        table = pa.table({"text": [record["text"] for record in records[part::8]], "marks": rows[part::8]})
+        pq.write_table(table, tmp_path / "parts" / f"{part}.parquet")
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 1)  # each file is a unit of work
+    made = [
+        prepare(changed(data, sources=(f"{kind}:{tmp_path}/parts/*.{kind}",), root=root, workers=workers))
+        for kind, root, workers in (
+            ("jsonl", data.root, 1),
+            ("jsonl", f"{data.root}-2", 2),
+            ("parquet", f"{data.root}-3", 2),
+        )
+    ]
+    assert content(made[0]) == content(made[1])
+    tables = [{name: x for name, x in content(one).items() if not name.endswith(".json")} for one in made]
+    assert tables[0] == tables[2]
+    assert sum(name.endswith("entities") for name in tables[0]) >= 8, "a shard for each file"
+    kinds = [kind for record in records for *_, kind in record["marks"] or ()]
+    for store in map(TokenStore.open, made):
+        assert store.manifest["provenance"]["units"] == {
+            "phrases": kinds.count("phrase"), "entities": kinds.count("entity")
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -145,9 +162,11 @@ def test_any_number_of_processes_and_either_kind_of_file_make_the_same_planes(ma
         ([[0, 3.0]], r"line 2: span \[0, 3.0\] of `marks`: start and end must be integers"),
         ([[True, 3]], "start and end must be integers"),
         ([[0, 3, "PER"]], "kind 'PER' is unknown; choose from word, phrase, entity"),
-        ([[0, 3], [4, 11]], r"span \[4, 11\] of `marks`: outside of the text, which has the characters 0 to 10"),
-        ([[-1, 3]], "outside of the text"),
-        ([[3, 3]], "or empty"),
+        ([[0, 3, ["PER"]]], r"kind \['PER'\] is unknown; choose from word, phrase, entity"),
+        ([{"start": 0, "end": 3, "kind": {}}], "kind {} is unknown; choose from word, phrase, entity"),
+        ([[0, 3], [4, 11]], r"span \[4, 11\] of `marks`: \[start, end\) must .* lie within 0 to 10, the length"),
+        ([[-1, 3]], "lie within 0 to 10"),
+        ([[3, 3]], "must be non-empty"),
         ([[0, 3, "entity"], [2, 5, "entity"]], r"span \[2, 5, 'entity'\] of `marks` overlaps \[0, 3, 'entity'\]"),
     ],
 )
@@ -174,8 +193,47 @@ def test_units_that_cannot_be_are_refused(data, tmp_path):
     ):
         require_sources(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases"))
     (tmp_path / "units.txt").write_text("zebra crossing\n")
-    with pytest.raises(ValueError, match="there is not one unit in the text"):
+    with pytest.raises(ValueError, match="no unit was found in the text; check the field's name or the list"):
         prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases"))
+
+
+def test_a_list_that_is_edited_while_text_is_prepared_is_named(data, tmp_path):
+    path = tmp_path / "units.txt"
+    path.write_text("the river\n")
+
+    def edit(what, done, total):
+        if what == "preparing text":
+            path.write_text("river with\n")
+
+    with pytest.raises(ValueError, match=r"data\.units='list:.*': .*units\.txt was changed while text was prepared"):
+        prepare(changed(data, units=f"list:{path}", masking="phrases"), edit)
+
+
+def test_units_that_no_stage_finds_are_refused_before_text_is_read(data, tmp_path):
+    path = tmp_path / "units.txt"
+    path.write_text("the river\nwhich\n")
+    listed = changed(data, units=f"list:{path}", masking="phrases", mask_count="each", max_predictions=60)
+    for stages, message in (
+        ([changed(listed, masking="entities")], "data.masking='entities' .*: no unit of this kind is marked"),
+        ([listed, changed(listed, masking="entities")], "data.masking='entities' .*: no unit of this kind is marked"),
+        ([listed, changed(listed, masking="units")], "data.masking='units' .*: no unit of this kind is marked"),
+        ([changed(data, masking="units")], "data.masking='units' .*: no unit of this kind is marked"),
+        ([changed(listed, masking="words")], "has no effect: the list marks phrases"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_training_data(stages, no_progress)
+    assert not (tmp_path / "data").exists()
+    open_training_data([listed, changed(listed, masking="words")], no_progress)
+
+
+def test_a_field_that_has_no_spans_is_refused_before_text_is_encoded(data, tmp_path):
+    with open(tmp_path / "marks.jsonl", "w") as file:
+        file.writelines(json.dumps(random_record(seed)[0]) + "\n" for seed in range(60))
+    data = changed(data, sources=(f"jsonl:{tmp_path}/marks.jsonl",), units="spans:mark", masking="entities")
+    done = []
+    with pytest.raises(ValueError, match=r"data\.units='spans:mark': no unit was found in the first 1,000 documents"):
+        prepare(data, lambda what, *_: done.append(what))
+    assert "preparing text" not in done
 
 
 def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
@@ -199,6 +257,8 @@ def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     assert found("big river bank, river bank") == [("river", "phrase"), ("river bank", "entity")] * 2
     assert found("A river") == [("river", "phrase")]
     assert [*find_units(f"list:{path}", False)("new york and New York")] == [Span(13, 21, "phrase")]
+    path.write_text("\ufeffriver\nthe\n", encoding="utf-8")  # a byte order mark is no part of a unit
+    assert [*find_units(f"list:{path}", True)("the river")] == [Span(0, 3, "phrase"), Span(4, 9, "phrase")]
 
 
 def test_a_kind_without_units_is_not_told(data, tmp_path):
@@ -206,6 +266,7 @@ def test_a_kind_without_units_is_not_told(data, tmp_path):
     store = TokenStore.open(prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")))
     train = store.split("train")
     assert train.tells("phrases") and not train.tells("entities") and store.split("held_out").tells("phrases")
+    assert not train.tells("continues"), "neither a segmenter nor units mark words"
 
 
 def test_tokens_of_a_unit_are_those_with_a_character_of_it():

@@ -152,6 +152,11 @@ def test_bad_files_are_refused(vocabulary, merges, message):
         ByteLevelBPE(vocabulary, merges, AS_IT_IS)
 
 
+def test_a_path_with_braces_is_named_as_it_is():
+    with pytest.raises(ValueError, match=r"/data/\{a\}/vocab\.json: no <s>, .* in vocab\.json"):
+        ByteLevelBPE(b'{"a": 0, "b": 1, "ab": 2}', b"a b\n", AS_IT_IS, "byte-level BPE /data/{a}/vocab.json")
+
+
 def test_files_that_are_missing(tmp_path, small):
     (tmp_path / "vocab.json").write_bytes(small.files["vocab.json"])
     with pytest.raises(ValueError, match=r"vocab\.json: no merges\.txt beside it; it takes both"):
@@ -193,3 +198,11 @@ def test_other_kinds_have_no_such_rule():
         train_tokenizer(
             "unigram", count_for("unigram", TEXT, AS_IT_IS), 120, TextRules(False, False, prefix_space=False)
         )
+
+
+def test_places_of_long_chunks_are_not_kept(small):
+    """Where words are not spaced, each chunk is a sentence of its own."""
+    for number in range(3):
+        text = "東" * 200 + str(number)
+        assert small.places(text)[-1].tolist() == [200, 201]
+    assert small._chunks._offsets.cache_info().currsize == 0

@@ -59,6 +59,54 @@ def test_the_ids_are_the_librarys(texts: list[str]) -> None:
     assert found == [LIBRARY.encode(text.replace("\0", ""), add_special_tokens=False).ids for text in texts]
 
 
+HOW = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+CITIES = ["the cat in New York sat", "New York", "a New  York b", "the dog saw New York the cat the dog", " the cat"]
+
+
+def with_tokens(about: dict, *tokens: dict) -> dict:
+    """The file with further tokens behind the others."""
+    first = tokenizers.Tokenizer.from_str(json.dumps(about)).get_vocab_size()
+    return about | {
+        "added_tokens": about["added_tokens"] + [HOW | {"id": first + n} | token for n, token in enumerate(tokens)]
+    }
+
+
+def require_the_librarys_ids(about: dict, texts: list[str]) -> None:
+    library = tokenizers.Tokenizer.from_str(json.dumps(about))
+    found = WholeFile(json.dumps(about).encode(), PLAIN).encode_sentences(texts)
+    assert [ids.tolist() for ids in found] == [library.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def test_added_tokens_behind_special_ones_keep_their_ids() -> None:
+    """As ModernBERT's file has them: the unused ones are not special."""
+    unused = [{"content": f"[unused{n}]"} for n in range(1, 6)]
+    about = with_tokens(json.loads(FILE), *unused)
+    require_the_librarys_ids(about, ["the [unused4] sat", "[unused1][unused5] cat", "the  cat |||EMAIL|||", *TEXT[:4]])
+
+
+def over_spaces() -> dict:
+    """A file whose merges reach over spaces, trained without cutting text."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    names = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=330, special_tokens=names, initial_alphabet=letters, show_progress=False
+    )
+    tokenizer.train_from_iterator(CITIES * 4, trainer)
+    return json.loads(tokenizer.to_str())
+
+
+def test_files_whose_ids_depend_on_neighbouring_words_are_not_cut() -> None:
+    about = json.loads(FILE)
+    require_the_librarys_ids(about | {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, CITIES)
+    require_the_librarys_ids(over_spaces(), CITIES)
+    require_the_librarys_ids(with_tokens(about, {"content": "New York"}), CITIES)
+    require_the_librarys_ids(with_tokens(about, {"content": "York", "rstrip": True}), CITIES)
+    spaced = about | {"pre_tokenizer": about["pre_tokenizer"] | {"add_prefix_space": True}}
+    require_the_librarys_ids(with_tokens(spaced, {"content": "New"}), CITIES)
+
+
 def test_what_the_file_says_of_itself() -> None:
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
     assert TOKENIZER.rules == RULES and TOKENIZER.vocab_size == made.vocab_size + 4
@@ -99,15 +147,16 @@ def test_a_trained_vocabulary_has_berts_names_behind_its_pieces() -> None:
 @pytest.mark.parametrize(
     ("content", "rules", "said"),
     [
-        (b"{", PLAIN, "no tokenizer.json that the library reads"),
-        (b'{"model": {"type": "BPE"}}', PLAIN, "no tokenizer.json that the library reads"),
+        (b"{", PLAIN, "cannot be read as a tokenizer.json"),
+        (b'{"model": {"type": "BPE"}}', PLAIN, "cannot be read as a tokenizer.json"),
         (FILE, TextRules(lowercase=True, strip_accents=False), "normalises by rules of its own; set both to False"),
         (FILE.replace(b'"[MASK]"', b'"[mask]"'), PLAIN, r"no \[MASK\] among its tokens"),
         (
             FILE.replace(b'"type": "ByteLevel"', b'"type": "Whitespace"'),
             PLAIN,
-            "bertjax reads a byte-level BPE from this file alone|no tokenizer.json that the library reads",
+            "from tokenizer.json bertjax reads byte-level BPE only|cannot be read as a tokenizer.json",
         ),
+        (FILE, TextRules(False, False, "characters"), r"data.unknown='characters': .* the option is for WordPiece"),
     ],
 )
 def test_other_files_are_refused(content: bytes, rules: TextRules, said: str) -> None:

@@ -252,7 +252,9 @@ def test_a_plan_assumes_the_bert_of_the_width_that_is_projected_to() -> None:
     recipe = load_recipe("configs/tinybert.py")
     assert teacher_to_plan(recipe) == family_of("bert").presets["base"]
     wide = replace(recipe, model=replace(recipe.model, teacher_width=900))
-    with pytest.raises(ValueError, match=r"model\.teacher_width=900: no published BERT has this width"):
+    with pytest.raises(
+        ValueError, match=r"model\.teacher_width=900: no published model of model.family='bert' has this width"
+    ):
         teacher_to_plan(wide)
     no_layers = replace(recipe, training=replace(recipe.training, objectives=("distil_mlm", "mlm")))
     with pytest.raises(ValueError, match=r"model\.teacher_width=768 with .* none of them projects vectors"):

@@ -106,7 +106,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.mlm-decoder", "enhanced", "--model.generator-width", "1.0", "--model.generator-layers", "1"),
             *("--model.embedding-sharing", "gdes", "--model.rtd-context", "True", *OF_V2),
             *("--training.objectives", "mlm", "rtd", "--training.objective-weights", "1", "10"),
-            *("--data.keep-share", "0", "--data.random-share", "0"),
+            *("--data.keep-share", "0", "--data.random-share", "0", "--optimizer.learning-rate", "4e-3"),
         ),
         "DebertaV2Model",
     ),
@@ -165,9 +165,8 @@ MEMBERS = {  # arguments, the class of the export
 }
 
 # BERT's network under other masks, which are tested by themselves; test_stages.py trains on units in every run.
-# Of DeBERTa the third version has what the others have. The attention of the last two is trained in
-# test_sparse_training.py.
-SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "longformer", "bigbird")
+# DeBERTa's steps stand in test_embedding_sharing.py, those of the last two in test_sparse_training.py.
+SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3", "longformer", "bigbird")
 
 
 @pytest.fixture(scope="module")

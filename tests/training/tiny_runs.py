@@ -99,6 +99,21 @@ def stop_after(
         return process.wait(120)
 
 
+def stop_held(arguments: list[str], log: Path, number: signal.Signals, said: str, step: int, file: Path) -> int:
+    """Send a run a signal once it `said` so, before it takes step `step`, for which it waits; its exit code."""
+    file.unlink(missing_ok=True)
+    before = log.read_text().count(said) if log.exists() else 0
+    assert arguments[1:3] == ["-m", "bertjax"]
+    script = str(Path(__file__).with_name("held_up.py"))
+    process = start([arguments[0], script, str(file), str(step), *arguments[3:]], log)
+    while log.read_text().count(said) == before:
+        assert process.poll() is None, f"ended before it said {said!r}:\n{log.read_text()[-3000:]}"
+        time.sleep(0.02)
+    process.send_signal(number)
+    file.touch()
+    return process.wait(120)
+
+
 def digests(run_dir: Path) -> dict[str, str]:
     """Digest of every array of the newest checkpoint: parameters, moments and counters."""
     metadata = read_metadata(run_dir)

@@ -56,7 +56,7 @@ def read_entity_set(layout: EntitySet, data: Path, split: str, tell: Tell) -> li
     if path is None:
         raise missing(folder, split, [f"{name}{layout.suffix}" for name in names])
     if split == "train" and path.name.startswith(_JOINED):
-        tell(f"{path}: it holds the development set too, whose figures say little then; {names[0]}.tsv does not")
+        tell(f"{path} contains the development set, so its figures will be too high; use {names[0]}{layout.suffix}")
     sentences = read_tagged(path, CONLL)
     require_entities(sentences)
     return sentences

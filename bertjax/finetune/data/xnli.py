@@ -30,7 +30,8 @@ def split_of(split: str, language: str) -> str:
 def read_xnli(data: Path, split: str, tell: Tell) -> list[TextExample]:
     """The examples of `train`, which is English, or of such as `dev_de`; of a file all, of whatever languages.
 
-    Raises MissingSplitError if the file or the language is not there, and ValueError as `read_table` does.
+    Raises MissingSplitError if the file or the language is not there, and ValueError as `read_table` does, and for a
+    development set without English, by which runs are chosen.
     """
     if split == "train":
         return _read_train(data, tell)
@@ -39,9 +40,17 @@ def read_xnli(data: Path, split: str, tell: Tell) -> list[TextExample]:
     path = data if data.is_file() else _found(data, name)
     if path is None or not (data.is_file() or language):
         raise missing(data, split, [f"{name}.tsv"])
-    by_language = _by_language(path, path.stat().st_mtime_ns)
+    by_language, notes = _by_language(path, path.stat().st_mtime_ns)
+    if data.is_file() or language == next(iter(by_language), ""):  # once for all languages
+        for note in notes:
+            tell(note)
     if data.is_file():
         return [example for examples in by_language.values() for example in examples]
+    if kind == "dev" and LANGUAGES[0] not in by_language:
+        raise ValueError(
+            f"{path}: no row of the language {LANGUAGES[0]}, by which runs are chosen; name the file as --dev to "
+            "choose by all of its rows"
+        )
     if language not in by_language:
         raise missing(data, split, [f"{name}.tsv with rows of the language {language}"])
     return list(by_language[language])
@@ -67,11 +76,15 @@ def _read_train(data: Path, tell: Tell) -> list[TextExample]:
 
 
 @lru_cache(maxsize=2)
-def _by_language(path: Path, changed: int) -> dict[str, tuple[TextExample, ...]]:
-    """The examples of a file by language; `changed`, the time of its last change, is a key of the cache alone."""
+def _by_language(path: Path, changed: int) -> tuple[dict[str, tuple[TextExample, ...]], tuple[str, ...]]:
+    """(the examples of a file by language, what there is to say of the file).
+
+    `changed`, the time of its last change, is a key of the cache alone.
+    """
+    notes: list[str] = []
     wanted = Wanted(("language", *_COLUMNS.texts, _COLUMNS.label, _COLUMNS.id))
-    rows = list(read_rows(path, wanted, print, suffix=".tsv"))
+    rows = list(read_rows(path, wanted, notes.append, suffix=".tsv"))
     found: dict[str, list[TextExample]] = {}
     for row, example in zip(rows, examples_of(iter(rows), _COLUMNS), strict=True):
         found.setdefault(row.values["language"], []).append(example)
-    return {language: tuple(examples) for language, examples in found.items()}
+    return {language: tuple(examples) for language, examples in found.items()}, tuple(notes)

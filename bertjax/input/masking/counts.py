@@ -12,6 +12,7 @@ from bertjax.config import SHORTEST_ROW
 from bertjax.input.masking.units import EACH
 from bertjax.input.randomness import fold_in, hash64, uniform
 
+_ROUNDING = 1e-6
 _DEVIATIONS = 4  # independent draws above this many standard deviations are cut, of which there are 1 in 30,000 rows
 
 
@@ -46,23 +47,45 @@ def _ceil_of_text(_: np.ndarray, available: np.ndarray, __: np.ndarray, share: f
 
 
 def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
-    """The number of successes of one draw a token: to hide so many, all equally likely, is to draw for each alone."""
+    """The number of successes of one draw per token; hiding that many, chosen uniformly, equals independent draws."""
     column = np.arange(int(available.max(initial=0)))
     hits = uniform(hash64(fold_in(keys, "count")[:, None], column)) < share
     drawn = np.count_nonzero(hits & (column < available[:, None]), axis=1)
-    return np.minimum(drawn, limit_of_each(available, share))
-
-
-def limit_of_each(available: np.ndarray, share: float) -> np.ndarray:
-    """The most that independent draws hide of so many tokens, int64 [B] both."""
     deviation = np.sqrt(available * share * (1 - share))
-    return (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1
+    return np.minimum(drawn, (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1)
 
 
 def _most_of_each(tokens: int, sequences: int, share: float) -> int:
     # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
     spread = sqrt(sequences * tokens * share * (1 - share))
     return int(share * tokens + _DEVIATIONS * spread) + sequences
+
+
+@dataclass(frozen=True)
+class RoomOfUnits:
+    """The limit of hidden tokens where units are drawn independently: that of a full row is `full`.
+
+    How much their number varies depends on the sizes of units, which only the text tells; so `full` says what there is
+    room for. Of n tokens at most share n + c sqrt(n) + 1 are hidden, where c gives `full` for `length` tokens.
+    """
+
+    length: int  # tokens of a row
+    share: float
+    full: int  # `max_predictions`
+
+    @property
+    def _spread(self) -> float:
+        return max(self.full - 1 - self.length * self.share, 0) / sqrt(self.length)
+
+    def limit(self, available: np.ndarray) -> np.ndarray:
+        """The most hidden tokens of sequences with so many tokens, int64 [B] both."""
+        room = available * self.share + self._spread * np.sqrt(available)
+        return np.minimum((room + _ROUNDING).astype(np.int64) + 1, self.full)
+
+    def most(self, sequences: int) -> int:
+        """The most hidden tokens of a row of so many sequences; for square roots see `_most_of_each`."""
+        room = self.length * self.share + self._spread * sqrt(sequences * self.length)
+        return min(int(room + _ROUNDING) + sequences, self.length)
 
 
 COUNTS = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.counts import COUNTS, Count, limit_of_each
+from bertjax.input.masking.counts import COUNTS, Count, RoomOfUnits
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, WORDS, Unit
 from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform
@@ -116,6 +116,7 @@ class MaskRule:
     unit: Unit
     count: Count
     is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that continue a word
+    room: RoomOfUnits | None = None  # for a unit with a share
 
     @classmethod
     def of(cls, data: DataConfig, vocabulary: Vocabulary, split: Split) -> MaskRule:
@@ -127,8 +128,8 @@ class MaskRule:
         unit = UNITS[data.masking].make(data)
         if unit.needs_plane and not split.tells(unit.plane):
             raise ValueError(
-                f"data.masking={data.masking!r}: the token store does not tell which tokens form a unit; prepare it "
-                "with data.segmenter or with data.units that has some, or choose another unit"
+                f"data.masking={data.masking!r}: the token store marks no units of this kind; prepare it with "
+                "data.units that has them (data.segmenter for units), or set another data.masking"
             )
         return cls(
             data.mask_probability,
@@ -137,7 +138,12 @@ class MaskRule:
             unit,
             COUNTS[data.mask_count],
             np.asarray(vocabulary.is_continuation) if unit.needs_words else None,
+            _room(data, unit),
         )
+
+
+def _room(data: DataConfig, unit: Unit) -> RoomOfUnits | None:
+    return RoomOfUnits(data.sequence_length, unit.share, data.max_predictions) if unit.share else None
 
 
 def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Replacement | ReplacedBySimilar:
@@ -153,8 +159,8 @@ def check_masking(data: DataConfig) -> None:
     unit = entry.make(data)
     if unit.needs_plane and unit.plane != WORDS and not data.units:
         raise ValueError(
-            f"data.masking={data.masking!r} without data.units: nothing tells which tokens form one; set data.units to "
-            "spans:FIELD or list:FILE, or choose another unit"
+            f"data.masking={data.masking!r} without data.units: no phrases or entities are marked; set data.units to "
+            "spans:FIELD or list:FILE, or set another data.masking"
         )
     count = member(COUNTS, "mask_count", data.mask_count)
     member(REPLACED_BY, "replace_by", data.replace_by)
@@ -202,8 +208,11 @@ def most_predictions(data: DataConfig) -> int:
     """The most tokens that are hidden in a row of a batch, packed or not."""
     if data.packing == "none":
         return data.max_predictions
-    count = member(COUNTS, "mask_count", data.mask_count)
-    packed = count.most(data.sequence_length, data.pairs_per_row, data.mask_probability)
+    if room := _room(data, member(UNITS, "masking", data.masking).make(data)):
+        packed = room.most(data.pairs_per_row)
+    else:
+        count = member(COUNTS, "mask_count", data.mask_count)
+        packed = count.most(data.sequence_length, data.pairs_per_row, data.mask_probability)
     return min(packed, data.max_predictions * data.pairs_per_row)
 
 
@@ -224,8 +233,8 @@ def mask_tokens(
     position, 0 in unused slots, and `mlm_weights` float32 [B, P], 1 in used slots and 0 in the others.
     """
     available = np.count_nonzero(candidates, axis=1)
-    if rule.unit.share:
-        counts = limit_of_each(available, rule.unit.share)
+    if rule.room is not None:
+        counts = rule.room.limit(available)
     else:
         counts = rule.count.draw(available + special, available, keys, rule.probability)
     counts = np.minimum(np.minimum(counts, rule.max_predictions), available)

@@ -81,9 +81,9 @@ class Unit(Protocol):
     """A way to choose the tokens to hide."""
 
     needs_words: ClassVar[bool]  # it must be told which tokens continue a word
-    share: float  # above 0: each is drawn by itself with this probability, until `counts` tokens are hidden
+    share: float  # above 0: each is drawn independently with this probability, within `counts` tokens of a row
     plane: str  # of the token store, which tells what belongs together
-    needs_plane: bool  # otherwise the vocabulary does, where the store does not have it
+    needs_plane: bool  # False: without the plane, the vocabulary says which tokens continue a word
 
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
@@ -124,8 +124,9 @@ class Tokens:
 class WholeWords:
     """Words in random order, of which one with more tokens than are still to be hidden is skipped.
 
-    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With a `share` each word
-    that fits is hidden if its own draw says so: PaddlePaddle/ERNIE 1.0, batching.py, which has no limit.
+    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With
+    `share` > 0 each word is drawn independently with that probability; a drawn word that exceeds the row's remaining
+    limit is skipped (PaddlePaddle/ERNIE 1.0, batching.py, has no limit).
     """
 
     share: float = 0.0
@@ -233,7 +234,7 @@ def _in_random_order(
     """Of rows with so many things each, int64 [B], one thing after another: (rows, number of the thing in each).
 
     A row takes part as long as its `left`, int64 [B], which the caller lowers, is above 0 and it has more things. With
-    a `share` it has those whose own draw, with this probability, says so.
+    a `share`, only things drawn with that probability take part.
     """
     column = np.arange(int(counts.max(initial=0)))
     drawn = np.sort(shuffle_key(column < counts[:, None], keys), axis=1)

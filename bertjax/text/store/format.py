@@ -9,7 +9,7 @@ A store is a directory:
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the documents kept for evaluation
     train-00000.continues    if words were segmented: bool, whether a token continues the word before it
-    train-00000.phrases      if units were told: bool, whether a token continues the phrase or word before it
+    train-00000.phrases      if data.units was set: bool, whether a token continues the phrase or word before it
     train-00000.entities     the same for entities
 A shard's record in the manifest has `works` if documents are pieces of works: how many each work has, in order.
 Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
@@ -93,8 +93,9 @@ class TokenStore:
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
         homes = manifest["provenance"].get("shard_sources", {})
         units = manifest["provenance"].get("units")
-        # A kind of units of which there is not one is as good as not told.
-        told = [plane for plane in PLANES if units is None or plane == "continues" or plane in units]
+        # A plane without a unit of its kind counts as absent.
+        segmented = ["continues"] * ("segmenter" in manifest["provenance"])
+        told = [plane for plane in PLANES if units is None or plane in units or plane in segmented]
         self._splits = {
             split: SplitView(
                 [_Shard(path, shard, manifest["token_dtype"], told) for shard in manifest["splits"][split]["shards"]],
@@ -208,15 +209,15 @@ class SplitView:
 
     @property
     def tells_words(self) -> bool:
-        """Whether words were segmented when it was made."""
+        """Whether words were marked when it was made, by a segmenter or by units."""
         return self.tells("continues")
 
     def tells(self, plane: str) -> bool:
         """Whether it has the plane of that name."""
-        return all(plane in shard.planes for shard in self._shards)
+        return all(plane in shard.told for shard in self._shards)
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str = "continues") -> np.ndarray:
-        """Which tokens of ranges go on with the word before them, or what else a plane is about: bool [sum of lengths].
+        """Which tokens of the ranges continue the word or unit before them, by the named plane: bool [sum of lengths].
 
         Otherwise as `tokens`.
         """
@@ -265,7 +266,7 @@ class SplitView:
 class _Shard:
     """The files of one shard."""
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str, planes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str, told: Sequence[str]) -> None:
         self.num_documents: int = record["documents"]
         self.num_sentences: int = record["sentences"]
         self.num_tokens: int = record["tokens"]
@@ -274,7 +275,8 @@ class _Shard:
         self.tokens = _CheckedFile(folder, files["tokens"], dtype)
         self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
         self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
-        self.planes = {name: _CheckedFile(folder, files[name], PLANES[name]) for name in planes if name in files}
+        self.planes = {name: _CheckedFile(folder, files[name], PLANES[name]) for name in PLANES if name in files}
+        self.told = self.planes.keys() & set(told)
 
 
 class _CheckedFile:

@@ -1,0 +1,35 @@
+"""Whether units are marked that the stages of a run mask, as far as that is known before any text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bertjax.config import DataConfig
+from bertjax.input.masking.rule import member
+from bertjax.input.masking.units import UNITS, WORDS
+from bertjax.text.units import listed_planes
+
+
+def require_marked(data: DataConfig, maskings: Iterable[str]) -> None:
+    """Raise ValueError if `data` marks no units for a `data.masking` of the run, or a list of units for none of them.
+
+    `maskings` are those of all stages. What spans mark is known only when the text is read.
+    """
+    listed = listed_planes(data)
+    asked = {name: member(UNITS, "masking", name).make(data) for name in maskings}
+    for name, unit in asked.items():
+        is_segmented = unit.plane == WORDS and data.segmenter != "none"
+        if not unit.needs_plane or is_segmented or (data.units and listed is None):
+            continue
+        if unit.plane not in (listed or ()):
+            raise ValueError(
+                f"data.masking={name!r} with data.units={data.units!r}, data.segmenter={data.segmenter!r}: no unit of "
+                "this kind is marked; give data.units that has them (data.segmenter for units), or set another "
+                "data.masking"
+            )
+    if listed is not None and not listed & {unit.plane for unit in asked.values()}:
+        raise ValueError(
+            f"data.units={data.units!r} with data.masking={', '.join(asked)} has no effect: the list marks "
+            f"{', '.join(sorted(listed))}; name the kinds of its units (word, phrase, entity) after a tab, set another "
+            "data.masking, or leave the list out"
+        )
