@@ -9,6 +9,8 @@ import pytest
 
 from bertjax.config import (
     Config,
+    FinetuneConfig,
+    StageConfig,
     differences,
     from_dict,
     load_recipe,
@@ -148,3 +150,37 @@ def test_a_recipes_value_of_the_wrong_type_is_refused_by_name(tmp_path: Path) ->
 
 def test_an_int_may_stand_for_a_float() -> None:
     assert from_dict({"optimizer": {"learning_rate": 1}}).optimizer.learning_rate == 1
+
+
+WRONG = [None, True, -1, 0.5, float("nan"), "x", [], [[1]], {}, {"a": 1}, 10**40]
+
+
+@pytest.mark.parametrize("kind", [Config, FinetuneConfig], ids=lambda kind: kind.__name__)
+def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is(kind):
+    whole = to_dict(kind()) | {"stages": [to_dict(StageConfig(start=0))]}
+    refused = 0
+
+    def change(holder, key):
+        nonlocal refused
+        before = holder.pop(key)
+        for value in [*WRONG, "left out"]:
+            if value != "left out":
+                holder[key] = value
+            try:
+                from_dict(whole)
+            except ValueError:
+                refused += 1
+            holder.pop(key, None)
+        holder[key] = before
+        if key != "stages":
+            for inner in list(before) if isinstance(before, dict) else []:
+                change(before, inner)
+
+    for key in list(whole):
+        change(whole, key)
+    for key in list(whole["stages"][0]):
+        change(whole["stages"][0], key)
+    for value in WRONG:
+        with pytest.raises(ValueError, match=r"the config is \w+; give a mapping|config key a is unknown"):
+            from_dict(value if value != {} else None)
+    assert refused > 500

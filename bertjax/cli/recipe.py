@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
 from bertjax.config.rescale import keys_given, rescale
+from bertjax.storage.json_documents import read_json
 from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import EXTRAS, place_of
 
@@ -104,7 +104,7 @@ def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
 def _begun(config: Config) -> Config | None:
     """The config of the run that is in the run's directory; None if there is none, or it cannot be read."""
     try:
-        return from_dict(json.loads((place_of(config.directory) / "config.json").read_text()))
+        return from_dict(read_json(place_of(config.directory) / "config.json"))
     except (OSError, ValueError):
         return None
 

@@ -19,12 +19,13 @@ def to_dict(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_dict(values: dict[str, Any]) -> Config:
+def from_dict(values: Any) -> Config:
     """The inverse of `to_dict` for a whole Config, or a FinetuneConfig, which has a task.
 
-    Raises ValueError for a key that it does not have, naming the nearest one, and for a value of the wrong type.
+    Raises ValueError for what is no mapping, for a key that there is not, naming the nearest one, for a key that is
+    missing and has no default, and for a value of the wrong type.
     """
-    config = _build(FinetuneConfig if "task" in values else Config, values, "")
+    config = _build(FinetuneConfig if isinstance(values, dict) and "task" in values else Config, values, "")
     check_types(config)
     return config
 
@@ -95,8 +96,12 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _build(cls: type, values: Any, where: str) -> Any:
     if not isinstance(values, dict):
-        raise ValueError(f"config key {where.rstrip('.')} is {type(values).__name__}; give a mapping of its keys")
+        name = f"config key {where.rstrip('.')}" if where else "the config"
+        raise ValueError(f"{name} is {type(values).__name__}; give a mapping of its keys")
     fields = {f.name: f for f in dataclasses.fields(cls)}
+    required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
+    if lacks := [name for name in required if name not in values]:
+        raise ValueError(f"config key {where}{lacks[0]} is missing and has no default; give it")
     made = {}
     for key, value in values.items():
         if key not in fields:

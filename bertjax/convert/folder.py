@@ -14,7 +14,9 @@ from typing import IO, Any
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.storage.atomic_directories import try_acquire
 from bertjax.storage.files import sync
+from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.sums import SUMS_FILE
 
 
 def folder_of(directory: str | Place) -> Place:
@@ -82,7 +84,7 @@ def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
     advice = "choose another folder (--output), or move it away"
     if not target.is_dir():
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
-    found = _names(target)
+    found = [name for name in _names(target) if name != SUMS_FILE]
     foreign = [name for name in found if name not in known]
     if foreign:
         raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
@@ -145,17 +147,12 @@ def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises ValueError if the file is missing or holds something else."""
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of another system. Raises ValueError as `read_json` does, or if there is no file."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: not a JSON object")
-    return values
+        return read_json(path, remedy="get the file again")
+    except OSError as error:
+        raise ValueError(f"{path}: {(error.strerror or str(error)).lower().removesuffix(' or directory')}") from None
 
 
 def as_json(values: Any) -> str:

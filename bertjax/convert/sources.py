@@ -18,8 +18,9 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import Place, place_of
-from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
-from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
+from bertjax.training.checkpoint import DIRECTORY, Checkpoints
+from bertjax.training.checkpoint_metadata import run_metadata
+from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
 
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks ask for
 
@@ -170,4 +171,5 @@ def write_run(model: TrainedModel) -> Place:
         describe_run(model.config, model.tokenizer, staging)
         with Checkpoints(model.directory / DIRECTORY, keep_last=1, staging=staging) as saved:
             saved.save(0, {"params": model.params}, metadata)
+        seal(model.directory)
     return model.directory

@@ -30,7 +30,7 @@ from bertjax.model.network import Params, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.checkpoint import run_metadata
+from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.evaluate import Patience
 from bertjax.training.flops import device_peak
 from bertjax.training.job import Job, Rows

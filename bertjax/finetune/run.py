@@ -7,14 +7,14 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import jax
 import numpy as np
 
-from bertjax.config import FinetuneConfig, ModelConfig
+from bertjax.config import FinetuneConfig, ModelConfig, from_dict
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
 from bertjax.model.attention.sparse import with_copied_projections
@@ -23,12 +23,14 @@ from bertjax.model.network import Params, init_params
 from bertjax.model.shared_tables import with_own_words
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
+from bertjax.storage.json_documents import Count, parse_json
 from bertjax.storage.remote import Place, place_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import read_metadata, restore_params
 from bertjax.training.compatibility import FINGERPRINTS, check_compatible
 from bertjax.training.job import Job
+from bertjax.training.run_directory import seal
 from bertjax.training.teacher import Teacher
 from bertjax.training.trainer import Say, train
 
@@ -63,6 +65,29 @@ class Result:
     predictions: tuple[str, ...]  # files, within the directory
     exit_code: int = 0  # not 0: a signal ended it early, and there are no figures
     measured_by: str = ""  # `TaskContent.measured_by`
+
+
+class _Values(TypedDict):
+    """The fields of `Result`."""
+
+    step: Count
+    figures: dict[str, float | None]
+    baselines: dict[str, float]
+    seconds: float
+    predictions: list[str]
+    exit_code: Literal[0]
+    measured_by: str
+
+
+class _Measured(TypedDict):
+    config: dict[str, Any]
+
+
+class _Results(TypedDict):
+    """What `RESULTS_FILE` holds."""
+
+    result: _Values
+    metadata: _Measured
 
 
 def finetune(
@@ -149,14 +174,15 @@ def finished(directory: Place, job: Job, processes: Processes) -> Result | None:
     text = processes.gather("results", path.read_text() if processes.first and path.is_file() else "")[0]
     if not text:
         return None
-    saved = json.loads(text)
+    saved: dict[str, Any] = parse_json(text, str(path), _Results, remedy="remove the file, and it is made again")
     check_compatible(saved["metadata"], job.metadata)
-    if saved["metadata"]["config"]["training"]["steps"] != job.config.training.steps:
+    if from_dict(saved["metadata"]["config"]).training.steps != job.config.training.steps:
         return None  # it goes on
     result = saved["result"]
     figures = {name: math.nan if value is None else value for name, value in result["figures"].items()}
     own = {"directory": job.config.directory, "figures": figures, "predictions": tuple(result["predictions"])}
-    return Result(**(result | own))
+    known = {field.name for field in fields(Result)}
+    return Result(**{name: value for name, value in (result | own).items() if name in known})
 
 
 def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, processes: Processes) -> Result:
@@ -182,6 +208,7 @@ def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, 
     )
     if processes.first:
         replace_text(directory / RESULTS_FILE, _document(result, job))
+        seal(directory)
     return result
 
 

@@ -416,7 +416,7 @@ class PlanFiles:
             return {
                 name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in about["sha256"]
             }
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             warnings.warn(f"plan {folder}: {error}; it is built again", stacklevel=2)
             shutil.rmtree(folder, ignore_errors=True)
             return None

@@ -20,8 +20,9 @@ from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
-from bertjax.text.store.format import SPLITS, Split, TokenStore, size_of
+from bertjax.text.store.format import TokenStore
 from bertjax.text.store.local_copy import open_store
+from bertjax.text.store.manifest import SPLITS, Split, size_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from bertjax.inspect.stretches import stretches
-from bertjax.text.store.format import SPLITS, Split, SplitView, TokenStore
+from bertjax.text.store.format import SplitView, TokenStore
+from bertjax.text.store.manifest import SPLITS, Split
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.stretches import stretches
+from bertjax.storage.json_documents import parse_json
 from bertjax.storage.lines import COMPRESSED, LINE_CAP, RECORD_CAP, read_lines
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -124,10 +124,7 @@ def _segments(path: str) -> Iterator[list[str]]:
 
 
 def _record(where: str, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON value") from None
+    return parse_json(line, f"{where}: bad JSON", Any, remedy="every line must be one JSON value")
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -22,7 +22,8 @@ from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import DEFAULT_CACHE, is_remote
 from bertjax.text.sentences import split_sentences
-from bertjax.text.store.format import TokenStore, read_manifest
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import read_manifest
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import DIRECTORY, read_metadata
 from bertjax.training.run_directory import TrainedModel

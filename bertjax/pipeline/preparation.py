@@ -10,7 +10,7 @@ from bertjax.storage.progress import SIGNS, ProgressLine
 from bertjax.storage.remote import Place
 from bertjax.text import prepare as store_maker
 from bertjax.text.pool import Runner
-from bertjax.text.store.format import SPLITS, read_manifest, size_of
+from bertjax.text.store.manifest import SPLITS, read_manifest, size_of
 
 
 @dataclass(frozen=True, repr=False)

@@ -32,7 +32,7 @@ from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import saved_steps
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
-from bertjax.training.run_directory import load_run, require_own_run
+from bertjax.training.run_directory import load_run, require_own_run, seal
 from bertjax.training.stages import open_data
 from bertjax.training.timekeeper import Timekeeper, as_begun, seconds_of_this_process
 from bertjax.training.trainer import Outcome, Say, train, untrained
@@ -133,7 +133,10 @@ def _pretrain(
         return outcome, None
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
     with SIGNS.doing("writing the report and the export"):
-        return outcome, _finish(outcome.config, content, outcome, processes.first)
+        result = _finish(outcome.config, content, outcome, processes.first)
+        if processes.first:
+            seal(result.directory)
+        return outcome, result
 
 
 def _open_together(config: Config, processes: Processes) -> TrainingData:

@@ -52,7 +52,7 @@ class Line:
         *lines, self._pending = (self._pending + got).split(b"\n")
         try:
             return [message for line in lines if isinstance(message := json.loads(line), dict)]
-        except ValueError:
+        except (ValueError, RecursionError):
             return None  # the sender is another program
 
     @property

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -24,6 +25,8 @@ from bertjax.model.pooling import Pooling
 from bertjax.search import bm25
 from bertjax.search.bm25 import Bm25, PostingsWriter
 from bertjax.search.records import DocumentWriter, Record, StoredDocuments, sha256_of
+from bertjax.storage.json_documents import Count, Sha256, read_json
+from bertjax.storage.sums import SUMS_FILE, read_sums, write_sums
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.digest import digest_arrays
 from bertjax.training.run_directory import TrainedModel
@@ -31,6 +34,7 @@ from bertjax.training.run_directory import TrainedModel
 MANIFEST, VECTORS = "manifest.json", "vectors.npy"
 
 _FORMAT_VERSION = 1
+_AGAIN = "remove the folder, and make the index again"
 _TOKENIZED_AT_ONCE = 256  # documents
 # What decides the encoder's outputs beside its weights, and shows in none of them.
 _FORWARD = (
@@ -99,6 +103,7 @@ def build_index(
             "files": files,
         }
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        write_sums(partial)
 
 
 def _kept(
@@ -128,25 +133,52 @@ def has_index(folder: Path) -> bool:
     return True
 
 
+class _FileRecord(TypedDict):
+    bytes: Count
+    sha256: Sha256
+
+
+class _OriginRecord(TypedDict):
+    model: str
+    fingerprint: str
+    encoding: dict[str, Any]
+    files: list[list[str]]
+    field: str | None
+
+
+class _Manifest(TypedDict):
+    """What is read of `MANIFEST`."""
+
+    format_version: int
+    origin: _OriginRecord
+    files: dict[str, _FileRecord]
+
+
+def _read_manifest(folder: Path) -> tuple[Origin, dict[str, _FileRecord]]:
+    """Whose documents and model an index is of, and its files. Raises ValueError for a manifest that was changed."""
+    path = folder / MANIFEST
+    manifest: _Manifest = read_json(path, _Manifest, remedy=f"it is damaged: {_AGAIN}")
+    if (version := manifest["format_version"]) != _FORMAT_VERSION:
+        raise ValueError(f"{folder}: an index of format {version}, and this is {_FORMAT_VERSION}; {_AGAIN}")
+    if not (folder / SUMS_FILE).is_file() or read_sums(folder).get(MANIFEST) != sha256_of(str(path)):
+        raise ValueError(f"{path}: damaged, for it is not the one that {SUMS_FILE} is of; {_AGAIN}")
+    made = manifest["origin"]
+    try:
+        return Origin(**made | {"encoding": Encoding(**made["encoding"])}), manifest["files"]
+    except TypeError as error:
+        raise ValueError(f"{path}: damaged ({error}); {_AGAIN}") from None
+
+
 def open_index(folder: Path) -> SearchIndex:
     """Open an index and check all its files against their SHA-256.
 
     Raises ValueError naming the file that is missing or damaged, or an index of another version of the format.
     """
-    again = "remove the folder, and make the index again"
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        version, files = manifest["format_version"], manifest["files"].items()
-        made = manifest["origin"]
-        origin = Origin(**made | {"encoding": Encoding(**made["encoding"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / MANIFEST}: damaged ({error}); {again}") from None
-    if version != _FORMAT_VERSION:
-        raise ValueError(f"{folder}: an index of format {version}, and this is {_FORMAT_VERSION}; {again}")
-    for name, told in files:
+    origin, files = _read_manifest(folder)
+    for name, told in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != told["bytes"] or sha256_of(str(path)) != told["sha256"]:
-            raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {again}")
+            raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
     documents = StoredDocuments(folder)
     vectors = np.load(folder / VECTORS, mmap_mode="r")
     return SearchIndex(folder, origin, vectors, documents, Bm25(folder, len(documents)))

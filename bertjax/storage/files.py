@@ -1,4 +1,4 @@
-"""Atomic writes: a reader sees the old file or the new one, never a part."""
+"""Small files: read whole within a bound, and written atomically: a reader sees the old file or the new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bertjax.storage.remote import Place, RemotePath
+from bertjax.storage.remote import Place, RemotePath, bytes_of, open_bytes
+
+MOST_WHOLE = 64 << 20  # bytes of a file that is read whole: vocabularies have 40 MB at most
+
+
+def read_whole(path: Place, most: int = MOST_WHOLE) -> bytes:
+    """All bytes of a file that is held in memory. Raises ValueError, having read no more, if it has over `most`."""
+    if (size := bytes_of(str(path))) <= most:
+        with open_bytes(str(path)) as file:
+            content = file.read(most + 1)  # a pipe has a size of 0
+        if (size := len(content)) <= most:
+            return content
+    raise ValueError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file; is it the right one?")
 
 
 def replace_text(path: Place, text: str) -> None:

@@ -145,6 +145,19 @@ def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[byte
         )
 
 
+def whole_content(path: str, most: int, remedy: str) -> bytes:
+    """All bytes of a file that cannot be read as a stream, decompressed by suffix.
+
+    Raises ValueError naming the file, and saying what to do, once it has more than `most`.
+    """
+    held: list[bytes] = []
+    for number, chunk in enumerate(read_chunks(path, path)):
+        if number * CHUNK + len(chunk) > most:
+            raise ValueError(f"{path}: more than {most >> 20} MiB, and it is read whole; {remedy}")
+        held.append(chunk)
+    return b"".join(held)
+
+
 def _damaged(name: str, read: int, error: Exception) -> ValueError:
     what = str(error).strip().rstrip(".")
     return ValueError(

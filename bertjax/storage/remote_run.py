@@ -77,11 +77,12 @@ class Claim:
 
     def _found(self) -> dict | None:
         try:
-            return json.loads(self._file.read_bytes())
+            found = json.loads(self._file.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}  # not ours in any case
+        return found if isinstance(found, dict) else {}
 
     def _write(self, ended: str | None) -> None:
         self._file.write_bytes(json.dumps(self._owner | {"ended": ended}).encode())

@@ -16,6 +16,7 @@ from typing import Any
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import publish, scratch_dir
 from bertjax.storage.files import write_durably
+from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import Place, is_remote, place_of, state_of
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import digest, parse_source, require_text, source_files, split_file, text_bytes
@@ -27,6 +28,7 @@ MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a ba
 
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
+_MOST_CACHE_BYTES = 1 << 30  # of digests: 200 bytes a file
 _SETTLED_SECONDS = 2.0
 
 
@@ -162,7 +164,7 @@ def _stamp(file: SourceFile) -> tuple[int, int]:
 def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cache_path: Place) -> list[str]:
     """The SHA-256 of each file; those of plain files are cached by (path, bytes, time of change)."""
     try:
-        cache: dict[str, str] = json.loads(cache_path.read_bytes())
+        cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
     except (FileNotFoundError, ValueError):
         cache = {}
 

@@ -32,7 +32,8 @@ from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_source, require_documents, source_files
-from bertjax.text.store.format import FORMAT_VERSION, SPLITS, TokenStore, read_manifest, size_of
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import FORMAT_VERSION, SPLITS, read_manifest, size_of
 from bertjax.text.store.writer import finish_store
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,

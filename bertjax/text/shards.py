@@ -10,19 +10,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
+from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import Place, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
-from bertjax.text.store.format import SPLITS
+from bertjax.text.store.manifest import SPLITS, ShardRecord
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.text.units import UnitMarker, find_units
@@ -97,13 +98,20 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     return record
 
 
+class _Record(TypedDict):
+    """What is read of the record of a unit."""
+
+    inputs: str
+    shards: dict[str, ShardRecord | None]
+
+
 def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
     """Number -> record of the units that are finished for the same inputs, by any process."""
     there = _sizes_in(job.folder)
     records = {}
     for unit in units:
         try:
-            record = json.loads((job.records / f"{_name(unit)}.json").read_bytes())
+            record: dict[str, Any] = read_json(job.records / f"{_name(unit)}.json", _Record)
         except (FileNotFoundError, ValueError):
             continue
         if record["inputs"] == job.inputs and _files_of(record).items() <= there.items():

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock, is_complete, removed_on_error, require_inputs
-from bertjax.storage.files import write_durably
+from bertjax.storage.files import read_whole, write_durably
+from bertjax.storage.json_documents import Sha256, read_json
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import Place, is_remote, place_of
 from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
@@ -81,7 +82,7 @@ def _without_entities(
             require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, division, data, progress, runner)
-    return folder / next(iter(json.loads((folder / "made.json").read_bytes())["files"]))
+    return folder / next(iter(_made(folder)["files"]))
 
 
 def _with_entities(data: DataConfig, vocab: Place) -> Place:
@@ -110,7 +111,7 @@ def vocabulary_with_entities(data: DataConfig, vocab: Place) -> Tokenizer:
         raise ValueError(f"{told}: the vocabulary is {tokenizer.named}; an entity map is for WordPiece, leave it out")
     if not path.is_file():
         raise ValueError(f"{told}: no such file; a map has a surface form and a token on each line, a tab between")
-    return WordPiece(tokenizer.tokens, tokenizer.rules, told, entities=path.read_bytes() or b"\n")
+    return WordPiece(tokenizer.tokens, tokenizer.rules, told, entities=read_whole(path) or b"\n")
 
 
 def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
@@ -206,16 +207,30 @@ def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division |
 def added_words(vocab: Place) -> list[str] | None:
     """What an extension added to a vocabulary that lies where it was made; None if it is no extended one."""
     about = vocab / "made.json" if isinstance(vocab, Path) and vocab.is_dir() else vocab.with_name("made.json")
-    made = json.loads(about.read_bytes()) if about.is_file() else None
-    return made.get("added_words") if isinstance(made, dict) else None
+    return read_json(about, _Extended).get("added_words") if about.is_file() else None
+
+
+class _Extended(TypedDict):
+    added_words: NotRequired[list[str]]
+
+
+class _Made(_Extended):
+    """What `made.json` says of the vocabulary beside it: the SHA-256 of each file, its own first."""
+
+    inputs: str
+    files: dict[str, Sha256]
+
+
+def _made(folder: Place) -> _Made:
+    return read_json(folder / "made.json", _Made, remedy="delete the folder")
 
 
 def require_vocabulary(folder: Place, inputs: str) -> None:
     """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:
-        how = json.loads((folder / "made.json").read_bytes())
+        how = _made(folder)
         found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in how["files"]}
-    except (FileNotFoundError, KeyError, ValueError):
+    except (FileNotFoundError, ValueError):
         raise ValueError(f"vocabulary {folder}: a file is missing or damaged; delete the folder") from None
     require_inputs(how["inputs"], inputs, folder)
     for name, digest in how["files"].items():

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
 from bertjax.storage.remote import place_of
 from bertjax.text.sources.registry import KINDS, parse_source, read_documents
@@ -28,6 +29,8 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 _SEARCHED = 1_000  # documents
 VERSION = 1  # of the rules by which units are found; a change makes other stores
+
+_MOST_BYTES = 256 << 20  # of a list
 
 _Atom = tuple[str, int, int]  # as it is compared, where it begins, and where it ends
 FindUnits = Callable[[str], Sequence[Span]]  # the units of a sentence, in order of their starts
@@ -211,4 +214,4 @@ def _content(written: str) -> bytes:
     path = place_of(written.partition(":")[2])
     if not path.is_file():
         raise ValueError(f"data.units={written!r}: no such file; a list has a unit on each line")
-    return path.read_bytes()
+    return read_whole(path, _MOST_BYTES)

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bertjax.storage.files import read_whole
+from bertjax.storage.json_documents import Count, parse_json
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer, continuations
 
@@ -81,7 +83,7 @@ class ByteLevelBPE(Tokenizer):
         merges = path.with_name(MERGES_FILE)
         if not merges.is_file():
             raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} beside it; it takes both")
-        return cls(path.read_bytes(), merges.read_bytes(), rules, origin=f"byte-level BPE {path}")
+        return cls(read_whole(path), read_whole(merges), rules, origin=f"byte-level BPE {path}")
 
     @cached_property
     def surfaces(self) -> list[bytes]:
@@ -133,12 +135,10 @@ def normalizer(rules: TextRules) -> normalizers.Normalizer:
 
 def _read_vocabulary(content: bytes, origin: str) -> dict[str, int]:
     """Token -> id in order of the ids. Raises ValueError unless they count from 0 without gaps."""
-    try:
-        found = json.loads(content)
-    except ValueError as error:
-        raise ValueError(f"{origin}: {VOCABULARY_FILE} is no JSON ({error})") from None
-    if not isinstance(found, dict) or sorted(found.values(), key=repr) != sorted(range(len(found)), key=repr):
-        raise ValueError(f"{origin}: {VOCABULARY_FILE} does not number its tokens from 0 without gaps")
+    told = "it does not number its tokens from 0 without gaps"
+    found: dict[str, int] = parse_json(content, f"{origin}: {VOCABULARY_FILE}", dict[str, Count], remedy=told)
+    if sorted(found.values()) != list(range(len(found))):
+        raise ValueError(f"{origin}: {VOCABULARY_FILE}: {told}")
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
@@ -189,7 +189,7 @@ class WholeFile(Tokenizer):
         if [ids[token] for token in self.tokens] != list(range(len(ids))):
             raise ValueError(f"{origin}: its ids are not numbered from 0 without gaps")
         named = next((names for names, roles in SPECIAL_TOKENS.items() if roles["cls"] in ids), rules.special_tokens)
-        space = bool(_byte_level(about)["add_prefix_space"])
+        space = bool(_byte_level(about).get("add_prefix_space", True))
         self.rules = replace(rules, prefix_space=space, special_tokens=named)
         self.special = special_ids(ids, self.rules, origin, "among its tokens")
         self._added = {token["content"]: token["special"] for token in about["added_tokens"]}
@@ -200,7 +200,7 @@ class WholeFile(Tokenizer):
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> WholeFile:
         """Read a `tokenizer.json`. Raises ValueError as the class does."""
-        return cls(path.read_bytes(), rules, origin=f"tokenizer {path}")
+        return cls(read_whole(path), rules, origin=f"tokenizer {path}")
 
     @cached_property
     def surfaces(self) -> list[bytes]:
@@ -225,17 +225,42 @@ class WholeFile(Tokenizer):
         return self._with_special_tokens(tokenizers.Tokenizer.from_str(self.files[WHOLE_FILE].decode()))
 
 
+_UNREAD = "cannot be read as a tokenizer.json"
+
+
+class _AddedToken(TypedDict):
+    content: str
+    special: bool
+
+
+class _Model(TypedDict):
+    type: str
+
+
+class _Step(TypedDict):
+    """A pre-tokenizer, or several in a sequence."""
+
+    type: NotRequired[str]
+    pretokenizers: NotRequired[list[_Step]]
+    add_prefix_space: NotRequired[bool]
+
+
+class _Whole(TypedDict):
+    """What is read of a `tokenizer.json` beside what the library reads."""
+
+    model: _Model
+    added_tokens: list[_AddedToken]
+    pre_tokenizer: NotRequired[_Step | None]
+
+
 def _read(content: bytes, origin: str) -> dict[str, Any]:
     """The JSON of a byte-level BPE. Raises ValueError for anything else."""
+    about: dict[str, Any] = parse_json(content, origin, _Whole, remedy=f"it {_UNREAD}")
     try:
-        about = json.loads(content)
-        model, added = about["model"], about["added_tokens"]
         tokenizers.Tokenizer.from_str(content.decode())
-        kind = model["type"]
     except Exception as error:  # the library raises its own class, whatever is wrong
-        raise ValueError(f"{origin}: cannot be read as a tokenizer.json ({error})") from None
-    if not isinstance(added, list):
-        raise ValueError(f"{origin}: cannot be read as a tokenizer.json (added_tokens is no list)")
+        raise ValueError(f"{origin}: {_UNREAD} ({error})") from None
+    kind = about["model"]["type"]
     if kind != "BPE" or not _byte_level(about):
         raise ValueError(f"{origin}: its model is {kind!r}; from tokenizer.json bertjax reads byte-level BPE only")
     return about

@@ -18,6 +18,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bertjax.storage.files import read_whole
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
 
@@ -121,7 +122,7 @@ class SentencePiece(Tokenizer):
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> SentencePiece:
         """Read a `.model` file. Raises ValueError as the class does."""
-        return cls(path.read_bytes(), rules, origin=f"SentencePiece model {path}")
+        return cls(read_whole(path), rules, origin=f"SentencePiece model {path}")
 
     @cached_property
     def surfaces(self) -> list[bytes]:

@@ -33,6 +33,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bertjax.storage.files import read_whole
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
@@ -90,7 +91,7 @@ class WordPiece(Tokenizer):
         Raises ValueError if it is empty, not UTF-8, or breaks a rule of `WordPiece`.
         """
         try:
-            text = path.read_bytes().decode("utf-8")
+            text = read_whole(path).decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"vocabulary {path}: not UTF-8 at byte {error.start}; is it a vocab.txt, a token a line?"
@@ -101,7 +102,7 @@ class WordPiece(Tokenizer):
         if not tokens:
             raise ValueError(f"vocabulary {path}: the file is empty; it needs a token a line")
         beside = path.with_name(entity_map.FILE)
-        entities = beside.read_bytes() if beside.is_file() else b""
+        entities = read_whole(beside) if beside.is_file() else b""
         return cls(tokens, rules, origin=f"vocabulary {path}", entities=entities)
 
     def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:

@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import from_dict, to_dict
 from bertjax.storage.remote import Place, place_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
-from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory
+from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
 
 AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
 
@@ -90,3 +90,4 @@ def _write(output: Place, newest: Place, model: TrainedModel, sources: Sequence[
         describe_run(config, model.tokenizer, staging)
         with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as saved:
             saved.save(step, {"params": model.params}, kept | {"config": to_dict(config), AVERAGED: list(sources)})
+        seal(output)

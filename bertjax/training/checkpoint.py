@@ -20,8 +20,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,17 +27,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jaxlib
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-import bertjax
 from bertjax.storage.remote import Place, RemotePath, place_of
 from bertjax.storage.remote_run import LostClaim, StagingDir
 from bertjax.training import remote_checkpoint
+from bertjax.training.checkpoint_metadata import DamagedCheckpoint, document_of, parse_document, version_notices
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
 from bertjax.training.event_loops import loops_that_wait
@@ -51,10 +48,6 @@ _PARAMS = "params"  # the part of the state that --init-from takes
 _SHOWN = 5  # names in a message
 
 
-class DamagedCheckpoint(ValueError):
-    """A checkpoint that differs from what was saved, or that cannot be verified."""
-
-
 @dataclass(frozen=True)
 class Restored:
     """A verified checkpoint: its step, the state on the requested shardings, its metadata, and lines to print."""
@@ -63,26 +56,6 @@ class Restored:
     state: Any
     metadata: dict[str, Any]
     notices: tuple[str, ...]
-
-
-def run_metadata(
-    config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh, teacher_digest: str = ""
-) -> dict[str, Any]:
-    """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
-    return {
-        "config": config,
-        "tokenizer_fingerprint": tokenizer_fingerprint,
-        "data_fingerprint": data_fingerprint,
-        "teacher_digest": teacher_digest,
-        "versions": {
-            "bertjax": bertjax.__version__,
-            "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
-            "orbax-checkpoint": ocp.__version__,
-        },
-        "device_kind": mesh.devices.flat[0].device_kind,
-        "mesh": {axis: int(size) for axis, size in mesh.shape.items()},
-    }
 
 
 class Checkpoints:
@@ -146,9 +119,9 @@ class Checkpoints:
         for step in reversed(_agreed(self.steps())):
             try:
                 saved = read_metadata(self.directory / str(step))
-                notices = check_compatible(saved, dict(metadata))
+                notices = version_notices(saved, metadata) + check_compatible(saved, dict(metadata))
                 wanted = named_arrays(abstract_state)
-                arrays = _restore_arrays(
+                arrays = restore_arrays(
                     self.directory / str(step), saved, wanted, self._staging and self._staging.folder
                 )
             except DamagedCheckpoint as error:
@@ -217,7 +190,7 @@ class Checkpoints:
             for name, array in arrays.items()
         }
         content = {**metadata, "step": step, "arrays": described}
-        return {"content": content, "sha256": _sha256(content)}
+        return document_of(content)
 
     @property
     def _disk(self) -> Path:
@@ -281,21 +254,15 @@ def read_metadata(path: str | Place) -> dict[str, Any]:
     no checkpoint, DamagedCheckpoint if its metadata is missing or differs from what was written.
     """
     directory = _checkpoint_directory(_located(path))
-    file = directory / _METADATA / "metadata"
+    where = f"{_METADATA}/metadata"
     try:
-        document = json.loads(file.read_bytes())
-        content, intact = document["content"], document["sha256"] == _sha256(document["content"])
+        written = (directory / where).read_bytes()
     except FileNotFoundError:
-        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_METADATA}/metadata is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(
-            f"checkpoint {directory} is damaged: {_METADATA}/metadata cannot be read: {_brief(error)}"
-        ) from error
-    if not intact:
-        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_METADATA}/metadata differs from its SHA-256")
-    if content["step"] != int(directory.name):
-        raise DamagedCheckpoint(f"checkpoint {directory} holds step {content['step']}; it was renamed or copied there")
-    return content
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {where} is missing") from None
+    except OSError as error:
+        told = f"checkpoint {directory} is damaged: {where} cannot be read"
+        raise DamagedCheckpoint(f"{told}: {_brief(error)}") from error
+    return parse_document(written, directory, where)
 
 
 def restore_params(path: str | Place, abstract_params: Any) -> Any:
@@ -308,7 +275,7 @@ def restore_params(path: str | Place, abstract_params: Any) -> Any:
     within = f"{_PARAMS}/"
     saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name.startswith(within)}
     try:
-        arrays = _restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
+        arrays = restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
     except DamagedCheckpoint as error:
         raise DamagedCheckpoint(
             f"{error}\ngive the directory of another checkpoint: {directory.parent}/<step>"
@@ -333,7 +300,7 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _restore_arrays(
+def restore_arrays(
     directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
@@ -469,10 +436,6 @@ def _steps(directory: Place) -> list[int]:
     if not directory.is_dir():
         return []
     return sorted(int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal() and entry.is_dir())
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _brief(error: Exception) -> str:

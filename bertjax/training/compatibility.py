@@ -1,6 +1,6 @@
 """Whether a config may resume a checkpoint; the rules are metadata of the config's fields (bertjax/config/resume.py).
 
-The two dicts that are compared are metadata as `checkpoint.run_metadata` makes it: the config, and the fingerprints of
+The two dicts that are compared are metadata as `run_metadata` makes it: the config, and the fingerprints of
 the tokenizer, of the data and of the teacher's weights, which identify each, not its path.
 """
 

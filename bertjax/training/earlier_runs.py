@@ -51,7 +51,7 @@ class Expectation:
 def expected_loss(metadata: Mapping[str, Any], steps: int, directory: Place) -> Expectation | None:
     """The held-out loss of a run of so many steps, from finished ones in the folder of its directory; None without.
 
-    `metadata` are the run's, as `checkpoint.run_metadata` makes them. The loss is fitted as a straight line over the
+    `metadata` are the run's, as `run_metadata` makes them. The loss is fitted as a straight line over the
     logarithm of the number of steps, where there are runs of several lengths.
     """
     if not isinstance(directory, Path):

@@ -23,7 +23,8 @@ from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible, local_rows, replicated
 from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training import checkpoint, objectives
+from bertjax.training import objectives
+from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
 from bertjax.training.flops import Peak, device_peak
 from bertjax.training.loggers import require_loggers
@@ -171,7 +172,7 @@ def assemble(
         optimizer=optimizer,
         stages=tuple(rows_of(stage) for stage in ([stage_at(stages, only_at)] if only_at is not None else stages)),
         tokenizer=tokenizer,
-        metadata=checkpoint.run_metadata(
+        metadata=run_metadata(
             to_dict(config),
             tokenizer_fingerprint=tokenizer.fingerprint,
             data_fingerprint=content.fingerprint,

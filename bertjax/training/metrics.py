@@ -43,12 +43,12 @@ class StepMetrics:
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
         self.tokens = tokens_before  # tokens without padding in all finished steps of the run
-        self._compiled = False
+        self._untimed = 0  # steps at the beginning of the window whose time says nothing of those that follow
         self._timed_tokens = self._timed_seconds = self._timed_flops = 0.0
 
     def begin(self, flops_per_token: float) -> None:
-        """Say that the steps that follow are of another stage, whose step must be compiled."""
-        self._flops_per_token, self._compiled = flops_per_token, False
+        """Say that the steps that follow are of another stage; the first one, which compiles it, is in no rate."""
+        self._flops_per_token, self._untimed = flops_per_token, 1
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
         """Take the metrics of a step that was just dispatched."""
@@ -64,7 +64,8 @@ class StepMetrics:
     def window(self, elapsed: float) -> dict[str, float]:
         """Means over the steps that finished since the last call, and rates over the `elapsed` seconds they took.
 
-        The first call of a stage has no rates: its step was compiled in that time.
+        The first step of a stage, or of a process that resumes in one, is in no rate: it was compiled in that time, and
+        `elapsed` begins behind it. Without another step there are no rates.
         """
         fetched: list[dict[str, np.ndarray]] = jax.device_get(self._finished)
         self._finished = []
@@ -76,15 +77,16 @@ class StepMetrics:
         losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_TOLD)}
         figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
         figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
-        if not self._compiled:
-            self._compiled = True
+        timed, self._untimed = fetched[self._untimed :], 0
+        if not timed:
             return figures
+        tokens = float(np.sum([step["tokens"] for step in timed]))
         self._timed_tokens += tokens
         self._timed_seconds += elapsed
         self._timed_flops += tokens * self._flops_per_token
         return figures | {
             "perf/tokens_per_second": tokens / elapsed,
-            "perf/step_seconds": elapsed / len(fetched),
+            "perf/step_seconds": elapsed / len(timed),
             "perf/mfu": mfu(tokens / elapsed * self._flops_per_token, self._peak),
         }
 

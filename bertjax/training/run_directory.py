@@ -5,6 +5,7 @@ vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weigh
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
+SHA256SUMS    the digests of those files, of a finished run
 budget.json   the steps that were decided, of a run within a budget of time
 """
 
@@ -31,13 +32,17 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.remote import Place, RemotePath, place_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
+from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.checkpoint import DamagedCheckpoint, read_metadata, restore_params, saved_steps
+from bertjax.training.checkpoint import read_metadata, restore_params, saved_steps
+from bertjax.training.checkpoint_metadata import DamagedCheckpoint
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.stages import stage_at, stages_of
+from bertjax.training.telemetry import LOGGED_AS_FILE, METRICS_FILE
 
 CONFIG_FILE = "config.json"
+_OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "budget.json", "report.html", "results.json")
 _LOCK_FILE = ".lock"
 _TOGETHER_FILE = ".together"  # while several processes start
 _REMEMBERED_SECONDS = 10.0
@@ -156,12 +161,24 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     """
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = place_of(config.directory)
+    (directory / SUMS_FILE).unlink(missing_ok=True)
     write_config(directory, config)
     for name in {*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS} - tokenizer.files.keys():
         (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
     return notice
+
+
+def seal(directory: Place) -> None:
+    """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax verify`; going on removes it.
+
+    Checkpoints and exports have digests of their own.
+    """
+    names = [name for name in (*_OWN_FILES, *VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS) if (directory / name).is_file()]
+    if isinstance(directory, Path):
+        names += [path.relative_to(directory).as_posix() for path in directory.glob("predictions/*") if path.is_file()]
+    write_sums(directory, names)
 
 
 def write_config(directory: Place, config: Config) -> None:
@@ -207,7 +224,7 @@ def load_run(path: str | Place) -> TrainedModel:
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
-    tokenizer = _tokenizer_of(directory, TextRules.of(config.data))
+    tokenizer = tokenizer_of(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         raise ValueError(
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
@@ -221,8 +238,8 @@ def load_run(path: str | Place) -> TrainedModel:
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
 
 
-def _tokenizer_of(directory: Place, rules: TextRules) -> Tokenizer:
-    """The tokenizer in a run's directory."""
+def tokenizer_of(directory: Place, rules: TextRules) -> Tokenizer:
+    """The tokenizer in a run's directory. Raises ValueError if there is none."""
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)
     with tempfile.TemporaryDirectory() as folder:

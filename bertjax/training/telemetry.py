@@ -68,7 +68,8 @@ class JsonlWriter:
         self._file.write(_line({"step": int(step), "time": now} | {k: _plain(v) for k, v in metrics.items()}))
 
     def flush(self) -> None:
-        """Do nothing: lines are not buffered."""
+        """Bring the file to disk: a checkpoint that outlives a loss of power finds the lines before it."""
+        os.fsync(self._file.fileno())
 
     def close(self, ending: Ending = "finished") -> None:
         """Bring the file to disk."""
@@ -218,10 +219,13 @@ def _line(record: Record) -> str:
 def _parse(line: str, where: str) -> Record:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{where}: not JSON ({error}); remove the line, or move the file away to start anew"
         ) from error
-    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
         raise ValueError(f'{where}: not a record of metrics, "step" is missing; remove the line')
+    for name, value in record.items():
+        if type(value) not in (int, float, type(None)) and name != "time":
+            raise ValueError(f"{where}: {name} is {str(value)[:40]!r}, which is not a number; remove the line")
     return record

@@ -95,7 +95,7 @@ def read_decision(directory: Place) -> Decision | None:
         return None
     try:
         return _parsed(path.read_text(encoding="utf-8"))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path}: it is no record of a budget ({error}); put the original back") from error
 
 

@@ -214,7 +214,8 @@ class Loop:
         self.window_start = time.perf_counter()
 
     def run(self, state: TrainState, *, evaluated: bool) -> Outcome:
-        """Run the stages until the end or a signal; `evaluated`: the initial state has been evaluated before."""
+        """Run the stages until the end or a signal; `evaluated`: the log has an evaluation of the initial state."""
+        start = int(state.step)
         evaluation = {} if evaluated else self.make_up(state)
         if self.keeper is not None:
             self.keeper.begin(self.job, int(state.step))
@@ -226,7 +227,7 @@ class Loop:
         last = self.job.stages[-1]
         step = int(state.step)
         if not evaluation and not self.processes.stopped:  # nothing was left to train
-            evaluation = self.evaluate(last, step, state)
+            evaluation = self.evaluate(last, step, state, is_logged=evaluated and step == start)
         if self.processes.stopped:
             evaluation, self.telemetry.ending = {}, "stopped"
             self.log(step, settle=True)
@@ -289,7 +290,7 @@ class Loop:
             step += 1
             self.callbacks.tell(lambda one, step=step: one.on_step(step))
             if step == first + 1:
-                self.log(step, settle=True)
+                self.time_from_here(step, is_logged=first == stage.start)
                 # Now, so that it is compiled when a signal comes, and does not compete with compiling the step.
                 compile_ahead(checkpoint.named_arrays(self.job.blueprint.state))
             self.progress.update()
@@ -332,6 +333,18 @@ class Loop:
         where = f"at step {step:,}, which is saved" if step else "before the first step; nothing is lost"
         self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
 
+    def time_from_here(self, step: int, *, is_logged: bool) -> None:
+        """Let no rate have the first step, which was compiled; only that of a stage is logged by itself.
+
+        The log of a run that was killed has the windows of one that never was.
+        """
+        if is_logged:
+            self.log(step, settle=True)
+            return
+        with self.times.measure("step"):
+            self.metrics.drain()
+        self.window_start = time.perf_counter()
+
     def log(self, step: int, *, settle: bool) -> None:
         """Write the means over the steps finished since the last call; `settle` waits for all that were dispatched.
 
@@ -364,8 +377,11 @@ class Loop:
                 f"skipped; after {limit} in a row the run ends (training.max_skipped_updates)"
             )
 
-    def evaluate(self, rows: Rows, step: int, state: TrainState) -> dict[str, float]:
-        """Evaluate on the held-out batches and log the figures; empty if the run is stopped meanwhile."""
+    def evaluate(self, rows: Rows, step: int, state: TrainState, *, is_logged: bool = False) -> dict[str, float]:
+        """Evaluate on the held-out batches and log the figures; empty if the run is stopped meanwhile.
+
+        `is_logged`: an earlier process of the run has logged them, and died or ended behind that.
+        """
         with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
             read, batches = 0, rows.evaluation.batches
 
@@ -381,10 +397,11 @@ class Loop:
                 figures = rows.evaluation(state.params, go_on)
         if self.processes.stopped:
             return {}
-        if self.best is not None:
-            self.best.offer(step, figures, state.params, self.job.metadata)
         with_baselines = figures | rows.evaluation.baselines
-        self.telemetry.write(step, with_baselines)
+        if not is_logged:
+            if self.best is not None:
+                self.best.offer(step, figures, state.params, self.job.metadata)
+            self.telemetry.write(step, with_baselines)
         self.callbacks.tell(lambda one: one.on_evaluation(step, with_baselines))
         self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}")
         self.window_start = time.perf_counter()

@@ -28,8 +28,9 @@ from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare, prepare_share
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
 from bertjax.text.store import local_copy
-from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.format import TokenStore
 from bertjax.text.store.local_copy import open_near, open_store
+from bertjax.text.store.manifest import SPLITS, files_of, read_manifest
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
@@ -316,7 +317,7 @@ def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
     assert not [path for path in tmp_path.glob("store-*") if path.suffix != ".partial"]
     (partial,) = tmp_path.glob("store-*.partial")
     finished = len(list(partial.iterdir()))
-    size = sum(file["bytes"] for file in local_copy._files_of(local_copy.read_manifest(store)))
+    size = sum(file["bytes"] for file in files_of(read_manifest(store)))
     assert told[0][1:] == (0, size) and f"copying the token store, {size / 1e6:.1f} MB, to {tmp_path}" in told[0][0]
     copied = []
     copy = local_copy._copy_file

@@ -23,7 +23,8 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.prepare import prepare
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.sources.source import SourceFile
-from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}

@@ -18,7 +18,8 @@ from bertjax.text.division import LARGEST_SHARE, LEAST_DOCUMENTS, MEASURED, MEAS
 from bertjax.text.documents import Document, assemble, divided
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.sources.registry import read_documents
-from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS
 
 CHAPTERS = 40
 

@@ -9,7 +9,8 @@ from small_corpus import WORDS, changed
 from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.sources.registry import KINDS, parse_source, source_files
-from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS
 
 MADE_UP = '''
 """The `cards` source: 100 bytes for each document, whose sentences stand between bars."""

@@ -23,6 +23,7 @@ from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare, prepare_share, summary
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import sha256_of
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 
@@ -376,6 +377,7 @@ def test_the_whole_fingerprint_must_fit(data):
     target = prepare(data)
     manifest = json.loads((target / "manifest.json").read_text())
     manifest["provenance"]["inputs"] = manifest["provenance"]["inputs"][:12] + "0" * 52
+    manifest["provenance_sha256"] = sha256_of(manifest["provenance"])
     (target / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=r"was made from other inputs .*; delete it"):
         prepare(data)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.text.store.format import BLOCK_BYTES, TokenStore, token_dtype
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import BLOCK_BYTES, content_fingerprint, sha256_of, token_dtype
 from bertjax.text.store.writer import ShardWriter, write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -234,3 +235,55 @@ def test_a_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert read(
         TokenStore.open(write_store(tmp_path / "store", {"train": generated(3)}, WORDPIECE)), "train"
     ) == generated(3)
+
+
+WRONG = [None, True, -1, 0, 7, 0.5, 1e30, "x", "../x", [], [[1]], {}, {"a": 1}, "\ud800", 10**40]
+
+
+def test_a_value_of_a_forged_manifest_is_read_or_named_whatever_it_is(tmp_path):
+    """Forged: its fingerprints are right."""
+    path = write_store(tmp_path / "s", {"train": generated(4), "held_out": generated(2)}, WORDPIECE)
+    file, whole = path / "manifest.json", json.loads((path / "manifest.json").read_text())
+    documents, refused = read(TokenStore.open(path), "train"), 0
+
+    def change(holder, key):
+        nonlocal refused
+        before = holder[key]
+        for value in WRONG:
+            holder[key] = value
+            forged = dict(whole)
+            if key != "fingerprint" and isinstance(whole.get("splits"), dict):
+                forged["provenance_sha256"] = sha256_of(whole["provenance"])
+                forged["fingerprint"] = content_fingerprint(forged)
+            file.write_text(json.dumps(forged))
+            try:
+                store = TokenStore.open(path)
+                store.verify()
+                assert read(store, "train") == documents
+            except ValueError as error:
+                refused += 1
+                assert str(path) in str(error) and "; " in str(error), error
+        holder[key] = before
+        for inner in before if isinstance(before, dict) else range(len(before)) if isinstance(before, list) else ():
+            change(before, inner)
+
+    for key in list(whole):
+        change(whole, key)
+    assert refused > 300
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: m["provenance"].update(inputs="others"), "provenance is not what provenance_sha256 says"),
+        (lambda m: m.update(provenance_sha257=m.pop("provenance_sha256")), "provenance_sha257 is no key of a manifest"),
+        (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint is not that of its content"),
+    ],
+)
+def test_what_was_changed_in_a_manifest_is_named(tmp_path, change, told):
+    path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"inputs": "ours"})
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=f"{told}; manifest.json is damaged; delete the store and prepare it again"):
+        TokenStore.open(path)

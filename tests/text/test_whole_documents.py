@@ -16,7 +16,8 @@ from bertjax.text.corpus import Corpus
 from bertjax.text.documents import notes_of
 from bertjax.text.pool import processes
 from bertjax.text.prepare import prepare, reading_notes
-from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import count_corpus
 

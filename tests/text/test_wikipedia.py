@@ -24,7 +24,8 @@ from bertjax.text.sources.wikipedia import dump as wikipedia
 from bertjax.text.sources.wikipedia import multistream
 from bertjax.text.sources.wikipedia.dump import Dump
 from bertjax.text.sources.wikipedia.multistream import cut_at, is_multistream
-from bertjax.text.store.format import SPLITS, TokenStore
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 NAMESPACES = {-2: "Medium", 0: "", 1: "Diskussion", 6: "Datei", 10: "Vorlage", 14: "Kategorie", 828: "Modul"}

@@ -139,7 +139,9 @@ def test_the_same_words_give_the_same_bytes(small):
 @pytest.mark.parametrize(
     ("vocabulary", "merges", "message"),
     [
-        (b"{", b"", r"vocab\.json is no JSON"),
+        (b"{", b"", r"vocab\.json: not JSON"),
+        (b'{"a":' * 100_000, b"", r"vocab\.json: JSON nested deeper than 64"),
+        (b'{"a": "0"}', b"", r'vocab\.json: a is "0", not a whole number'),
         (b"[1]", b"", r"does not number its tokens from 0 without gaps"),
         (b'{"a": 0, "b": 2}', b"", r"does not number its tokens from 0 without gaps"),
         (b'{"a": 0, "b": 1}', b"#version: 0.2\na b\n", r"line 2 of merges\.txt is 'a b', no pair of vocab\.json"),

@@ -1,3 +1,4 @@
+import json
 import os
 import random
 import shutil
@@ -21,11 +22,10 @@ from bertjax.config import Config, to_dict
 from bertjax.training import checkpoint
 from bertjax.training.checkpoint import (
     Checkpoints,
-    DamagedCheckpoint,
     read_metadata,
     restore_params,
-    run_metadata,
 )
+from bertjax.training.checkpoint_metadata import DamagedCheckpoint, document_of, run_metadata
 
 P = PartitionSpec
 # A read that fails leaves Orbax's other reads unfinished, and Python says so when it collects them.
@@ -443,3 +443,53 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_newest_checkpoint(tmp_path
         assert same(restored.state, writer_state(restored.step))
         # Whatever was begun before the last save is finished: a save waits for the one before it.
         assert begun[-2] <= restored.step <= begun[-1] + 1
+
+
+WRONG = [None, True, -1, 0, 0.5, 1e30, "x", [], [1], {}, {"a": 1}, 10**40]
+
+
+def test_a_value_of_forged_metadata_is_read_or_named_whatever_it_is(tmp_path):
+    """Forged: its SHA-256 is right."""
+    saved_at(tmp_path, 1)
+    file = tmp_path / "1" / "metadata" / "metadata"
+    content, refused = json.loads(file.read_bytes())["content"], 0
+
+    def change(holder, key):
+        nonlocal refused
+        before = holder.pop(key)
+        for value in [*WRONG, "left out"]:
+            if value != "left out":
+                holder[key] = value
+            file.write_text(json.dumps(document_of(content)))
+            try:
+                read_metadata(tmp_path)["config"]["model"]["vocab_size"]
+            except ValueError as error:
+                refused += 1
+                assert str(tmp_path / "1") in str(error), error
+            holder.pop(key, None)
+        holder[key] = before
+        if isinstance(before, dict) and key != "config":
+            for inner in list(before):
+                change(before, inner)
+
+    for key in list(content):
+        change(content, key)
+    for section in ("model", "training"):
+        change(content["config"], section)
+    assert refused > 60
+
+
+def test_other_and_unknown_versions_of_the_libraries_are_told(tmp_path):
+    checkpoints, unknown = saved_at(tmp_path, 1), "does not say which bertjax, jax, jaxlib, orbax-checkpoint wrote it"
+    file, current = tmp_path / "1" / "metadata" / "metadata", metadata()
+    assert checkpoints.restore(abstract(state_at(0)), current).notices == ()
+    content = json.loads(file.read_bytes())["content"]
+    for versions, told in (
+        (content["versions"] | {"jax": "0.9.0"}, f"was written with jax 0.9.0, and here is {jax.__version__}; the"),
+        ({}, unknown),
+        (None, unknown),
+    ):
+        known = {key: value for key, value in content.items() if key != "versions"}
+        file.write_text(json.dumps(document_of(known if versions is None else known | {"versions": versions})))
+        (notice,) = checkpoints.restore(abstract(state_at(0)), current).notices
+        assert told in notice

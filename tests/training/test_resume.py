@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+import sys
 from pathlib import Path
 
 import jax
@@ -56,6 +57,34 @@ def test_killed_at_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path
     curve = logged(tmp_path / "killed")
     assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "a killed process's lines were kept"
     assert curve[-1] == logged(whole[2])[-1], "tokens were lost or counted twice"
+
+
+# An event of the loop, and the step from which on its first one is the end.
+CHOSEN = {
+    "behind a checkpoint, in the middle of a window of the log": ("step", 75),
+    "behind the last checkpoint, before the report": ("end", 120),
+}
+
+
+def test_the_log_of_a_run_killed_at_chosen_points_is_that_of_an_undisturbed_one(
+    whole: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "chosen", tmp_path / "chosen.log"
+    keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
+    words = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(recipe), json.dumps(keys)]
+    for event, step in CHOSEN.values():
+        assert start([*words, event, str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
+    finish([*words, "never", "0"], log)
+    assert figures(run_dir) == figures(reference)
+    assert digests(run_dir) == digests(reference)
+
+
+def figures(run_dir: Path) -> list[dict[str, float]]:
+    """The lines of the log, without the clock and what depends on it."""
+    kept = ("step", "train/", "eval/", "baseline/")
+    records = read_metrics(run_dir / "metrics.jsonl")
+    return [{name: value for name, value in record.items() if name.startswith(kept)} for record in records]
 
 
 @pytest.mark.long

@@ -77,7 +77,20 @@ def test_a_killed_process_loses_no_line(tmp_path):
     assert [record["step"] for record in read_metrics(path)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("bad", ["nonsense", "[1]", '{"train/mlm_loss": 1.0}', '{"step": "3"}'])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "nonsense",
+        "[1]",
+        '{"train/mlm_loss": 1.0}',
+        '{"step": "3"}',
+        '{"step": true}',
+        '{"step": 3, "x": "a"}',
+        '{"step": 3, "x": [1]}',
+        "[" * 100_000,
+        "9" * 5000,
+    ],
+)
 def test_a_bad_line_is_named(tmp_path, bad):
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n')

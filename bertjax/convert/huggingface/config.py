@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import embedding_width
-from bertjax.model.families.family import Family, HuggingFace
+from bertjax.model.families.family import MOST_LAYERS, Family, HuggingFace
 from bertjax.model.families.registry import FAMILIES, family_of
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
@@ -83,6 +83,8 @@ def from_config_json(
             raise ValueError(f"{where}: {key} is {values[key]!r}; bertjax imports models with {key} {value!r} alone")
     keys = {name: key for name, key in _keys(known).items() if name != "vocab_size"} | dict(known.fields)
     found = {name: _number(values, key, _default(name, key, known.defaults), where) for name, key in keys.items()}
+    if (layers := found["num_hidden_layers"]) > MOST_LAYERS:
+        raise ValueError(f"{where}: num_hidden_layers is {layers:,}; at most {MOST_LAYERS:,} are read")
     found["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known.defaults, where))
     if min(value for value in found.values() if type(value) is int) < 1:
         raise ValueError(f"{where}: every size must be at least 1")
@@ -159,6 +161,7 @@ def _default(name: str, key: str, defaults: Mapping[str, Any]) -> Any:
 
 def _number(values: Mapping[str, Any], key: str, default: Any, where: str | Path) -> Any:
     value = values.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+    whole = type(default) is int
+    if type(value) not in ((int,) if whole else (int, float)) or not 0 <= value <= _LARGEST:
         raise ValueError(f"{where}: {key} is {value!r}, which is not a sensible number")
     return type(default)(value)

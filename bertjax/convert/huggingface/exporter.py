@@ -21,10 +21,11 @@ from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.family import Class
 from bertjax.storage.remote import Place, place_of
+from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.training.run_directory import TrainedModel
 
 WEIGHTS_FILE = "model.safetensors"
-FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE)
+FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE, SUMS_FILE)
 
 # By kind of task: transformers' name of the loss. That of relevance is one label that may hold or not.
 PROBLEMS = {
@@ -51,6 +52,7 @@ def export_huggingface(model: TrainedModel, directory: str | Place, head: str = 
     refuse_to_lose(target, (*FILES, *TOKENIZER_FILES), WEIGHTS_FILE)
     with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial, made)
+        write_sums(partial)
     return place_of(str(directory))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import read_json
+from bertjax.convert.folder import read_object
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
@@ -41,7 +41,7 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     if not folder.is_dir():
         raise ValueError(f"hf:{folder}: no such folder")
     where = folder / "config.json"
-    values = read_json(where)
+    values = read_object(where)
     kind, labels = _task(values, where)
     config = replace(from_config_json(values, where), **_head(kind, labels))
     tokenizer = read_tokenizer(folder, config.family)

@@ -13,10 +13,12 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from bertjax.convert.folder import as_json, read_json
+from bertjax.convert.folder import as_json, read_object
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Family
 from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.storage.files import read_whole
+from bertjax.storage.json_documents import Count, checked
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
 from bertjax.tokenization.byte_level import WholeFile
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
@@ -91,16 +93,16 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
         return load_tokenizer(folder, rules)
     if known.pieces is not None and (numbered := folder / known.pieces.file).is_file():
         origin = f"SentencePiece model {numbered}"
-        return SentencePiece(known.pieces.numbered(numbered.read_bytes(), origin), rules, origin)
+        return SentencePiece(known.pieces.numbered(read_whole(numbered), origin), rules, origin)
     path = folder / _WHOLE
-    model = read_json(path).get("model") if path.is_file() else None
+    model = read_object(path).get("model") if path.is_file() else None
     if isinstance(model, dict) and model.get("type") == "BPE":
         # What is done to text stands in the file itself.
-        return WholeFile(path.read_bytes(), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
-    if not isinstance(model, dict) or model.get("type") != "WordPiece" or not isinstance(model.get("vocab"), dict):
+        return WholeFile(read_whole(path), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece" or "vocab" not in model:
         files = (*VOCABULARY_FILES, *([known.pieces.file] if known.pieces else []))
         raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece or BPE; bertjax needs one")
-    ids: Mapping[str, Any] = model["vocab"]
+    ids: Mapping[str, int] = checked(model["vocab"], dict[str, Count], f"{path}: model.vocab")
     tokens = sorted(ids, key=lambda token: ids[token])
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
@@ -112,7 +114,7 @@ def _rules(folder: Path, usual: TextRules) -> TextRules:
 
     `keep_accents` is AlbertTokenizer's name of the opposite of `strip_accents`.
     """
-    whole, config = (read_json(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
+    whole, config = (read_object(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
     normalizer = whole.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")

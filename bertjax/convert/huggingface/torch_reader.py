@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import pickletools
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,7 @@ def read_torch_tensors(path: str | Path) -> dict[str, np.ndarray]:
         RuntimeError,
         TypeError,
         ValueError,
+        struct.error,
         zipfile.BadZipFile,
     ) as error:
         raise ValueError(f"weights {path}: not a file of torch.save that can be read: {error}") from None
@@ -200,7 +202,10 @@ def _values(file: io.BytesIO, storages: dict[str, _Storage]) -> Any:
     memo: dict[int, Any] = {}
 
     def above_mark() -> list[Any]:
-        place = len(stack) - 1 - next(n for n, value in enumerate(reversed(stack)) if value is _MARK)
+        above = next((n for n, value in enumerate(reversed(stack)) if value is _MARK), None)
+        if above is None:
+            raise ValueError("its pickle takes from its stack what is not there")
+        place = len(stack) - 1 - above
         values = stack[place + 1 :]
         del stack[place:]
         return values

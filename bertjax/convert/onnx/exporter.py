@@ -20,6 +20,7 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
+from bertjax.storage.sums import write_sums
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import TrainedModel
 
@@ -61,6 +62,7 @@ def export_onnx(
                 CARD_FILE: part_card(model, "onnx", use, weights, headed),
             },
         )
+        write_sums(partial)
     return place_of(str(directory))
 
 

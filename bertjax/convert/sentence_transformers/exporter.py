@@ -26,6 +26,7 @@ from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.storage.remote import Place, place_of
+from bertjax.storage.sums import write_sums
 from bertjax.training.run_directory import TrainedModel
 
 LIBRARY = "sentence-transformers"
@@ -83,6 +84,7 @@ def export_sentence_transformers(
     refuse_to_lose(target, _FILES, WEIGHTS_FILE)
     with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial, pooling, normalize)
+        write_sums(partial)
     return place_of(str(directory))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import folder_of, read_json, written_whole
+from bertjax.convert.folder import folder_of, read_object, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
@@ -28,6 +28,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import Place, place_of
+from bertjax.storage.sums import write_sums
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
@@ -138,6 +139,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
+        write_sums(partial)
     return place_of(str(directory))
 
 
@@ -189,7 +191,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
-    config = from_config_json(read_json(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
+    config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
     assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
     return config, tokens

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import TaskConfig
-from bertjax.storage.lines import COMPRESSED, read_chunks
+from bertjax.storage.lines import COMPRESSED, whole_content
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,17 @@ def missing(folder: Path, split: str, files: Sequence[str]) -> MissingSplitError
     return MissingSplitError(f"{folder}: no {split} set: {what}; name the folder that holds it as --data")
 
 
-def whole_text(path: Path) -> str:
+_MOST_BYTES = 128 << 20
+
+
+def whole_text(path: Path, most: int = _MOST_BYTES) -> str:
     """The text of a UTF-8 file, decompressed by suffix (.gz .bz2 .xz .zst).
 
-    Raises ValueError naming the file if it is not there, and the line too where it is not UTF-8.
+    Raises ValueError naming the file if it is not there or has over `most` bytes, and the line where it is not UTF-8.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    content = b"".join(read_chunks(str(path), str(path)))
+    content = whole_content(str(path), most, "split it into files of their own")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

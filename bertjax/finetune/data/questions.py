@@ -12,6 +12,7 @@ from typing import Any
 from bertjax.finetune.data.examples import Question, missing, split_file, whole_text
 from bertjax.finetune.data.tables import Tell
 
+_MOST_BYTES = 64 << 20  # SQuAD's have 42 MB at most; as objects of Python JSON has up to 20 times as many
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _NAMES = {list: "a list", dict: "an object", str: "a text", int: "a whole number", bool: "true or false"}
 
@@ -56,7 +57,7 @@ def _questions(paragraph: Any, where: str, path: Path, unanswerable: bool, label
 
 
 def _read(path: Path) -> Any:
-    text = whole_text(path)
+    text = whole_text(path, _MOST_BYTES)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TextExample, missing, number_of, split_file
-from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_chunks, read_lines
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines, whole_content
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
 
@@ -200,8 +200,11 @@ def _read_json_lines(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
             yield _row_of(where, record, wanted)
 
 
+_MOST_JSON = 64 << 20  # bytes; as objects of Python it has up to 20 times as many
+
+
 def _read_json(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
-    content = b"".join(read_chunks(str(path), str(path)))
+    content = whole_content(str(path), _MOST_JSON, "write it as JSON Lines (.jsonl), an object on each line")
     try:
         records = json.loads(content) if content.strip() else []
     except json.JSONDecodeError as error:

@@ -24,7 +24,7 @@ from bertjax.storage.remote import is_remote, place_of
 from bertjax.text.corpus import Corpus, fingerprint
 from bertjax.text.sources.registry import is_text, parse_source, source_files
 from bertjax.text.sources.tfrecord import KIND
-from bertjax.text.store.format import SPLITS, Split
+from bertjax.text.store.manifest import SPLITS, Split
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 

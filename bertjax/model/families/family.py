@@ -12,6 +12,8 @@ from bertjax.input.layout import Template
 from bertjax.tokenization.piece_order import PieceOrder
 from bertjax.tokenization.tokenizer import TextRules
 
+MOST_LAYERS = 1 << 10  # of a model that is read: names of tensors are made for each
+
 
 @dataclass(frozen=True)
 class Family:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from bertjax.config import ModelConfig
 from bertjax.input.layout import Template
-from bertjax.model.families.family import Class, Family, HuggingFace, Keys, Tensor
+from bertjax.model.families.family import MOST_LAYERS, Class, Family, HuggingFace, Keys, Tensor
+from bertjax.storage.json_documents import Between, Count, checked
 from bertjax.tokenization.tokenizer import TextRules
 
 
@@ -59,8 +60,21 @@ _TASKS = (
     "ForMultipleChoice",
 )
 _FULL, _LOCAL = "full_attention", "sliding_attention"
+_Rope = TypedDict("_Rope", dict.fromkeys((_FULL, _LOCAL), NotRequired[dict[str, Any] | None]))
 _THETA = {_FULL: 160_000.0, _LOCAL: 10_000.0}  # where the file says nothing
 _EVERY, _WINDOW = 3, 128
+
+
+class _KeysOfConfig(TypedDict):
+    """What `_read` reads of a `config.json`."""
+
+    classifier_pooling: NotRequired[str]
+    architectures: NotRequired[list[str] | None]
+    num_hidden_layers: NotRequired[Annotated[int, Between(1, MOST_LAYERS)]]
+    global_attn_every_n_layers: NotRequired[Count | None]
+    layer_types: NotRequired[list[str] | None]
+    local_attention: NotRequired[Count]
+    rope_parameters: NotRequired[_Rope | None]
 
 
 def _written(model: ModelConfig) -> dict[str, Any]:
@@ -80,12 +94,14 @@ def _types(layers: int, every: int) -> list[str]:
 
 def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Windows and the two bases of the angles, in the spelling of transformers 5 or in that of before."""
+    checked(values, _KeysOfConfig, where)
     pooling, classes = values.get("classifier_pooling", "cls"), values.get("architectures") or [""]
     if pooling != "cls" and str(classes[0]).endswith((_TASKS[0], _TASKS[3])):
         raise ValueError(f"{where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone")
     layers, told = values.get("num_hidden_layers", 22), values.get("global_attn_every_n_layers")
     types = values.get("layer_types") or _types(layers, _EVERY if told is None else told)
-    possible = (*[told] * (told is not None), *range(1, layers + 1), 0)
+    second = types.index(_FULL, 1) if _FULL in types[1:] else layers
+    possible = (*[told] * (told is not None), second, 0)
     fitting = [every for every in possible if types == _types(layers, every)]
     if not fitting:
         raise ValueError(f"{where}: layer_types is {types}; bertjax has {_FULL} in every n-th layer from the first")

@@ -19,67 +19,17 @@ Every sentence has a token and every document a sentence. `planes` in the manife
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from bertjax.storage.remote import Place
 from bertjax.text.ragged import places_in
+from bertjax.text.store.manifest import BLOCK_BYTES, OFFSET_DTYPE, PLANES, SPLITS, Split, read_manifest
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-
-FORMAT_VERSION = 1
-BLOCK_BYTES = 1 << 20
-PARTS = ("tokens", "sentences", "documents")
-# Further arrays of one value per token, for stores that have them.
-PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
-OFFSET_DTYPE = "<i8"
-
-Split = Literal["train", "held_out"]
-SPLITS: tuple[Split, ...] = ("train", "held_out")
-
-
-def token_dtype(vocab_size: int) -> str:
-    """The smallest unsigned dtype that holds every id."""
-    return "<u2" if vocab_size <= 1 << 16 else "<u4"
-
-
-def content_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of what a store holds: everything in its manifest but where the text came from."""
-    content = {key: value for key, value in manifest.items() if key not in ("fingerprint", "provenance")}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def read_manifest(path: Place) -> dict[str, Any]:
-    """The manifest of a store. Raises ValueError if there is none, of another format version, or it was changed."""
-    try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
-        version = manifest["format_version"]
-    except FileNotFoundError:
-        raise ValueError(f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`") from None
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"token store {path}: manifest.json is damaged; delete the store and prepare it again"
-        ) from None
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
-        )
-    is_whole = content_fingerprint(manifest) == manifest.get("fingerprint")
-    # The fingerprint is of the content, which is not all of the manifest.
-    if not is_whole or not isinstance(manifest.get("provenance"), dict):
-        raise ValueError(f"token store {path}: manifest.json is damaged; delete the store and prepare it again")
-    return manifest
-
-
-def size_of(manifest: Mapping[str, Any], split: Split) -> str:
-    """The numbers of documents, sentences and tokens of a split, to print."""
-    about = manifest["splits"][split]
-    return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
 
 
 class TokenStore:

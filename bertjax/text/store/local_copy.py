@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath, is_remote, open_bytes, remote_files
 from bertjax.text.prepare import prepare
-from bertjax.text.store.format import TokenStore, read_manifest
+from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import FileRecord, files_of, read_manifest
 
 _CHUNK = 8 << 20
 
@@ -50,10 +52,10 @@ def local_copy(store: Place, cache_dir: str, progress: Progress = no_progress) -
     return target
 
 
-def _copy(store: Place, manifest: dict[str, Any], target: Path, progress: Progress) -> None:
+def _copy(store: Place, manifest: Mapping[str, Any], target: Path, progress: Progress) -> None:
     folder = target.with_name(f"{target.name}.partial")
     folder.mkdir(exist_ok=True)
-    files = _files_of(manifest)
+    files = files_of(manifest)
     total = sum(file["bytes"] for file in files)
     what = f"copying the token store, {total / 1e6:,.1f} MB, to {target}"
     done = sum(file["bytes"] for file in files if _is_there(folder, file))
@@ -73,17 +75,12 @@ def _copy(store: Place, manifest: dict[str, Any], target: Path, progress: Progre
     sync(target.parent)
 
 
-def _files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
-    return [file for shard in shards for file in shard["files"].values()]
-
-
-def _is_there(folder: Path, file: dict[str, Any]) -> bool:
+def _is_there(folder: Path, file: FileRecord) -> bool:
     """Whether a file is copied: it gets its name once it is complete and verified."""
     return (folder / file["name"]).is_file()
 
 
-def _copy_file(source: Place, target: Path, file: dict[str, Any]) -> None:
+def _copy_file(source: Place, target: Path, file: FileRecord) -> None:
     found = hashlib.sha256()
     partial = target.with_name(f"{target.name}.partial")
     with open_bytes(str(source)) as read, open(partial, "wb") as written:

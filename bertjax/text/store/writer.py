@@ -16,14 +16,16 @@ import numpy as np
 
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.remote import Place
-from bertjax.text.store.format import (
+from bertjax.text.store.manifest import (
     BLOCK_BYTES,
     FORMAT_VERSION,
+    MANIFEST_FILE,
     OFFSET_DTYPE,
     PARTS,
     PLANES,
     SPLITS,
     content_fingerprint,
+    sha256_of,
     token_dtype,
 )
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -177,10 +179,11 @@ def finish_store(
         "planes": {name: PLANES[name] for name in planes},
         "provenance": dict(provenance),
     }
+    manifest["provenance_sha256"] = sha256_of(manifest["provenance"])
     manifest["fingerprint"] = content_fingerprint(manifest)
     for name, content in tokenizer.files.items():
         write_durably(folder / name, content)
-    write_durably(folder / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
+    write_durably(folder / MANIFEST_FILE, json.dumps(manifest, indent=1, sort_keys=True).encode())
     if isinstance(folder, Path):
         sync(folder)
         os.rename(folder, target)

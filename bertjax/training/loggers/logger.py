@@ -73,7 +73,7 @@ def _read(path: Path) -> dict[str, str]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error}); remove the file to log as a new run") from None
     if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
         raise ValueError(f"{path}: not an object of names and ids; remove the file to log as a new run")

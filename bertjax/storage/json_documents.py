@@ -1,0 +1,222 @@
+"""JSON documents of files that may be damaged or hostile: bounded in size and depth, each value of its declared type.
+
+The type of a document is written as Python has it: `int`, `float`, `str`, `bool`, `None`, `Any`, `list[T]`,
+`dict[str, T]`, `Literal`, unions, a `TypedDict` whose keys may be `NotRequired`, and `Annotated[int, Between(1, 9)]`.
+A mapping may have other keys than its TypedDict, whose values nobody looks at.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from bertjax.storage.files import MOST_WHOLE, read_whole
+from bertjax.storage.remote import Place
+
+T = TypeVar("T")
+
+MOST_DEPTH = 64  # of lists and mappings in each other; functions that descend may recurse
+_SHOWN = 80  # characters of a value in a message
+_MISSING = object()
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    type(None): "null",
+    list: "a list",
+    dict: "a mapping",
+}
+
+
+@dataclass(frozen=True)
+class Between:
+    """The least and the largest of numbers, of elements of a list, or of characters of a string."""
+
+    least: float
+    most: float = math.inf
+
+
+Count = Annotated[int, Between(0, 2**48)]  # of bytes or elements: sums and products fit into int64
+Sha256 = Annotated[str, Between(64, 64)]  # in hex
+
+
+class Misfit(NamedTuple):
+    """A value that is not of its type: its path in the document, and what it should be."""
+
+    path: str
+    value: Any
+    wanted: str
+
+
+def read_json(
+    place: Place, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
+) -> T:
+    """The document of a file. Raises ValueError as `parse_json` does, and OSError if the file cannot be read."""
+    return parse_json(read_whole(place, most_bytes), str(place), shape, remedy=remedy, most_bytes=most_bytes)
+
+
+def parse_json(
+    content: bytes | str,
+    origin: str,
+    shape: type[T] | Any = dict[str, Any],
+    *,
+    remedy: str = "",
+    most_bytes: int = MOST_WHOLE,
+) -> T:
+    """A document of type `shape`; `origin` names it in messages, which end with `remedy`.
+
+    Raises ValueError for what is no JSON, is larger than `most_bytes` or nested deeper than `MOST_DEPTH`, and naming
+    the path of the first value that is not of its type.
+    """
+    _require_size(len(content), most_bytes, origin, remedy)
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise _too_deep(origin, remedy) from None
+    except ValueError as error:  # that of int() for a number of too many digits is one too
+        raise ValueError(_told(f"{origin}: not JSON ({error})", remedy)) from None
+    if _is_deep(value):
+        raise _too_deep(origin, remedy)
+    return checked(value, shape, origin, remedy=remedy)
+
+
+def checked(value: Any, shape: type[T] | Any, origin: str, *, remedy: str = "") -> T:
+    """The value, if it is of type `shape`. Raises ValueError naming the path of the first part that is not."""
+    found = next(_misfits(value, shape, ""), None)
+    if found is None:
+        return cast("T", value)
+    if found.value is _MISSING:
+        raise ValueError(_told(f"{origin}: no {found.path}, which is {found.wanted}", remedy))
+    shown = _shown(found.value)
+    at = f"{found.path} is" if found.path else "it holds"
+    raise ValueError(_told(f"{origin}: {at} {shown}, not {found.wanted}", remedy))
+
+
+def _told(message: str, remedy: str) -> str:
+    return f"{message}; {remedy}" if remedy else message
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value as JSON has it."""
+    if isinstance(value, dict | list):
+        kind = "a mapping" if isinstance(value, dict) else "a list"
+        return f"{kind} of {len(value)}"
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _require_size(size: int, most: int, origin: str, remedy: str) -> None:
+    if size > most:
+        raise ValueError(_told(f"{origin}: {size:,} bytes of JSON, and at most {most:,} are read", remedy))
+
+
+def _too_deep(origin: str, remedy: str) -> ValueError:
+    return ValueError(_told(f"{origin}: JSON nested deeper than {MOST_DEPTH} lists and mappings", remedy))
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and mappings are nested deeper than `MOST_DEPTH`; looks at one level after the other."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _misfits(value: Any, kind: Any, path: str) -> Iterator[Misfit]:
+    """The parts of a value that are not of its type, from the first."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return
+    if origin is Annotated:
+        base, between = inner
+        found = list(_misfits(value, base, path))
+        size = value if isinstance(value, int | float) else len(value) if isinstance(value, str | list) else 0
+        if not found and not between.least <= size <= between.most:
+            found = [Misfit(path, value, _name(kind))]
+        yield from found
+    elif is_typeddict(kind):
+        yield from _misfits_of_keys(value, kind, path)
+    elif origin is list and isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _misfits(part, inner[0], f"{path}[{number}]")
+    elif origin is dict and isinstance(value, dict):
+        for key, part in value.items():
+            yield from _misfits(part, inner[1], _within(path, key))
+    elif not _fits(value, kind, origin, inner, path):
+        yield Misfit(path, value, _name(kind))
+
+
+def _misfits_of_keys(value: Any, kind: Any, path: str) -> Iterator[Misfit]:
+    if not isinstance(value, dict):
+        yield Misfit(path, value, _name(dict))
+        return
+    for key, hint in _hints(kind).items():
+        may_lack = get_origin(hint) is NotRequired
+        hint = get_args(hint)[0] if may_lack else hint
+        if key in value:
+            yield from _misfits(value[key], hint, _within(path, key))
+        elif not may_lack:
+            yield Misfit(_within(path, key), _MISSING, _name(hint))
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _fits(value: Any, kind: Any, origin: Any, inner: tuple[Any, ...], path: str) -> bool:
+    """Whether a value is of a type without parts; a whole number is also a number, true and false are none."""
+    if origin in (Union, UnionType):
+        return any(next(_misfits(value, option, path), None) is None for option in inner)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is (type(None) if kind is None else kind)
+
+
+def _within(path: str, key: str) -> str:
+    return f"{path}.{key[:_SHOWN]}" if path else key[:_SHOWN]
+
+
+def _name(kind: Any) -> str:
+    """A type in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        (base, between) = inner
+        unit = {str: " of {} characters", list: " of {} elements"}.get(get_origin(base) or base, " in {}")
+        least, most = between.least, between.most
+        span = f"{least:,}" if least == most else f"{least:,} or more" if most == math.inf else f"{least:,} to {most:,}"
+        return _name(base) + unit.format(span)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_name, inner))
+    if origin is Literal:
+        return " or ".join(map(json.dumps, inner))
+    return _NAMES.get(origin or (dict if is_typeddict(kind) else kind), str(kind))

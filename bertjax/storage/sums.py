@@ -1,0 +1,94 @@
+"""`SHA256SUMS`: the digest of every file of a folder, in the format of coreutils (`sha256sum -c SHA256SUMS`).
+
+The first line says how many files follow, so that a list that was cut off is known; coreutils skips it. The file is
+written last, so a folder that was cut off while it was written has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bertjax.storage.files import read_whole, replace_text
+from bertjax.storage.remote import Place, open_bytes
+
+SUMS_FILE = "SHA256SUMS"
+_HEAD = re.compile(r"# (\d{1,9}) files")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
+_CHUNK = 1 << 20
+
+Done = Callable[[int], object]  # is told of bytes that were checked
+
+
+def write_sums(folder: Place, names: Sequence[str] | None = None) -> None:
+    """Write the digests of these files of a folder, as paths within it; of a local one by default of all in it."""
+    if names is None:
+        assert isinstance(folder, Path), "a folder in object storage names its files"
+        names = _files_in(folder)
+    names = sorted({*names} - {SUMS_FILE})
+    lines = [f"{sha256_of_file(folder / name)}  {name}\n" for name in names]
+    replace_text(folder / SUMS_FILE, f"# {len(names)} files\n" + "".join(lines))
+
+
+def read_sums(folder: Place) -> dict[str, str]:
+    """Path within the folder -> SHA-256 (hex). Raises ValueError naming the line that is none, FileNotFoundError."""
+    path = folder / SUMS_FILE
+    text = read_whole(path).decode("utf-8", "replace")
+    head, *lines = text.removesuffix("\n").split("\n")
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 2):
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in found or {"..", ""} & {*match[2].split("/")}:
+            raise ValueError(f"{path}, line {number}: {line[:120]!r} is no digest and file of this folder")
+        found[match[2]] = match[1]
+    count = _HEAD.fullmatch(head)
+    if count is None or int(count[1]) != len(found) or not text.endswith("\n"):
+        raise ValueError(f"{path}: it lists {len(found)} files, and its first line is {head[:40]!r}")
+    return found
+
+
+def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: bool = False) -> Iterator[str]:
+    """What is not as `SHA256SUMS` of a folder says, a sentence for each file; nothing if all is as it was written.
+
+    `may_have_more`: files that are not listed are no finding.
+    """
+    try:
+        sums = read_sums(folder)
+    except FileNotFoundError:
+        yield f"{folder / SUMS_FILE}: missing; nothing says what the other files were"
+        return
+    except ValueError as error:
+        yield str(error)
+        return
+    for name, digest in sums.items():
+        path = folder / name
+        if not path.is_file():
+            yield f"{path}: missing"
+        elif sha256_of_file(path, done) != digest:
+            yield f"{path}: its SHA-256 is not the one in {SUMS_FILE}"
+    if not may_have_more:
+        for name in sorted({*_files_in(folder)} - sums.keys() - {SUMS_FILE}):
+            yield f"{folder / name}: not in {SUMS_FILE}; it is of something else, or was left behind"
+
+
+def sha256_of_file(path: Place, done: Done = lambda more: None) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    digest = hashlib.sha256()
+    with open_bytes(str(path)) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            done(len(chunk))
+    return digest.hexdigest()
+
+
+def bytes_in(folder: Path) -> int:
+    """The bytes of all files in a folder and below."""
+    return sum(os.path.getsize(folder / name) for name in _files_in(folder))
+
+
+def _files_in(folder: Path) -> list[str]:
+    """The files in a folder and below, as paths within it."""
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()]

@@ -1,0 +1,184 @@
+"""The manifest of a token store: what it says, its fingerprint, and the checks before any of it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+
+from bertjax.storage.json_documents import Between, Count, Sha256, checked, read_json
+from bertjax.storage.remote import Place
+
+MANIFEST_FILE = "manifest.json"
+FORMAT_VERSION = 1
+BLOCK_BYTES = 1 << 20
+PARTS = ("tokens", "sentences", "documents")
+# Further arrays of one value per token, for stores that have them.
+PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
+OFFSET_DTYPE = "<i8"
+
+Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, ...] = ("train", "held_out")
+
+_MOST_BYTES = 1 << 30  # of a manifest: it has 70 bytes for each MiB of tokens, so this is a store of 15 TB
+_NOT_CONTENT = ("fingerprint", "provenance", "provenance_sha256")
+_AGAIN = "delete the store and prepare it again"
+
+
+class FileRecord(TypedDict):
+    """A file of a shard."""
+
+    name: Annotated[str, Between(1, 255)]
+    bytes: Count
+    sha256: Sha256
+    blocks: list[Sha256]
+
+
+class ShardRecord(TypedDict):
+    """A shard; `files` by part or plane."""
+
+    documents: Count
+    sentences: Count
+    tokens: Count
+    works: NotRequired[list[Count]]
+    files: dict[str, FileRecord]
+
+
+class SplitRecord(TypedDict):
+    """A split and its shards in order."""
+
+    documents: Count
+    sentences: Count
+    tokens: Count
+    shards: list[ShardRecord]
+
+
+class _Splits(TypedDict):
+    train: SplitRecord
+    held_out: SplitRecord
+
+
+class TokenizerRecord(TypedDict):
+    """The tokenizer, beside the rules that `TextRules.told` reads."""
+
+    fingerprint: str
+    vocab_size: Annotated[int, Between(1, 1 << 32)]
+    special: dict[str, Count]
+
+
+class _Provenance(TypedDict):
+    shard_sources: NotRequired[dict[str, list[Count]]]
+    units: NotRequired[list[str] | dict[str, Any] | None]
+
+
+class Manifest(TypedDict):
+    """All that is read of a manifest; `provenance` is where the text came from."""
+
+    format_version: Literal[1]
+    fingerprint: str
+    tokenizer: TokenizerRecord
+    token_dtype: Literal["<u2", "<u4"]
+    block_bytes: Literal[1_048_576]
+    splits: _Splits
+    planes: NotRequired[dict[str, str]]
+    provenance: _Provenance
+    provenance_sha256: NotRequired[Sha256]
+
+
+def token_dtype(vocab_size: int) -> str:
+    """The smallest unsigned dtype that holds every id."""
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+def content_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of what a store holds: everything in its manifest but where the text came from."""
+    return sha256_of({key: value for key, value in manifest.items() if key not in _NOT_CONTENT})
+
+
+def sha256_of(value: Any) -> str:
+    """SHA-256 (hex) of a JSON value, however it is written."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_manifest(path: Place) -> dict[str, Any]:
+    """The manifest of a store, of type `Manifest`.
+
+    Raises ValueError if there is none, it is of another format version or was changed, and naming the value that is not
+    of its type or does not fit the others.
+    """
+    remedy = f"manifest.json is damaged; {_AGAIN}"
+    try:
+        found: dict[str, Any] = read_json(path / MANIFEST_FILE, remedy=remedy, most_bytes=_MOST_BYTES)
+        if (version := found.get("format_version")) != FORMAT_VERSION and isinstance(version, int):
+            raise ValueError(
+                f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
+            )
+        manifest: dict[str, Any] = checked(found, Manifest, f"token store {path}", remedy=remedy)
+    except FileNotFoundError:
+        raise ValueError(f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`") from None
+    if unknown := manifest.keys() - Manifest.__annotations__:
+        raise ValueError(f"token store {path}: {min(unknown)} is no key of a manifest; {remedy}")
+    if content_fingerprint(manifest) != manifest["fingerprint"]:
+        raise ValueError(f"token store {path}: its fingerprint is not that of its content; {remedy}")
+    if manifest.get("provenance_sha256", of_provenance := sha256_of(manifest["provenance"])) != of_provenance:
+        raise ValueError(f"token store {path}: provenance is not what provenance_sha256 says; {remedy}")
+    if misfit := next(_misfits(manifest), ""):
+        raise ValueError(f"token store {path}: {misfit}; {remedy}")
+    return manifest
+
+
+def files_of(manifest: Mapping[str, Any]) -> list[FileRecord]:
+    """The records of all files of arrays."""
+    return [file for _, shard in _shards(manifest) for file in shard["files"].values()]
+
+
+def size_of(manifest: Mapping[str, Any], split: Split) -> str:
+    """The numbers of documents, sentences and tokens of a split, to print."""
+    about = manifest["splits"][split]
+    return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
+
+
+def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
+    for split in SPLITS:
+        for number, shard in enumerate(manifest["splits"][split]["shards"]):
+            yield f"splits.{split}.shards[{number}]", shard
+
+
+def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What in a manifest of the right types contradicts itself, a sentence for each."""
+    sizes = {"tokens": np.dtype(manifest["token_dtype"]).itemsize, "sentences": 8, "documents": 8} | dict.fromkeys(
+        PLANES, 1
+    )
+    seen: set[str] = set()
+    for where, shard in _shards(manifest):
+        if lacks := [part for part in PARTS if part not in shard["files"]]:
+            yield f"{where}.files has no {lacks[0]}"
+        for part, file in shard["files"].items():
+            at = f"{where}.files.{part}"
+            if part not in sizes:
+                yield f"{at} is no array of a store"
+                continue
+            elements = shard["sentences" if part == "sentences" else "documents" if part == "documents" else "tokens"]
+            if file["bytes"] != (elements + (part in ("sentences", "documents"))) * sizes[part]:
+                yield f"{at}.bytes is {file['bytes']:,}, which is not the size of {elements:,} {part}"
+            if len(file["blocks"]) != -(-file["bytes"] // BLOCK_BYTES):
+                yield f"{at}.blocks has {len(file['blocks']):,} digests for {file['bytes']:,} bytes"
+            if "/" in file["name"] or "\0" in file["name"] or file["name"] in ("..", ".", MANIFEST_FILE, *seen):
+                yield f"{at}.name is {file['name']!r}, which is not the name of a file of its own"
+            seen.add(file["name"])
+        if "works" in shard and sum(shard["works"]) != shard["documents"]:
+            yield f"{where}.works are of {sum(shard['works']):,} documents, and there are {shard['documents']:,}"
+    for split in SPLITS:
+        about = manifest["splits"][split]
+        for key in ("documents", "sentences", "tokens"):
+            if about[key] != sum(shard[key] for shard in about["shards"]):
+                yield f"splits.{split}.{key} is {about[key]:,}, which is not the sum of its shards"
+        homes = manifest["provenance"].get("shard_sources", {}).get(split)
+        if homes is not None and len(homes) != len(about["shards"]):
+            yield f"provenance.shard_sources.{split} is not of {len(about['shards'])} shards"
+    special, vocab_size = manifest["tokenizer"]["special"], manifest["tokenizer"]["vocab_size"]
+    if bad := [role for role, number in special.items() if number >= vocab_size]:
+        yield f"tokenizer.special.{bad[0]} is {special[bad[0]]:,}, and there are {vocab_size:,} tokens"

@@ -1,0 +1,70 @@
+"""Every file of a token store against its manifest, all findings and not only the first."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertjax.storage.sums import Done
+from bertjax.text.store.manifest import BLOCK_BYTES, MANIFEST_FILE, FileRecord, files_of, read_manifest
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
+from bertjax.tokenization.tokenizer import TextRules
+
+_SHOWN = 3  # damaged blocks of a file
+
+
+def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
+    """What is not as the manifest says, a sentence for each file; nothing if all is as it was written.
+
+    `done` is told of bytes. A file is read in blocks of 1 MiB, and the blocks that differ are named.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except ValueError as error:
+        yield str(error)
+        return
+    files = files_of(manifest)
+    for record in files:
+        if finding := _check_file(folder / record["name"], record, done):
+            yield finding
+    about = manifest["tokenizer"]
+    try:
+        with tempfile.TemporaryDirectory(prefix="bertjax-verify-") as copy:
+            names = [name for name in (*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS) if (folder / name).is_file()]
+            for name in names:
+                shutil.copy(folder / name, copy)
+            tokenizer = load_tokenizer(copy, TextRules.told(about))
+    except ValueError as error:
+        yield f"{folder}: its vocabulary cannot be read: {error}"
+        names = [*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS]
+    else:
+        if tokenizer.fingerprint != about["fingerprint"]:
+            yield f"{folder / tokenizer.main_file}: not the vocabulary that the manifest is of"
+    known = {record["name"] for record in files} | {*names, MANIFEST_FILE}
+    for path in sorted(folder.iterdir()):
+        if path.name not in known:
+            yield f"{path}: not in the manifest; it is of something else, or was left behind"
+
+
+def _check_file(path: Path, record: FileRecord, done: Done) -> str:
+    """What is wrong with a file; empty if nothing is."""
+    if not path.is_file():
+        return f"{path}: missing"
+    if (size := path.stat().st_size) != record["bytes"]:
+        return f"{path}: {size:,} bytes instead of {record['bytes']:,}"
+    bad = []
+    with path.open("rb") as file:
+        for number, digest in enumerate(record["blocks"]):
+            block = file.read(BLOCK_BYTES)
+            if hashlib.sha256(block).hexdigest() != digest:
+                bad.append(number * BLOCK_BYTES)
+            done(len(block))
+    if not bad:
+        return ""
+    more = f" and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
+    return (
+        f"{path}: the block at byte {', '.join(f'{at:,}' for at in bad[:_SHOWN])}{more} is not the one that was written"
+    )

@@ -1,0 +1,115 @@
+"""The metadata of a checkpoint: one JSON document with its own SHA-256, and what has to be in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import jax
+import jaxlib
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh
+
+import bertjax
+from bertjax.config import from_dict, to_dict
+from bertjax.storage.json_documents import Between, Count, Sha256, checked, parse_json
+from bertjax.storage.remote import Place
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint that differs from what was saved, or that cannot be verified."""
+
+
+class ArrayRecord(TypedDict):
+    """An array of the state; `digest` as `ArrayDigest.hex`."""
+
+    shape: list[Count]
+    dtype: str
+    digest: Annotated[str, Between(32, 32)]
+
+
+class Metadata(TypedDict):
+    """All that is read of a checkpoint's metadata."""
+
+    step: Annotated[int, Between(0, 2**31 - 1)]
+    config: dict[str, Any]
+    tokenizer_fingerprint: str
+    data_fingerprint: str
+    teacher_digest: NotRequired[str]
+    versions: NotRequired[dict[str, str]]
+    arrays: dict[str, ArrayRecord]
+
+
+class _Document(TypedDict):
+    content: dict[str, Any]
+    sha256: Sha256
+
+
+def run_metadata(
+    config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh, teacher_digest: str = ""
+) -> dict[str, Any]:
+    """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
+    return {
+        "config": config,
+        "tokenizer_fingerprint": tokenizer_fingerprint,
+        "data_fingerprint": data_fingerprint,
+        "teacher_digest": teacher_digest,
+        "versions": {
+            "bertjax": bertjax.__version__,
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+            "orbax-checkpoint": ocp.__version__,
+        },
+        "device_kind": mesh.devices.flat[0].device_kind,
+        "mesh": {axis: int(size) for axis, size in mesh.shape.items()},
+    }
+
+
+def document_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The document to write of `run_metadata`'s keys with `step` and `arrays`."""
+    return {"content": dict(content), "sha256": _sha256(content)}
+
+
+def parse_document(written: bytes, directory: Place, where: str) -> dict[str, Any]:
+    """The content of the document in a checkpoint's directory, whose config has every key; `where` is its file there.
+
+    Raises DamagedCheckpoint if it is not what was written, or is of another step, and ValueError for a config that this
+    version of bertjax does not know.
+    """
+    told = f"checkpoint {directory} is damaged: {where}"
+    try:
+        document: dict[str, Any] = parse_json(written, f"{told} cannot be read", _Document)
+        content = document["content"]
+        if document["sha256"] != _sha256(content):
+            raise DamagedCheckpoint(f"{told} differs from its SHA-256")
+        metadata: dict[str, Any] = checked(content, Metadata, told)
+    except DamagedCheckpoint:
+        raise
+    except ValueError as error:
+        raise DamagedCheckpoint(str(error)) from None
+    if metadata["step"] != int(directory.name):
+        raise DamagedCheckpoint(f"checkpoint {directory} holds step {metadata['step']}; it was renamed or copied there")
+    try:
+        config = to_dict(from_dict(metadata["config"]))
+    except ValueError as error:
+        raise ValueError(
+            f"checkpoint {directory}: {error}; read it with the version of bertjax that wrote it "
+            f"({metadata.get('versions', {}).get('bertjax', 'which it does not say')})"
+        ) from None
+    return metadata | {"config": config}
+
+
+def version_notices(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Lines to print of a run that goes on with other libraries than those that wrote its checkpoint, or unknown."""
+    wrote, here = saved.get("versions", {}), current.get("versions", {})
+    bits = "the steps from here on may differ in their last bits from those of a run that was never stopped"
+    if lacks := [name for name in here if name not in wrote]:
+        return [f"versions: the checkpoint does not say which {', '.join(lacks)} wrote it; {bits}"]
+    changed = [f"{name} {wrote[name]}, and here is {here[name]}" for name in here if wrote[name] != here[name]]
+    return [f"versions: the checkpoint was written with {'; with '.join(changed)}; {bits}"] if changed else []
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,114 @@
+"""A run and its checkpoints against their digests, without training or using them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import from_dict
+from bertjax.storage.json_documents import read_json
+from bertjax.storage.sums import SUMS_FILE, Done, check_sums
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.training.checkpoint import BEST, DIRECTORY, read_metadata, restore_arrays
+from bertjax.training.checkpoint_metadata import DamagedCheckpoint
+from bertjax.training.run_directory import CONFIG_FILE, tokenizer_of
+from bertjax.training.telemetry import METRICS_FILE, read_metrics
+
+_AT_ONCE = 256 << 20  # bytes of arrays
+
+
+def checkpoints_in(run: Path) -> list[Path]:
+    """All checkpoints of a run, the best one too."""
+    folders = [path for part in (DIRECTORY, BEST) for path in (run / part).glob("*") if path.name.isdecimal()]
+    return sorted((path for path in folders if path.is_dir()), key=lambda path: (path.parent.name, int(path.name)))
+
+
+def check_checkpoint(directory: Path, done: Done = lambda more: None) -> Iterator[str]:
+    """What of a checkpoint is not as it was saved, a sentence for each part; nothing if every array is.
+
+    Arrays are read as a run that resumes reads them, some at a time, and their digests compared with the metadata,
+    which has its own SHA-256. Files of Orbax that no array depends on are of no consequence.
+    """
+    try:
+        metadata = read_metadata(directory)
+    except ValueError as error:
+        yield str(error)
+        return
+    for arrays in _groups(metadata["arrays"]):
+        try:
+            restore_arrays(
+                directory, metadata | {"arrays": {name: metadata["arrays"][name] for name in arrays}}, arrays
+            )
+        except DamagedCheckpoint as error:
+            yield str(error)
+        done(_bytes_of(arrays))
+
+
+def bytes_of_checkpoint(directory: Path) -> int:
+    """The bytes of its arrays; 0 if its metadata cannot be read."""
+    try:
+        return sum(
+            x.size * x.dtype.itemsize for group in _groups(read_metadata(directory)["arrays"]) for x in group.values()
+        )
+    except ValueError:
+        return 0
+
+
+def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
+    """What of a run's own files is not as it was written; its checkpoints and exports are checked by themselves.
+
+    A run that was finished lists its files in `SHA256SUMS`. Of one that was not, the log and the config must be
+    readable. The vocabulary must be the one that its newest checkpoint was trained with.
+    """
+    if (run / SUMS_FILE).exists():
+        yield from check_sums(run, done, may_have_more=True)
+    else:
+        yield from _unreadable(run)
+    for directory in checkpoints_in(run)[-1:]:
+        try:
+            metadata = read_metadata(directory)
+            tokenizer = tokenizer_of(run, TextRules.of(from_dict(metadata["config"]).data))
+        except DamagedCheckpoint:
+            continue  # which its own check says
+        except ValueError as error:
+            yield str(error)
+            continue
+        if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
+            yield f"{run / tokenizer.main_file}: not the vocabulary that checkpoint {directory.name} was trained with"
+
+
+def _unreadable(run: Path) -> Iterator[str]:
+    try:
+        from_dict(read_json(run / CONFIG_FILE))
+    except FileNotFoundError:
+        yield f"{run / CONFIG_FILE}: missing"
+    except ValueError as error:
+        yield f"{run / CONFIG_FILE}: {error}"
+    try:
+        if (run / METRICS_FILE).exists():
+            read_metrics(run / METRICS_FILE)
+    except ValueError as error:
+        yield str(error)
+
+
+def _bytes_of(arrays: dict[str, jax.ShapeDtypeStruct]) -> int:
+    return sum(array.size * array.dtype.itemsize for array in arrays.values())
+
+
+def _groups(records: dict[str, Any]) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
+    """The arrays of a checkpoint, so many at a time as fit into `_AT_ONCE`."""
+    group: dict[str, jax.ShapeDtypeStruct] = {}
+    size = 0
+    for name, record in records.items():
+        array = jax.ShapeDtypeStruct(tuple(record["shape"]), jnp.dtype(record["dtype"]))
+        nbytes = array.size * array.dtype.itemsize
+        if group and size + nbytes > _AT_ONCE:
+            yield group
+            group, size = {}, 0
+        group[name] = array
+        size += nbytes
+    yield group

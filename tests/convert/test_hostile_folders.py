@@ -1,0 +1,118 @@
+"""Folders of other systems whose JSON has other values than it should: read, or refused in one ValueError."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exported_models import trained_model
+from their_families import SPECIAL, small
+
+from bertjax.convert.huggingface.config import from_config_json, pad_id_of, to_config_json
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
+from bertjax.convert.huggingface.torch_reader import read_torch_tensors
+from bertjax.model.families.registry import FAMILIES
+
+WRONG = [None, True, -1, 0, 3, 0.5, 1e30, "x", [], [[1]], ["a"], {}, {"a": 1}, {"0": "a"}, "\ud800", 10**40]
+
+
+def places(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values of a document, itself first."""
+    yield at
+    if isinstance(tree, dict | list):
+        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from places(part, (*at, key))
+
+
+def changed(tree: Any, at: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at a path."""
+    if not at:
+        return value
+    tree = copy.deepcopy(tree)
+    inner = tree
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    return tree
+
+
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.huggingface])
+def test_a_value_of_config_json_is_read_or_refused_whatever_it_is(family: str) -> None:
+    values = to_config_json(small(family), SPECIAL) | {"architectures": ["BertForMaskedLM"], "is_decoder": False}
+    refused = 0
+    for at in list(places(values))[1:]:
+        for value in WRONG:
+            try:
+                wrong = changed(values, at, value)
+                from_config_json(wrong, "folder/config.json")
+                pad_id_of(wrong, "folder/config.json")
+            except ValueError as error:
+                refused += 1
+                assert str(error).startswith("folder/config.json: "), error
+    assert refused > 50
+
+
+def test_modernberts_keys_are_named_by_their_path() -> None:
+    values = to_config_json(small("modernbert"), SPECIAL)
+    for at, value, said in (
+        (("rope_parameters",), 3, "rope_parameters is 3, not a mapping or null"),
+        (("rope_parameters", "full_attention"), "x", "rope_parameters is a mapping of 2, not a mapping or null"),
+        (("num_hidden_layers",), "22", "num_hidden_layers is '22', which is not a sensible number"),
+        (("global_attn_every_n_layers",), "3", 'global_attn_every_n_layers is "3", not a whole number'),
+        (("local_attention",), [128], "local_attention is a list of 1, not a whole number"),
+        (("num_hidden_layers",), 1 << 20, "num_hidden_layers is 1,048,576; at most 1,024 are read"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            from_config_json(changed(values, at, value), "config.json")
+        assert said in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("hostile")
+    export_huggingface(trained_model(made / "run"), made / "exported")
+    return made / "exported"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("alone", [True, False], ids=["without vocab.txt", "with vocab.txt"])
+def test_a_value_of_a_tokenizers_file_is_read_or_refused(folder: Path, tmp_path: Path, name: str, alone: bool) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json", *([] if alone else ["vocab.txt"])):
+        shutil.copy(folder / file, tmp_path)
+    values = json.loads((folder / name).read_bytes())
+    few = [at for at in places(values) if len(at) < 3]  # not each token of the vocabulary
+    for at in few + [("model", "vocab", "the")] * (name == "tokenizer.json"):
+        for value in WRONG:
+            (tmp_path / name).write_text(json.dumps(changed(values, at, value)))
+            try:
+                read_tokenizer(tmp_path, "bert")
+            except ValueError as error:
+                assert str(tmp_path) in str(error), error
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "[]", "9" * 5000, "\xff"])
+def test_what_is_no_document_is_refused_by_its_name(folder: Path, tmp_path: Path, name: str, content: str) -> None:
+    shutil.copytree(folder, tmp_path / "folder")
+    (tmp_path / "folder" / name).write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=rf"{name}: "):
+        read_huggingface(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_zip_that_is_none_of_torch_is_refused(tmp_path: Path, count: int) -> None:
+    """What a pickle takes from the stack has to be there."""
+    path = tmp_path / "pytorch_model.bin"
+    for instructions in (b"\x80\x02t.", b"\x80\x02u.", b"\x80\x02e.", b"\x80\x02(0t.", b"\x80\x02}q\x00u.", b"."):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", instructions[:2] + b"}" * count + instructions[2:])
+        with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin: not a file of torch\.save that can be"):
+            read_torch_tensors(path)

@@ -1,0 +1,119 @@
+"""JSON documents: every value by its type, or one sentence that names its path; bounded in size, depth and time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import pytest
+
+from bertjax.storage import json_documents
+from bertjax.storage.files import read_whole
+from bertjax.storage.json_documents import MOST_DEPTH, Between, checked, parse_json, read_json
+from bertjax.storage.lines import whole_content
+
+
+class File(TypedDict):
+    name: str
+    bytes: Annotated[int, Between(0, 100)]
+
+
+class Document(TypedDict):
+    version: Literal[1]
+    files: list[File]
+    counts: dict[str, int]
+    rate: NotRequired[float | None]
+    others: NotRequired[Any]
+
+
+GOOD = {"version": 1, "files": [{"name": "a", "bytes": 3}], "counts": {"x": 2}, "beside": [{}]}
+
+
+@pytest.mark.parametrize("more", [{}, {"rate": 1}, {"rate": 0.5}, {"rate": None}, {"others": [[{}]]}])
+def test_a_document_of_its_type_comes_back(more):
+    assert parse_json(json.dumps(GOOD | more), "here", Document) == GOOD | more
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"version": 2}, "here: version is 2, not 1; mend it"),
+        ({"version": True}, "here: version is true, not 1; mend it"),
+        ({"files": {}}, "here: files is a mapping of 0, not a list; mend it"),
+        ({"files": [3]}, "here: files[0] is 3, not a mapping; mend it"),
+        ({"files": [{"name": "a"}]}, "here: no files[0].bytes, which is a whole number in 0 to 100; mend it"),
+        ({"files": [{"name": "a", "bytes": 101}]}, "here: files[0].bytes is 101, not a whole number in 0 to 100"),
+        ({"files": [{"name": "a", "bytes": True}]}, "here: files[0].bytes is true, not a whole number"),
+        ({"files": [{"name": None, "bytes": 1}]}, "here: files[0].name is null, not a string; mend it"),
+        ({"counts": {"x": 1.0}}, "here: counts.x is 1.0, not a whole number; mend it"),
+        ({"counts": None}, "here: counts is null, not a mapping; mend it"),
+        ({"rate": "1"}, 'here: rate is "1", not a number or null; mend it'),
+        ({"rate": float("nan")}, "here: rate is NaN, not a number or null; mend it"),
+    ],
+)
+def test_the_first_value_of_another_type_is_named_by_its_path(change, told):
+    with pytest.raises(ValueError) as caught:
+        parse_json(json.dumps(GOOD | change), "here", Document, remedy="mend it")
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b"[1]", b"null", b'"text"', b"1e5"],
+)
+def test_what_is_no_document_is_refused_in_one_sentence(content):
+    with pytest.raises(ValueError, match=r"^here: .*; mend it$"):
+        parse_json(content, "here", remedy="mend it")
+
+
+def test_depth_ends_where_it_is_said_to_end():
+    def nested(depth: int) -> str:
+        return "[" * depth + "]" * depth
+
+    assert parse_json(nested(MOST_DEPTH), "here", list[Any])
+    with pytest.raises(ValueError, match=f"nested deeper than {MOST_DEPTH}"):
+        parse_json(nested(MOST_DEPTH + 1), "here", list[Any])
+
+
+def test_size_is_looked_at_before_a_byte_is_read(tmp_path: Path, monkeypatch):
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # which no disk here holds
+    monkeypatch.setattr(json_documents.json, "loads", None)
+    with pytest.raises(ValueError, match=r"large\.json: 1,099,511,627,776 bytes, and at most 67,108,864 are"):
+        read_json(path)
+
+
+def test_no_change_of_a_document_is_anything_but_accepted_or_refused():
+    rng, base, began = random.Random(0), json.dumps(GOOD).encode(), time.process_time()
+    pieces = [b"{", b"}", b"[", b"]", b",", b"null", b"true", b"-1", b"1e999", b'"', b"\\ud800", b"\x00", b"\xc3"]
+    refused = 0
+    for _ in range(3000):
+        content = bytearray(base)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(content))
+            content[at : at + rng.randint(0, 3)] = rng.choice(pieces)
+        try:
+            checked(parse_json(bytes(content), "here", Document), Document, "here")
+        except ValueError as error:
+            refused += 1
+            assert str(error).startswith("here: ")
+    assert refused > 1000
+    assert time.process_time() - began < 60
+
+
+def test_a_file_that_never_ends_is_not_read_to_its_end():
+    with pytest.raises(ValueError, match=r"/dev/zero: 1,001 bytes, and at most 1,000 are read of such a file; is it"):
+        read_whole(Path("/dev/zero"), 1000)
+
+
+def test_a_compressed_file_is_bounded_by_what_comes_out_of_it(tmp_path: Path):
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b" " * (8 << 20)))
+    with pytest.raises(ValueError, match=r"a\.json\.gz: more than 3 MiB, and it is read whole; split it"):
+        whole_content(str(path), 3 << 20, "split it")
+    assert len(whole_content(str(path), 8 << 20, "split it")) == 8 << 20
