@@ -94,6 +94,30 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.mlm_tied": False, "model.embedding_size": 128},
         "model.mlm_tied=False with model.embedding_size=128, model.generator_width=0.0: both are of a head tied",
     ),
+    "global tokens stand beside windows": (
+        {"model.global_tokens": "first"},
+        "model.global_tokens='first' with model.window=0, model.global_every=1, model.causal=False, model.position_emb",
+    ),
+    "projections of global tokens are of some": (
+        {"model.global_projections": True},
+        "model.global_projections=True with model.global_tokens='none': no token would use them; set",
+    ),
+    "the first token is that of a row": (
+        {"model.global_tokens": "first", "model.window": 4, "model.global_every": 0, "data.packing": "pairs"},
+        "model.global_tokens='first' with data.packing='pairs': nothing says on the device where the sequences",
+    ),
+    "blocks stand alone": (
+        {"model.attention_block": 64, "model.random_blocks": 3, "model.position_embedding": "rope"},
+        "model.attention_block=64 with model.window=0, model.causal=False, model.position_embedding='rope': blocks are",
+    ),
+    "random blocks are of blocks": (
+        {"model.random_blocks": 3},
+        "model.random_blocks=3 with model.attention_block=0: set both (BigBird: 3 and 64) or neither",
+    ),
+    "blocks are those of one sequence": (
+        {"model.attention_block": 16, "model.random_blocks": 1, "data.packing": "pairs"},
+        "data.packing='pairs' with model.attention_block=16 and data.sequence_length=128: blocks are those of a row",
+    ),
     "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the model's"),
     "rows hold two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
     "a weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),

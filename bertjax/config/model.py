@@ -42,7 +42,8 @@ class ModelConfig:
     relative_buckets: int = 0
     relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart
     relative_norm: bool = False  # a LayerNorm on the vectors of distances (DeBERTa v2)
-    embedding_norm: Literal["norm_dropout", "none"] = "norm_dropout"  # none: no norm behind the tables (NeoBERT)
+    # Order behind the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
+    embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # rms: divided by the root mean square, not centred (NeoBERT)
     norm_bias: bool = True
     # post: behind each sum. pre: in front of attention and MLP, with a final norm behind the last layer.
@@ -58,9 +59,20 @@ class ModelConfig:
     conv_kernel: int = 0  # tokens of a convolution of the embeddings, added behind layer 0 (DeBERTa v2); 0: none
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
+    # Tokens that see all of their sequence and that all of it sees, beside the windows of every layer (Longformer).
+    # first: of each sequence; marked: those that a kind of task names, in pretraining none.
+    global_tokens: Literal["none", "first", "marked"] = "none"
+    global_projections: bool = False  # global tokens see by queries, keys and values of their own
+    # Tokens of a block: one sees its own, both neighbours, the first, the last and random ones (BigBird); 0: no blocks.
+    attention_block: int = 0
+    random_blocks: int = 0  # that a block sees, drawn for each layer and head
+    random_blocks_seed: int = 0  # of that draw; -1: block 0 every time, as transformers' class evaluates
     # tanh: dense and tanh on [CLS]. In heads of tasks alone, none: the same (RoBERTa), gelu: with GELU (ELECTRA), relu:
     # with ReLU (DistilBERT), gelu_norm: with GELU and norm, also on every token (ModernBERT).
     pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm"] = "tanh"
+    # deep: in heads of tasks, classes of a text are read from one more dense layer on [CLS] and answers from one more
+    # MLP, and those of a token leave the pooler as it is (BigBird).
+    task_heads: Literal["plain", "deep"] = "plain"
     generator_width: float = 0.0  # of the network that makes up tokens (ELECTRA), as a share of this one's; 0: none
     generator_layers: int = 0  # its layers; 0: as many as this network has
     # tied: both have one set of tables. gdes: this network's word table is the generator's, to which it gives no

@@ -56,6 +56,9 @@ BOUNDS: dict[str, Bounds] = {
     "model.layer_groups": _NOT_NEGATIVE,
     "model.window": _NOT_NEGATIVE,
     "model.global_every": _NOT_NEGATIVE,
+    "model.attention_block": _NOT_NEGATIVE,
+    "model.random_blocks": _NOT_NEGATIVE,
+    "model.random_blocks_seed": Bounds(-1, (1 << 32) - 1),
     "model.rope_theta": Bounds(0, above=True),
     "model.rope_theta_local": _NOT_NEGATIVE,
     "model.generator_width": _SHARE,
@@ -110,6 +113,10 @@ BOUNDS: dict[str, Bounds] = {
 }
 
 
+# Values of `model.position_embedding` that no layer knows of.
+_BELOW_LAYERS = ("learned", "sinusoidal", "none")
+
+
 @dataclass(frozen=True)
 class Rule:
     """A condition between several keys."""
@@ -158,6 +165,68 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"model.window={c.model.window} with model.global_every=1: every layer is global and none has the window; "
             "set model.global_every to 0 for a window in every layer, or to 2 or more"
+        ),
+    ),
+    "global tokens stand beside windows": Rule(
+        lambda c: (
+            c.model.global_tokens == "none"
+            or (
+                c.model.window > 0
+                and c.model.global_every == 0
+                and not c.model.causal
+                and c.model.position_embedding in _BELOW_LAYERS
+            )
+        ),
+        lambda c: (
+            f"model.global_tokens={c.model.global_tokens!r} with model.window={c.model.window}, "
+            f"model.global_every={c.model.global_every}, model.causal={c.model.causal}, "
+            f"model.position_embedding={c.model.position_embedding!r}: they are of a model with a window in every "
+            f"layer and positions in its embeddings; set model.window, model.global_every=0 and one of {_BELOW_LAYERS}"
+        ),
+    ),
+    "projections of global tokens are of some": Rule(
+        lambda c: not c.model.global_projections or c.model.global_tokens != "none",
+        lambda c: (
+            "model.global_projections=True with model.global_tokens='none': no token would use them; set "
+            "model.global_tokens or leave them out"
+        ),
+    ),
+    "the first token is that of a row": Rule(
+        lambda c: c.model.global_tokens != "first" or c.data.packing == "none",
+        lambda c: (
+            f"model.global_tokens='first' with data.packing={c.data.packing!r}: nothing says on the device where the "
+            "sequences of a row begin; set data.packing='none', or model.global_tokens='marked', which in pretraining "
+            "marks none"
+        ),
+    ),
+    "blocks stand alone": Rule(
+        lambda c: (
+            not c.model.attention_block
+            or not (c.model.window or c.model.causal or c.model.position_embedding not in _BELOW_LAYERS)
+        ),
+        lambda c: (
+            f"model.attention_block={c.model.attention_block} with model.window={c.model.window}, "
+            f"model.causal={c.model.causal}, model.position_embedding={c.model.position_embedding!r}: blocks are of a "
+            f"model without windows, that sees both sides, with one of {_BELOW_LAYERS}; change those or leave it 0"
+        ),
+    ),
+    "random blocks are of blocks": Rule(
+        lambda c: bool(c.model.attention_block) == bool(c.model.random_blocks),
+        lambda c: (
+            f"model.random_blocks={c.model.random_blocks} with model.attention_block={c.model.attention_block}: set "
+            "both (BigBird: 3 and 64) or neither"
+        ),
+    ),
+    "blocks are those of one sequence": Rule(
+        lambda c: (
+            c.data.packing == "none"
+            or not c.model.attention_block
+            or c.data.sequence_length <= (5 + 2 * c.model.random_blocks) * c.model.attention_block
+        ),
+        lambda c: (
+            f"data.packing={c.data.packing!r} with model.attention_block={c.model.attention_block} and "
+            f"data.sequence_length={c.data.sequence_length}: blocks are those of a row, so a sequence would see other "
+            "tokens packed than alone; set data.packing='none' (data.rows='full_sentences' fills rows with one)"
         ),
     ),
     "rows fit the position table": Rule(

@@ -7,6 +7,8 @@ words      a token of both keeps its row; a new one starts as the mean of the ro
 positions  a longer table repeats the old one from its start (Longformer's rule); a shorter one is cut
 segments   new ones start as the row of segment 0; a model without segments has no rows for them
 
+Projections of global tokens start as copies of the ordinary ones where the old network has none (Longformer's rule).
+
 Modules of the new network that the old one lacks are drawn at random; those that only the old one has are left out.
 """
 
@@ -19,6 +21,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
+from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, with_copied_projections
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params, abstract_network
 from bertjax.model.shared_tables import DIFFERENCE, own_words
@@ -55,6 +58,7 @@ _EQUAL = (
 )
 # What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is said.
 _NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
+_NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
 # Modules whose arrays have a size of their own, and the keys that say it: of another size they are drawn at random.
 _SIZED = {
     "teacher_projection": ("teacher_width",),
@@ -139,7 +143,7 @@ def adapt(
         tables.pop(DIFFERENCE, None)
         if config.embedding_sharing == "gdes":
             tables[DIFFERENCE] = np.zeros_like(tables["word"])
-    notes += said
+    notes += [*said, *_projections(params["encoder"], config.global_projections)]
     if "position" in tables:
         tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
         notes += said
@@ -152,6 +156,19 @@ def adapt(
         tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
         notes += said
     return params | fresh_modules(config, lacking), notes
+
+
+def _projections(encoder: Params, wanted: bool) -> list[str]:
+    """Give the layers projections of global tokens, or take them away; what was done, in lines."""
+    attention = encoder["layers"]["attention"]
+    if wanted == (GLOBAL_PROJECTIONS.keys() <= attention.keys()):
+        return []
+    if not wanted:
+        for name in GLOBAL_PROJECTIONS:
+            del attention[name]
+        return ["the projections of global tokens were left out: the model has none"]
+    encoder["layers"]["attention"] = with_copied_projections(attention)
+    return ["the projections of global tokens start as copies of the ordinary ones"]
 
 
 def _rows_for(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str]]:

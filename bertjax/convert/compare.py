@@ -16,6 +16,8 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
+from bertjax.finetune.encoding.global_tokens import global_positions
+from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.model.family_heads import HEADS
@@ -25,6 +27,8 @@ from bertjax.training.run_directory import TrainedModel
 LIMIT = 1e-5  # of the relative difference, float32
 HIDDEN, LOGITS, _MLM, _NSP = "hidden states", "logits", "MLM logits", "NSP logits"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+_MASKED = -1e5  # logits below it are no model's
+_MARKS = "global_attention_mask"  # transformers' input for global tokens
 
 # Padding (the pairs differ in length), two segments, accents, digits, other scripts.
 PAIRS = (
@@ -78,7 +82,13 @@ def compare_with_transformers(
         ) from error
     _check_ids(model, tokenizer, pairs)
     batch = pair_batch(model, pairs)
-    ours, theirs = our_outputs(model, batch), _their_outputs(network, batch, made, model.config.model.vocab_size)
+    ours = our_outputs(model, batch)
+    # The classes of tasks mark the same tokens themselves, but in rows with all of their [SEP] only, and these are cut.
+    marks = {} if (positions := _marked(model, batch)) is None else {_MARKS: _mask_of(positions, batch)}
+    theirs = _their_outputs(network, batch | marks, made, model.config.model.vocab_size)
+    for name, logits in theirs.items():  # BigBird's class takes a million from those of the question's tokens
+        ours[name] = np.where(logits < _MASKED, 0, ours[name])
+        theirs[name] = np.where(logits < _MASKED, 0, logits)
     return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
 
 
@@ -156,11 +166,12 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     graphdef = abstract_network(config)[0]
     heads = [head for head in class_of(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
+    marked = _marked(model, batch)
 
     @jax.jit
     def outputs(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
-        hidden = bert.encode(ids, types, mask, packed=False)
+        hidden = bert.encode(ids, types, mask, packed=False, global_positions=marked)
         if bert.of_task:
             return {HIDDEN: hidden} | ({LOGITS: bert.row_logits(hidden, mask)} if bert.outputs else {})
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
@@ -176,6 +187,25 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     # Accelerators multiply float32 in fewer bits unless told otherwise.
     with jax.default_matmul_precision("highest"):
         return jax.device_get(outputs(model.params))
+
+
+def _marked(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The positions of the tokens that the model's kind of task marks, as `global_positions` has them; None without."""
+    config, part = model.config.model, kind_of(model.kind).global_tokens if model.kind else None
+    if config.global_tokens != "marked" or part is None:
+        return None
+    real = batch["attention_mask"] == 1
+    offsets, template = np.append(0, np.cumsum(real.sum(axis=1))), family_of(config.family).template
+    flat = batch["input_ids"][real], np.repeat(np.arange(1, len(real) + 1), real.sum(axis=1))
+    return global_positions(part, offsets, *flat, model.tokenizer.sep_id, template)
+
+
+def _mask_of(positions: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Positions, -1 in unused slots, as int64 [B, L]: 1 where a token is global."""
+    mask = np.zeros_like(batch["input_ids"])
+    rows, slots = np.nonzero(positions >= 0)
+    mask[rows, positions[rows, slots]] = 1
+    return mask
 
 
 def logits_name(head: str) -> str:

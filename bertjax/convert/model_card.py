@@ -13,6 +13,7 @@ from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.finetune.kinds import kind_of
+from bertjax.model.attention.block_sparse import longest_full
 from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.storage.remote import Place, open_bytes
@@ -199,7 +200,18 @@ def _limits(model: TrainedModel) -> str:
     accents = "accents are stripped" if rules.strip_accents else "accents are kept"
     length, table = model.max_length, model.config.model.max_position_embeddings
     unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
-    return f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
+    told = f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
+    return told + _of_blocks(model.config.model)
+
+
+def _of_blocks(net: ModelConfig) -> str:
+    """What transformers computes otherwise; empty where it computes the same."""
+    full = longest_full(net.attention_block, net.random_blocks)
+    if not net.attention_block or net.random_blocks_seed < 0 or full >= net.max_position_embeddings:
+        return ""
+    return (
+        f" In rows of more than {full:,} tokens transformers sees other random blocks than the model was trained with."
+    )
 
 
 def _figures(model: TrainedModel) -> Mapping[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,9 +19,13 @@ import optax
 from bertjax.config import FinetuneConfig, ModelConfig, to_dict, validate
 from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.distillation import taught_objective, taught_rows
+from bertjax.finetune.encoding.global_tokens import with_global_tokens
+from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
 from bertjax.finetune.predict import Predictor
+from bertjax.model.attention.block_sparse import is_sparse, longest_full
 from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
@@ -31,6 +36,7 @@ from bertjax.training.flops import device_peak
 from bertjax.training.job import Job, Rows
 from bertjax.training.metrics import Shown
 from bertjax.training.objectives import Objective
+from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
@@ -134,12 +140,21 @@ def assemble_task(
     learned = objective if teacher is None else taught_objective(content.kind, config.task)
     sequences = content.train.rows["cls_positions"].shape[1]
     longest = config.data.sequence_length * sequences
+    template = family_of(config.model.family).template
+    mark = partial(
+        with_global_tokens,
+        part=content.kind.global_tokens,
+        model=config.model,
+        sep_id=tokenizer.sep_id,
+        template=template,
+    )
+    train = mark(taught_rows(content.train, learned))
     batches = TaskBatches(
-        taught_rows(content.train, learned),
+        train,
         tokenizer.pad_id,
         longest,
         config.training.seed,
-        packed=content.kind.packed,
+        packed=_packs(config, train, sequences) and content.kind.packed,
         shards=batch_shards(mesh),
         microbatches=config.training.grad_accum_steps,
     )
@@ -150,6 +165,7 @@ def assemble_task(
         tokenizer.pad_id,
         longest,
         content.kind.network.per_token,
+        mark,
     )
     rows = Rows(
         stage,
@@ -180,6 +196,24 @@ def assemble_task(
         shown=_shown((learned, objective), content.metrics),
         patience=Patience(f"eval/{content.metrics[0]}", config.task.patience) if config.task.patience else None,
     )
+
+
+def _packs(config: FinetuneConfig, rows: TaskRows, sequences: int) -> bool:
+    """Whether rows of one example can be put together, so that each is as it would be alone.
+
+    Blocks are those of a row, and global tokens are packed where every example has one. Raises ValueError for rows that
+    have several sequences already, of which one may be too long for full attention.
+    """
+    model, length = config.model, config.data.sequence_length
+    if model.attention_block and is_sparse(length, model.attention_block, model.random_blocks):
+        if sequences > 1:
+            raise ValueError(
+                f"data.sequence_length={length} with model.attention_block={model.attention_block}: {config.task.name} "
+                "has several sequences in a row, in which attention is full; use at most "
+                f"{longest_full(model.attention_block, model.random_blocks)} tokens (--max-length)"
+            )
+        return False
+    return GLOBAL_POSITIONS not in rows.rows or rows.rows[GLOBAL_POSITIONS].shape[1] == 1
 
 
 def dev_sets_of(job: Job) -> DevSets:

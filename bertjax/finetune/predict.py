@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.batches import padded, padded_length
+from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import kind_of
 from bertjax.finetune.kinds.choice import Choice
@@ -45,6 +47,7 @@ class Predictor:
     pad_id: int
     max_length: int
     per_token: bool
+    mark: Callable[[TaskRows], TaskRows] = lambda rows: rows  # adds the positions of global tokens
 
     def predict(
         self,
@@ -59,6 +62,7 @@ class Predictor:
         Outputs are float32, [n, ...] or per token [offsets[n], ...]. Batches are of rows of like length, the longest
         first, for less padding. `done` is called with the number of further rows that are computed.
         """
+        rows = self.mark(rows)
         order = np.argsort(-rows.lengths, kind="stable")
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
         total: Any = None
@@ -107,6 +111,8 @@ class TaskModel:
         self._params = jax.device_put(model.params, blueprint.shardings.params)
         self._objective = self.kind.objective(task)
         self._step = make_predict_step(blueprint, (self._objective,), self.kind.outputs)
+        how = {"model": model.config.model, "sep_id": model.tokenizer.sep_id, "template": template}
+        self._mark = partial(with_global_tokens, part=self.kind.global_tokens, **how)
 
     @property
     def counts(self) -> LengthCounts:
@@ -134,7 +140,8 @@ class TaskModel:
         longest, pad_id = int(rows.lengths.max()), self._model.tokenizer.pad_id
         most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
-        predictor = Predictor(self._step, self._mesh, batch_size, pad_id, longest, self.kind.network.per_token)
+        per_token = self.kind.network.per_token
+        predictor = Predictor(self._step, self._mesh, batch_size, pad_id, longest, per_token, self._mark)
         # Accelerators multiply float32 in fewer bits unless told otherwise.
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):
             found = predictor.predict(self._params, rows, self._objective)

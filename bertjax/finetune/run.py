@@ -17,6 +17,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, ModelConfig, from_dict
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent
+from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
 from bertjax.model.shared_tables import with_own_words
@@ -142,7 +143,20 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
     there = with_own_words(start.params)
     if config.model.pooler == POOLER_OF_TOKENS and "pooler" not in there and "mlm_head" in there:
         there = there | {"pooler": {"dense": there["mlm_head"]["transform"], "norm": there["mlm_head"]["norm"]}}
-    return {name: there[name] if name in taken and name in there else fresh[name] for name in fresh}
+    found = {name: there[name] if name in taken and name in there else fresh[name] for name in fresh}
+    if _has_unused_projections(config, start):
+        say("projections of global tokens, which no token used in pretraining, start as the ordinary ones")
+        layers = found["encoder"]["layers"]
+        layers = layers | {"attention": with_copied_projections(layers["attention"])}
+        found["encoder"] = found["encoder"] | {"layers": layers}
+    return found
+
+
+def _has_unused_projections(config: FinetuneConfig, start: Start) -> bool:
+    """Whether a model comes from pretraining in which no token was global, with heads of pretraining that say so."""
+    model = config.model
+    of_pretraining = not start.kind and not start.drawn
+    return model.global_projections and model.global_tokens == "marked" and of_pretraining
 
 
 def _has_its_head(config: FinetuneConfig, start: Start) -> bool:

@@ -45,8 +45,17 @@ class LabelAtCls:
 
 
 def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
-    """The model in float32 with the reference attention, whatever its execution options."""
-    return _graphdef(model.config.model)
+    """The model in float32 with the reference attention, whatever its execution options.
+
+    Raises ValueError for a model whose probabilities are not those of one softmax over a row.
+    """
+    config = model.config.model
+    if config.global_tokens != "none" or config.attention_block:
+        raise ValueError(
+            f"{model.directory}: model.global_tokens={config.global_tokens!r}, model.attention_block="
+            f"{config.attention_block}: probabilities of global tokens and of blocks are not shown; use another model"
+        )
+    return _graphdef(config)
 
 
 @functools.cache

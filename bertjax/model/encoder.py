@@ -12,6 +12,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.attention.relative import RelativePositions
+from bertjax.model.attention.sparse import pattern_of
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
 from bertjax.model.layers import Dense, LayerNorm, weight, zeros
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
@@ -88,9 +89,11 @@ class Embeddings(nnx.Module):
             x += self.task_type[...][0]
         if self.config.position_embedding in ("learned", "sinusoidal"):
             x += self._positions(sequence_ids, packed)
+        rate, first = self.config.hidden_dropout_prob, self.config.embedding_norm == "dropout_norm"
+        x = dropout(x, keys, EMBEDDINGS, rate) if first else x
         x = x if self.norm is None else self.norm(x)
         x = constrain(x.astype(self.dtype), "act_batch", "act_length", "act_embed")
-        x = dropout(x, keys, EMBEDDINGS, self.config.hidden_dropout_prob)
+        x = x if first else dropout(x, keys, EMBEDDINGS, rate)
         if not self.config.embedding_size:
             return x
         return constrain(self.projection(x), "act_batch", "act_length", "act_embed")
@@ -132,19 +135,22 @@ class Encoder(nnx.Module):
         *,
         packed: bool = True,
         attention: Backend = "xla",
+        global_positions: jax.Array | None = None,
     ) -> jax.Array:
         """Hidden states of the last layer, [B, L, D] in the compute dtype.
 
         The three inputs are int32 [B, L]; dropout_keys is uint32 [B], or None to run without dropout. `packed=False`
         means that every row is one sequence that starts at position 0: this saves a gather of the position table.
         `attention` is the back end that `choose_attention` gives for these rows; the default is the reference.
+        `global_positions` are as `pattern_of` has them; a model without global tokens does not read them.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
-        relative = self.of_distances()
+        relative, pattern = self.of_distances(), pattern_of(self.config, sequence_ids, packed, global_positions)
 
         def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, None]:
             keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-            return layer(x, sequence_ids, keys, packed, attention, window, relative), None
+            seen = pattern and pattern.of_layer(number)
+            return layer(x, sequence_ids, keys, packed, attention, window, relative, pattern=seen), None
 
         return self.normed(self.through_layers(step, x)[0])
 
@@ -156,15 +162,18 @@ class Encoder(nnx.Module):
         *,
         packed: bool = True,
         attention: Backend = "xla",
+        global_positions: jax.Array | None = None,
     ) -> jax.Array:
         """The input of the first layer and the output of each layer, without dropout: [layers + 1, B, L, D].
 
         The last one is behind the final norm, if there is one.
         """
         first, relative = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed), self.of_distances()
+        pattern = pattern_of(self.config, sequence_ids, packed, global_positions)
 
-        def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, __: Any) -> tuple[jax.Array, jax.Array]:
-            x = layer(x, sequence_ids, None, packed, attention, window, relative)
+        def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, jax.Array]:
+            seen = pattern and pattern.of_layer(number)
+            x = layer(x, sequence_ids, None, packed, attention, window, relative, pattern=seen)
             return x, x
 
         last, states = self.through_layers(step, first)

@@ -57,7 +57,7 @@ def token_vectors(
     if is_last(bert.encoder.embeddings.config, layer):
         hidden = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
         return hidden.astype(jnp.float32)
-    states = bert.encoder.hidden_states(input_ids, token_type_ids, sequence_ids).astype(jnp.float32)
+    states = bert.encoder.hidden_states(input_ids, token_type_ids, sequence_ids, packed=False).astype(jnp.float32)
     if layer == "sum4":
         return states[-_TOGETHER:].sum(axis=0)
     if layer == "concat4":

@@ -12,6 +12,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.self_attention import SelfAttention, layer_windows
+from bertjax.model.attention.sparse import Pattern
 from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
@@ -48,8 +49,9 @@ class Layer(nnx.Module):
         window: int = 0,
         relative: jax.Array | None = None,
         asking: jax.Array | None = None,
+        pattern: Pattern | None = None,
     ) -> jax.Array:
-        given, how = x_BLD, (keys, packed, attention, window, relative, asking)
+        given, how = x_BLD, (keys, packed, attention, window, relative, asking, pattern)
         attended = self.attention(self.attention_input(x_BLD), sequence_ids, *how)
         x_BLD = (x_BLD if asking is None else asking) + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
         if self.pre:

@@ -15,6 +15,7 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
+from bertjax.model.deep_heads import InnerDense, InnerMlp
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Embeddings, Encoder
 from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, gather_positions
@@ -155,15 +156,17 @@ class TaskNetwork(nnx.Module):
         *,
         packed: bool = True,
         attention: Backend = "xla",
+        global_positions: jax.Array | None = None,
     ) -> jax.Array:
         """The encoder's last layer, [B, L, D]; with `features` those layers side by side, [B, L, D features].
 
         An encoder whose features are read is frozen: it has neither gradient nor dropout.
         """
         inputs = (input_ids, token_type_ids, sequence_ids)
+        how = {"packed": packed, "attention": attention, "global_positions": global_positions}
         if not self.features:
-            return self.encoder(*inputs, keys, packed=packed, attention=attention)
-        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, packed=packed, attention=attention))
+            return self.encoder(*inputs, keys, **how)
+        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **how))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
     def beside(self) -> dict[str, TaskNetwork]:
@@ -188,12 +191,14 @@ class SequenceNetwork(TaskNetwork):
         super().__init__(config, execution, rngs=rngs)
         self.pooler = Pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
+        self.inner = InnerDense(config, rngs=rngs) if config.task_heads == "deep" else None
 
     def sequence_logits(
         self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """A logit per class for every packed sequence: [B, S, num_labels]."""
-        return self.head(self.pooler(gather_positions(hidden_BLD, cls_positions_BS)), keys)
+        read = self.pooler if self.inner is None else self.inner
+        return self.head(read(gather_positions(hidden_BLD, cls_positions_BS)), keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, num_labels]."""
@@ -233,12 +238,15 @@ class TokenNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        self.pooler = _token_pooler(config, rngs=rngs)
+        pooler = _token_pooler(config, rngs=rngs)
+        self.reads_pooler = pooler is not None
+        # Of deep heads the pooler is kept, untrained, for exports.
+        self.pooler = Pooler(config, rngs=rngs) if config.task_heads == "deep" else pooler
         self.head = TokenHead(config, rngs=rngs)
 
     def token_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None = None) -> jax.Array:
         """A logit per class for every token: [B, L, num_labels]."""
-        return self.head(hidden_BLD if self.pooler is None else self.pooler(hidden_BLD), sequence_ids, keys)
+        return self.head(self.pooler(hidden_BLD) if self.reads_pooler else hidden_BLD, sequence_ids, keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, L, num_labels]."""
@@ -256,10 +264,12 @@ class SpanNetwork(TaskNetwork):
         super().__init__(config, execution, rngs=rngs)
         self.pooler = _token_pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 2, rngs=rngs)
+        self.inner = InnerMlp(config, rngs=rngs) if config.task_heads == "deep" else None
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
         """For every token, the logits that it is the first and that it is the last of the answer: [B, L, 2]."""
-        return self.head(hidden_BLD if self.pooler is None else self.pooler(hidden_BLD), None)
+        read = self.pooler or self.inner
+        return self.head(hidden_BLD if read is None else read(hidden_BLD), None)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, L, 2]."""

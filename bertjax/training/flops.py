@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.block_sparse import keys_per_token
 from bertjax.model.attention.relative import rows_in_reach
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import SboHead
@@ -59,11 +61,13 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
 
     With N layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size, E =
     embedding_size (0: E = D, without the matrix from E to D) and K_n = the keys that a token sees in layer n, which are
-    S or, with a window w, min(2·w + 1, S):
+    S or, with a window w, min(2·w + 1, S), or of blocks what `keys_per_token` says:
 
         6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward; a gated MLP
                                       has 3·D·F
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
+        + 6·N·(2·D² + D²/S)           keys and values that a global token sees by projections of its own, and its query,
+                                      where `global_tokens` is first, with two keys more; a task's are not counted
         + 12·D·N·R                    relative terms: products of queries and keys with the R vectors of the distances
                                       that a row has, where positions are relative
         + 6·C·D²                      convolution of C tokens, where there is one
@@ -84,12 +88,18 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     """
     S, D, F = sequence_length, model.hidden_size, model.intermediate_size
     E = embedding_width(model)
-    keys = sum(min(2 * window + 1, S) if window else S for window in layer_windows(model))
+    N, first = model.num_hidden_layers, model.global_tokens == "first"
+    keys = sum(keys_with_globals(S, window, int(first)) if window else S for window in layer_windows(model))
+    if model.attention_block:
+        keys = N * keys_per_token(S, model.attention_block, model.random_blocks)
+    of_globals = 6 * N * (2 * D * D + D * D / S) if first and model.global_projections else 0
     heads = family_of(model.family).heads
     # An enhanced decoder runs the last layer twice.
     runs = model.num_hidden_layers + (model.mlm_decoder == "enhanced" and "mlm_head" in heads)
     keys += (runs - model.num_hidden_layers) * S + runs * rows_in_reach(model, S)
-    encoder = 6 * (runs * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D)
+    encoder = of_globals + 6 * (
+        runs * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D
+    )
     projection = 6 * E * D if model.embedding_size else 0
     transform = D * E if model.mlm_tied else 0
     mlm = 6 * (transform + E * model.vocab_size) * predictions / S if "mlm_head" in heads else 0

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -31,6 +32,7 @@ from bertjax.convert.tf1.checkpoint import (
     suggests_lowercase,
 )
 from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.network import abstract_network, bind
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -309,6 +311,33 @@ def test_adapting_to_the_same_model_changes_nothing(model: TrainedModel) -> None
     params, notes = adapt(foreign(model), model.config.model, model.tokenizer)
     assert_same(params, model.params)
     assert not notes
+
+
+def test_a_longformer_starts_from_a_roberta(tmp_path: Path) -> None:
+    wide = {"pooler": "none", "type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 16}
+    roberta = trained_model(tmp_path, wordpiece(), family="roberta", **wide)
+    longer = {"family": "longformer", "max_position_embeddings": 40, "window": 4, "global_every": 0}
+    config = dataclasses.replace(roberta.config.model, **longer, global_tokens="marked", global_projections=True)
+    params, notes = adapt(foreign(roberta), config, roberta.tokenizer)
+    told = " ".join(notes)
+    assert "start as copies of the ordinary ones" in told and "has 40 rows: the 16 there, repeated" in told
+    encoder, was = params["encoder"], roberta.params["encoder"]
+    attention = encoder["layers"]["attention"]
+    for role in ("query", "key", "value"):
+        jax.tree.map(np.testing.assert_array_equal, attention[f"{role}_global"], was["layers"]["attention"][role])
+    table, old = encoder["embeddings"]["position"], np.asarray(was["embeddings"]["position"])
+    np.testing.assert_array_equal(table, np.concatenate([old, old, old[:8]]))
+    # It computes what RoBERTa computes where no window ends.
+    ids = jnp.arange(5, 11, dtype=jnp.int32)[None]
+    narrow, wide_one = (
+        bind(abstract_network(model)[0], weights).encoder(ids, ids * 0, ids * 0 + 1, packed=False)
+        for model, weights in ((roberta.config.model, roberta.params), (dataclasses.replace(config, window=8), params))
+    )
+    np.testing.assert_array_equal(narrow, wide_one)
+    back, notes = adapt(ForeignModel("here", config, roberta.tokenizer, params, (), ()), roberta.config.model,
+                        roberta.tokenizer)  # fmt: skip
+    assert any("were left out: the model has none" in note for note in notes)
+    jax.tree.map(np.testing.assert_array_equal, back, jax.tree.map(np.asarray, roberta.params))
 
 
 def test_another_padding_of_the_vocabulary_changes_no_real_row(model: TrainedModel) -> None:

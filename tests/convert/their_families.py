@@ -33,6 +33,9 @@ def small(family: str, **fields) -> ModelConfig:
     base = FAMILIES[family].presets["base"]
     narrow = {"relative_max": 9, "relative_buckets": min(base.relative_buckets, 6)} if base.relative_max else {}
     narrow |= ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
+    if base.attention_block:
+        # Blocks of a token, so that rows have more than attention is full in; random ones as theirs are in evaluation.
+        narrow |= {"attention_block": 1, "random_blocks": 2, "random_blocks_seed": -1}
     return replace(base, **(SIZES | narrow | fields))
 
 
@@ -97,7 +100,21 @@ def rows(config: ModelConfig) -> dict[str, np.ndarray]:
     real = np.arange(LENGTH) < lengths[:, None]
     ids = np.where(real, draw.integers(3, config.vocab_size, real.shape), SPECIAL["pad"])
     types = np.where(real, draw.integers(0, max(1, config.type_vocab_size), real.shape), 0)
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
+    if config.global_tokens == "marked":
+        # Neighbours and one within the windows of others; one; one that is its row; none.
+        batch["global_attention_mask"] = np.zeros_like(ids)
+        batch["global_attention_mask"][[0, 0, 0, 1, 2], [0, 1, 8, 4, 0]] = 1
+    return batch
+
+
+def global_positions(batch) -> np.ndarray | None:
+    """The positions of the tokens that are marked, -1 in unused slots: int32 [B, G]."""
+    if "global_attention_mask" not in batch:
+        return None
+    places = [np.flatnonzero(row) for row in batch["global_attention_mask"]]
+    most = max(map(len, places))
+    return np.array([np.pad(row, (0, most - len(row)), constant_values=-1) for row in places], np.int32)
 
 
 def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
@@ -106,7 +123,8 @@ def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
     ids, types, mask = (
         jnp.asarray(batch[name], jnp.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
     )
-    found = {"states": bert.encoder.hidden_states(ids, types, mask, packed=False)}
+    marked = global_positions(batch)
+    found = {"states": bert.encoder.hidden_states(ids, types, mask, packed=False, global_positions=marked)}
     everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     hidden = found["states"][-1]
     for head in class_of(config).outputs:

@@ -52,7 +52,9 @@ REST = [(family, task) for family in FAMILIES for task in TASKS if (family, task
 def start_of(family: str, folder: Path) -> Start:
     """A small network of a family, over a vocabulary of its kind."""
     words = [*sentences(40, 0), "what colour is the cat ?"]
-    return small_start(folder, tokenizer_of(family, words), **(traits(family) | {"initializer_range": 0.1}))
+    # Blocks are those of a row, so short rows: what is packed, or padded otherwise, then sees the same.
+    short = {"attention_block": 64} if traits(family)["attention_block"] else {}
+    return small_start(folder, tokenizer_of(family, words), **(traits(family) | short | {"initializer_range": 0.1}))
 
 
 def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:

@@ -52,6 +52,32 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             for positions in ("alibi", "relative")
         ),
         ("tpu", 512, True, {"position_embedding": "rope"}, NEW, "splash (rows of 512 tokens on tpu)"),
+        (
+            "tpu",
+            512,
+            True,
+            {"window": 64, "global_every": 0, "global_tokens": "marked"},
+            NEW,
+            "splash (rows of 512 tokens on tpu)",
+        ),
+        (
+            "tpu",
+            512,
+            False,
+            {"window": 256, "global_every": 0, "global_tokens": "first"},
+            NEW,
+            "xla (model.global_tokens='first' and model.attention_block=0 in rows of 512 tokens are computed by XLA)",
+        ),
+        (
+            "tpu",
+            1024,
+            False,
+            {"attention_block": 64, "random_blocks": 3},
+            NEW,
+            "xla (model.global_tokens='none' and model.attention_block=64 in rows of 1024 tokens are computed by XLA; "
+            "blocks of 64 tokens)",
+        ),
+        ("tpu", 512, True, {"attention_block": 64, "random_blocks": 3}, NEW, "splash (rows of 512 tokens on tpu)"),
         ("gpu", 512, False, {}, OLD, "cudnn (rows of 512 tokens on gpu)"),
         ("cuda", 512, False, {}, OLD, "cudnn (rows of 512 tokens on cuda)"),
         ("gpu", 512, True, {}, NEW, "cudnn (rows of 512 tokens on gpu)"),

@@ -14,7 +14,7 @@ from attention_sides import assert_same, outputs_and_gradients, some_ids
 from test_options import MODERN, PLAIN, Reference, drawn, outputs, relative, rows
 
 from bertjax.model.attention.backends import attend, visible, xla_attention
-from bertjax.model.attention.windows import block_size, pays, window_attention
+from bertjax.model.attention.windows import Keys, Scoring, attend_blocks, block_size, pays, window_attention
 from bertjax.model.dropout import row_keys
 
 KEYS = row_keys(3, jnp.int32(5), jnp.arange(2))
@@ -62,6 +62,22 @@ def test_windows_in_bfloat16_are_as_near_as_the_dense_mask() -> None:
         lambda q, k, v: window_attention(q, k, v, ids, None, 0.0, window=30),
     ):
         assert_same(outputs_and_gradients(attention, ids, jnp.bfloat16), exact, 2e-2)
+
+
+def test_parts_of_the_keys_in_bfloat16_are_as_near_as_all_of_them_at_once() -> None:
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 2, 4, 64, 8)).astype(jnp.bfloat16)  # [B, H, N, C, K]
+    places = jnp.arange(64, dtype=jnp.int32)
+    parts = [
+        Keys(k[..., n : n + 16, :], v[..., n : n + 16, :], jnp.array(True), places[n : n + 16]) for n in (0, 16, 32, 48)
+    ]
+    whole = Keys(k, v, jnp.array(True), places)
+
+    def off(parts: list[Keys]) -> float:
+        found = attend_blocks(q, places[:, None], parts, Scoring(64)).astype(jnp.float32)
+        wide = [part._replace(k=part.k.astype(jnp.float32), v=part.v.astype(jnp.float32)) for part in parts]
+        return float(jnp.abs(found - attend_blocks(q.astype(jnp.float32), places[:, None], wide, Scoring(64))).mean())
+
+    assert off(parts) < 1.05 * off([whole])
 
 
 @pytest.mark.parametrize(("length", "window", "expected"), [(512, 0, False), (192, 64, False), (193, 64, True)])

@@ -137,6 +137,22 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "",
     ),
+    "longformer": (
+        (
+            *("--data.tokenizer", "byte_bpe", "--model.window", "4", "--model.global-every", "0"),
+            *("--model.global-tokens", "marked", "--model.global-projections", "True", *OF_ROBERTA),
+        ),
+        "LongformerForMaskedLM",
+    ),
+    "bigbird": (
+        (
+            *("--model.attention-block", "2", "--model.random-blocks", "2", "--model.embedding-norm", "dropout_norm"),
+            *("--model.task-heads", "deep", "--model.hidden-act", "gelu_tanh", "--data.tokenizer", "bpe"),
+            *("--model.random-blocks-seed", "-1", "--data.rows", "full_sentences", "--training.objectives", "mlm"),
+            *("--optimizer.learning-rate", "4e-3"),
+        ),
+        "BigBirdForPreTraining",
+    ),
     "albert": (
         (
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
@@ -149,8 +165,8 @@ MEMBERS = {  # arguments, the class of the export
 }
 
 # BERT's network under other masks, which are tested by themselves; test_stages.py trains on units in every run.
-# DeBERTa's steps stand in test_embedding_sharing.py.
-SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3")
+# DeBERTa's steps stand in test_embedding_sharing.py, those of the last two in test_sparse_training.py.
+SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3", "longformer", "bigbird")
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +249,9 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
 def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
     """A small network of a family on a mesh, with all of its objectives."""
     model = small(family, **{key: getattr(MODEL, key) for key in SIZES} | {"num_hidden_layers": 4})
+    if model.attention_block:
+        # Of rows with several sequences: attention is full, as in single rows of up to so many blocks.
+        model = replace(model, attention_block=16)
     if model.embedding_norm == "none":
         # The first norm divides small vectors by their size: with 0.02, rounding grows a hundredfold in ten steps.
         model = replace(model, initializer_range=0.2)

@@ -41,6 +41,16 @@ SMALL = ModelConfig(
         ({"window": 5, "global_every": 0}, -12 * 64 * 6 * 21),
         ({"window": 5}, 0),
         ({"window": 100, "global_every": 0}, 0),
+        # The window, and the first token as a key of all and as one that sees all; its projections of 64 x 64.
+        ({"window": 5, "global_every": 0, "global_tokens": "marked", "global_projections": True}, -12 * 64 * 6 * 21),
+        ({"window": 5, "global_every": 0, "global_tokens": "first"}, -12 * 64 * 6 * 19),
+        (
+            {"window": 5, "global_every": 0, "global_tokens": "first", "global_projections": True},
+            -12 * 64 * 6 * 19 + 6 * 6 * 64 * 64 * (2 + 1 / 32),
+        ),
+        # Of 16 blocks of 2, two see all 32 keys, two 5 blocks of them and the others 6.
+        ({"attention_block": 2, "random_blocks": 1}, -12 * 64 * 6 * (32 - (2 * 32 + 2 * 10 + 12 * 12) / 16)),
+        ({"attention_block": 16, "random_blocks": 1}, 0),
         # A third matrix of 64 x 256 in each layer; no transform of 64 x 64 at 4 of 32 tokens.
         ({"mlp": "glu"}, 6 * 6 * 64 * 256),
         ({"mlm_tied": False}, -6 * 64 * 64 * 4 / 32),

@@ -76,6 +76,7 @@ _OPTIONS = {
     "mlp_bias": ("all",),
     "mlp": ("dense",),
     "window": (0,),
+    "attention_block": (0,),
     "conv_kernel": (0,),
 }
 

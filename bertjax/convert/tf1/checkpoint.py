@@ -152,6 +152,11 @@ def _require_bert(model: TrainedModel) -> None:
     # Another family's head may have the name of one of BERT's, and another meaning.
     heads = [head for head in family_of(model.config.model.family).heads if head not in BERT.heads]
     foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))] or heads
+    if model.config.model.attention_block:
+        raise ValueError(
+            f"model.family={model.config.model.family!r}: google-research/bert has no blocks "
+            f"(model.attention_block={model.config.model.attention_block}); export to huggingface"
+        )
     if foreign:
         raise ValueError(
             f"model.family={model.config.model.family!r}: google-research/bert has no name for {foreign[0]}; export to "

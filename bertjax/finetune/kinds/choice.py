@@ -11,6 +11,7 @@ import numpy as np
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
+from bertjax.finetune.encoding.global_tokens import SECOND_SEGMENT
 from bertjax.finetune.encoding.rows import Segments
 from bertjax.finetune.kinds.kind import Card, Inference, shown
 from bertjax.finetune.kinds.texts import TextKind, wrong_number
@@ -45,6 +46,7 @@ class ChoiceKind(TextKind):
     learns_predictions = True
     metrics = ("accuracy",)
     packed = False  # a row has several sequences already
+    global_tokens = SECOND_SEGMENT
     text_columns, default_columns = (2, None), ("text", "text_b")
     columns_wanted = "a start, and its ends in a column each or in one that holds a list"
     card = Card(

@@ -20,6 +20,7 @@ import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.tables import Tell
+from bertjax.finetune.encoding.global_tokens import Part
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.layout import Template
 from bertjax.input.lengths import LengthCounts
@@ -145,6 +146,7 @@ class Kind(ABC):
     problem_type: ClassVar[str] = ""  # transformers' name of the loss
     figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy")  # of the objective
     packed: ClassVar[bool] = True  # several examples may share a row in training
+    global_tokens: ClassVar[Part | None] = None  # what a model with `global_tokens` marked marks
     names_outputs: ClassVar[bool] = False  # the outputs are labels with names
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query

@@ -14,6 +14,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import Question, label_weights
 from bertjax.finetune.encoding.answers import FoundAnswers, answer_figures, find_answers, write_answers
+from bertjax.finetune.encoding.global_tokens import FIRST_SEGMENT
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.finetune.kinds.kind import Card, Figures, Inference, Kind, Split, Splits, Task, TaskContent, pair_of
 from bertjax.model.families.registry import family_of
@@ -48,6 +49,7 @@ class SpanKind(Kind):
     name, network = "span", SpanNetwork
     metrics = ("f1", "exact_match")
     may_abstain = True
+    global_tokens = FIRST_SEGMENT
     unit = "article"
     card = Card(
         "question-answering",

@@ -15,6 +15,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample, label_numbers, label_set, label_weights
 from bertjax.finetune.data.tables import Columns, read_split_of_table
+from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN
 from bertjax.finetune.encoding.rows import Segments, TaskRows
 from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
 from bertjax.finetune.kinds.kind import (
@@ -42,6 +43,7 @@ _SPACES = str.maketrans("\t\r\n", "   ")
 class TextKind(Kind):
     """A kind whose examples are `TextExample`s. One text or two in one sequence, and a label that is a class."""
 
+    global_tokens = FIRST_TOKEN
     numeric: ClassVar[bool] = False  # labels are numbers, not classes
     labelled: ClassVar[bool] = True  # examples have labels
     text_columns: ClassVar[tuple[int, int | None]] = (1, 2)  # least and most columns of text; None: any number

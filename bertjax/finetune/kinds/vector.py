@@ -49,6 +49,7 @@ class VectorKind(TextKind):
     name, network, own_task = "vector", VectorNetwork, "pairs"
     metrics = ("accuracy",)  # how often the nearest second of a first text is its own
     packed = False  # a row has two sequences already
+    global_tokens = None
     labelled = has_baseline = False
     no_prediction = "it gives vectors: use encode"
     text_columns, default_columns, columns_wanted = (2, 2), ("text", "text_b"), "two texts"

@@ -6,10 +6,13 @@ them sees u - 1, u, u + 1 and a few random blocks. Every key counts once. Time a
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config import ModelConfig
 from bertjax.model.attention.windows import (
     NOWHERE,
     Keys,
@@ -26,11 +29,13 @@ RANDOM = 3  # random blocks that a block of theirs sees
 
 
 def is_sparse(length: int, block: int = BLOCK, random: int = RANDOM) -> bool:
-    """Whether rows of `length` tokens have more blocks than the full square pays for; else attention is full.
+    """Whether rows of `length` tokens have more blocks than the full square pays for; else attention is full."""
+    return length > longest_full(block, random)
 
-    The limit is that of BigBird's class in transformers: (5 + 2 random) blocks.
-    """
-    return length > (5 + 2 * random) * block
+
+def longest_full(block: int, random: int) -> int:
+    """Tokens of the longest rows in which attention is full, as in BigBird's class in transformers."""
+    return (5 + 2 * random) * block
 
 
 def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
@@ -66,6 +71,23 @@ def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int = RAN
     for comparing with that class; a model is trained with blocks that differ.
     """
     return np.zeros((heads, blocks - 2, random), np.int32)
+
+
+def plan_of_layers(config: ModelConfig, blocks: int) -> np.ndarray:
+    """The random blocks of every layer in rows of `blocks` blocks: int32 [layers, heads, blocks - 2, random].
+
+    They are those of `random_blocks` by `random_blocks_seed` and the layer, the same in training and evaluation, or for
+    a seed of -1 those of `blocks_of_transformers_evaluation`.
+    """
+    heads, seed = config.num_attention_heads, config.random_blocks_seed
+    return _plan(config.num_hidden_layers, heads, blocks, config.random_blocks, seed)
+
+
+@cache
+def _plan(layers: int, heads: int, blocks: int, random: int, seed: int) -> np.ndarray:
+    if seed < 0:
+        return np.stack([blocks_of_transformers_evaluation(heads, blocks, random)] * layers)
+    return np.stack([random_blocks(seed, layer, heads, blocks, random) for layer in range(layers)])
 
 
 def block_sparse_attention(

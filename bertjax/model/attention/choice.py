@@ -13,8 +13,9 @@ import jax
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention import windows
-from bertjax.model.attention.backends import SPLASH_LENGTHS
+from bertjax.model.attention.block_sparse import is_sparse
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.attention.splash import SPLASH_LENGTHS
 
 FUSED_FROM = 512  # least tokens of a row; with fewer the probabilities are small and XLA is as fast
 CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256
@@ -63,11 +64,13 @@ def choose_attention(
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
     Windows are splash's where it is chosen. With xla and cudnn (which has none) layers with a window compute it in XLA:
-    by blocks in rows longer than what a block sees, else under a mask.
+    by blocks in rows longer than what a block sees, else under a mask. Global tokens and chosen blocks are XLA's.
     `capability` is the `compute_capability` of its devices.
     Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """
     chosen = _choose(model, execution, platform, length, packed, capability, jax_version)
+    if _sees_blocks(model, length, packed):
+        return replace(chosen, reason=f"{chosen.reason}; blocks of {model.attention_block} tokens")
     if chosen.backend == "splash" or not any(windows.pays(length, window) for window in layer_windows(model)):
         return chosen
     return replace(chosen, reason=f"{chosen.reason}; windows of {model.window} in XLA by blocks")
@@ -124,9 +127,21 @@ def _hindrance(
             f"model.position_embedding={model.position_embedding!r} adds to the scores, which {backend} does not",
             "set execution.attention='xla'",
         )
+    if model.global_tokens == "first" or _sees_blocks(model, length, packed):
+        return Hindrance(
+            f"model.global_tokens={model.global_tokens!r} and model.attention_block={model.attention_block} in rows of "
+            f"{length} tokens are computed by XLA",
+            "set execution.attention='xla'",
+        )
     if backend == "splash":
         return _splash_hindrance(length)
     return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)
+
+
+def _sees_blocks(model: ModelConfig, length: int, packed: bool) -> bool:
+    """Whether tokens see chosen blocks in such rows, and not all of their sequence."""
+    block, random = model.attention_block, model.random_blocks
+    return block > 0 and not packed and is_sparse(length, block, random)
 
 
 def _device_hindrance(capability: str | None) -> Hindrance | None:

@@ -10,6 +10,7 @@ from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
+from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, Pattern, sparse_attention
 from bertjax.model.layers import product, weight, zeros
 from bertjax.parallel.sharding import constrain
 
@@ -79,6 +80,9 @@ class SelfAttention(nnx.Module):
             self.relative_query = Projection(config, rngs=rngs)
             self.relative_key = Projection(config, is_key=True, rngs=rngs)
         self.output = OutputProjection(config, rngs=rngs)
+        if config.global_projections:
+            for name in GLOBAL_PROJECTIONS:
+                setattr(self, name, Projection(config, rngs=rngs))
         self.dropout_rate = config.attention_probs_dropout_prob
         self.causal, self.config = config.causal, config
         self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
@@ -93,11 +97,15 @@ class SelfAttention(nnx.Module):
         window: int = 0,
         relative: jax.Array | None = None,
         asking: jax.Array | None = None,
+        pattern: Pattern | None = None,
     ) -> jax.Array:
         q, k, v = self.projected(x_BLD, sequence_ids, packed, window, asking)
         if relative is not None:
             of_distances = project_distances(self, project, relative)
             return self.output(disentangled_attention(self.config, q, k, v, of_distances, sequence_ids, dropout_keys))
+        if pattern is not None:
+            how = sequence_ids, dropout_keys, window
+            return self.output(sparse_attention(self, project, pattern, x_BLD, (q, k, v), *how))
         attended = attend(
             backend,
             q,

@@ -66,15 +66,18 @@ def attend_blocks(q: jax.Array, places: jax.Array, parts: Sequence[Keys], scorin
     """One softmax over the keys of all parts, times their values: [B, H, N, C, K] -> the same.
 
     `places` are those of the queries, int32, broadcast to [B, H, N, C, 1]. A key in two parts, or twice in one, counts
-    twice. Every query must see a key. Scores and softmax are float32 whatever the dtype of q. The dropout of (head h,
-    query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense reference.
+    twice. Every query must see a key. Scores, softmax and the sum over parts are float32 whatever the dtype of q. The
+    dropout of (head h, query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense
+    reference.
     """
     scores = jnp.concatenate([_part_scores(q, places, part, scoring.slopes) for part in parts], axis=-1)
     probs = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
     probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
-    return sum(
-        _mixed(_dropped(of_part, places, part, scoring), part.v) for of_part, part in zip(probs, parts, strict=True)
-    )
+    dropped = [_dropped(of_part, places, part, scoring) for of_part, part in zip(probs, parts, strict=True)]
+    if len(parts) == 1:
+        return _mixed(dropped[0], parts[0].v, q.dtype)
+    mixed = [_mixed(of_part, part.v, jnp.float32) for of_part, part in zip(dropped, parts, strict=True)]
+    return sum(mixed).astype(q.dtype)
 
 
 def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
@@ -90,10 +93,11 @@ def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[floa
     return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
 
 
-def _mixed(probs: jax.Array, v: jax.Array) -> jax.Array:
+def _mixed(probs: jax.Array, v: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    product = partial(jnp.einsum, preferred_element_type=dtype)
     if v.ndim == 4:
-        return jnp.einsum("BHLM,BHMK->BHLK", joined(probs), v).reshape(*probs.shape[:-1], -1)
-    return jnp.einsum("BHNCM,BHNMK->BHNCK", probs, v)
+        return product("BHLM,BHMK->BHLK", joined(probs), v).reshape(*probs.shape[:-1], -1)
+    return product("BHNCM,BHNMK->BHNCK", probs, v)
 
 
 def _dropped(probs: jax.Array, places: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:

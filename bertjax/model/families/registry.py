@@ -8,6 +8,7 @@ from dataclasses import replace
 from bertjax.config import ModelConfig
 from bertjax.model.families.albert import ALBERT
 from bertjax.model.families.bert import BERT
+from bertjax.model.families.bigbird import BIGBIRD
 from bertjax.model.families.camembert import CAMEMBERT
 from bertjax.model.families.deberta import DEBERTA
 from bertjax.model.families.deberta_v2 import DEBERTA_V2, DEBERTA_V3
@@ -15,6 +16,7 @@ from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.model.families.ernie import ERNIE
 from bertjax.model.families.family import Family
+from bertjax.model.families.longformer import LONGFORMER
 from bertjax.model.families.macbert import MACBERT
 from bertjax.model.families.modernbert import MODERNBERT
 from bertjax.model.families.mosaicbert import MOSAICBERT
@@ -23,8 +25,8 @@ from bertjax.model.families.roberta import ROBERTA
 from bertjax.model.families.spanbert import SPANBERT
 from bertjax.model.families.xlm_roberta import XLM_ROBERTA
 
-_OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT)
-_OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT)
+_OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
+_OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _OF_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)

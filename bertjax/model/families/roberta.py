@@ -11,7 +11,6 @@ from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, de
 from bertjax.tokenization.piece_order import PieceOrder
 from bertjax.tokenization.tokenizer import TextRules
 
-_ENCODER = (*tables("roberta.embeddings"), *layers("roberta."))
 _MLM = (
     *dense("mlm_head/transform", "lm_head.dense"),
     *norm("mlm_head/norm", "lm_head.layer_norm"),
@@ -29,18 +28,28 @@ def sizes(family: str, vocab_size: int) -> dict[str, ModelConfig]:
     return {"base": base, "large": replace(base, **large)}
 
 
-def huggingface(model_type: str, beginning: str, pieces: PieceOrder | None = None) -> HuggingFace:
-    """RoBERTa's names, under the model type of one member and its classes, whose names have one beginning."""
+def huggingface(
+    model_type: str,
+    beginning: str,
+    pieces: PieceOrder | None = None,
+    prefix: str = "roberta.",
+    more: tuple[Tensor, ...] = (),
+) -> HuggingFace:
+    """RoBERTa's names, under the model type of one member and its classes, whose names have one beginning.
+
+    `more` are the encoder's tensors that RoBERTa lacks.
+    """
+    encoder = (*tables(f"{prefix}embeddings"), *layers(prefix), *more)
     return HuggingFace(
         model_type=model_type,
-        prefix="roberta.",
+        prefix=prefix,
         beginning=beginning,
-        encoder=_ENCODER,
-        pooler=dense("pooler/dense", "roberta.pooler.dense"),
-        pretraining=Class(f"{beginning}ForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
+        encoder=encoder,
+        pooler=dense("pooler/dense", f"{prefix}pooler.dense"),
+        pretraining=Class(f"{beginning}ForMaskedLM", (*encoder, *_MLM), outputs={"mlm_head": "logits"}),
         own_heads={"ForSequenceClassification": _SEQUENCE},
         tied={
-            "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+            "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
             "lm_head.decoder.bias": "lm_head.bias",
         },
         defaults={"pad_token_id": 1},

@@ -101,6 +101,8 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
             "attention scores with ALiBi or relative terms are not products of queries and keys alone",
             "name another teacher",
         )
+    if student.attention_block or teacher.attention_block:
+        return Unfit("attention in blocks has no scores of the other tokens", "name another teacher")
     if student.window or teacher.window:
         return Unfit(
             f"model.window is {teacher.window} there and {student.window} here",

@@ -25,6 +25,7 @@ Sums = dict[str, jax.Array]
 Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes without dropout
 
 MODEL = "model"  # the network that is trained, measured and exported
+GLOBAL_POSITIONS = "global_positions"  # of a batch whose task marks tokens, as `pattern_of` has them
 TEACHER = "teacher"  # a frozen one that it learns from
 
 
@@ -77,7 +78,9 @@ class Forward:
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
         known = network, of, *map(id, inputs)
         if known not in self._encoded:
-            run = self.through(lambda one, *to, **how: getattr(one, of)(*to, **how), batch, network)
+            # What a task has marked in its rows; networks without global tokens do not read it.
+            marked = {GLOBAL_POSITIONS: batch[GLOBAL_POSITIONS]} if GLOBAL_POSITIONS in batch else {}
+            run = self.through(lambda one, *to, **how: getattr(one, of)(*to, **how, **marked), batch, network)
             self._encoded[known] = inputs, run
         return self._encoded[known][1]
 

@@ -1,0 +1,93 @@
+"""What layers see beside windows, of the rows of a batch: global tokens (Longformer) or chosen blocks (BigBird)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import ModelConfig
+from bertjax.model.attention.block_sparse import block_sparse_attention, is_sparse, plan_of_layers
+from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
+
+Qkv = tuple[jax.Array, jax.Array, jax.Array]  # [B, L, H, K] each
+
+GLOBAL_PROJECTIONS = {"query_global": "query", "key_global": "key", "value_global": "value"}  # -> the ordinary ones
+
+
+class Pattern(NamedTuple):
+    """One of the two is there. Layers with a pattern are computed in XLA, whatever back end the others have."""
+
+    tokens: GlobalTokens | None = None
+    blocks: jax.Array | None = None  # int32 [layers, H, n - 2, random]; for one layer without the first dim
+
+    def of_layer(self, number: jax.Array) -> Pattern:
+        """The pattern of one layer, by its number, int []."""
+        return self if self.blocks is None else Pattern(blocks=self.blocks[number])
+
+
+def pattern_of(
+    config: ModelConfig, sequence_ids: jax.Array, packed: bool, global_positions: jax.Array | None
+) -> Pattern | None:
+    """The pattern for rows whose `sequence_ids` are int32 [B, L]; None where attention is full or in windows.
+
+    `global_positions`, int32 [B, G], ascending, are the places of each row's global tokens; one that is not above all
+    before it is an unused slot. Without them no token is global, or with `global_tokens` first the first of each row,
+    which then must be one sequence. In packed rows a token is global to its own sequence only.
+
+    Blocks are those of a row: in packed rows, and in rows that `is_sparse` calls short, attention is full.
+    """
+    length = sequence_ids.shape[1]
+    if config.attention_block:
+        if packed or not is_sparse(length, config.attention_block, config.random_blocks):
+            return None
+        return Pattern(blocks=jnp.asarray(plan_of_layers(config, -(-length // config.attention_block))))
+    if config.global_tokens == "none":
+        return None
+    if global_positions is None and config.global_tokens == "first":
+        if packed:
+            raise ValueError(
+                "model.global_tokens='first' in packed rows: nothing says where their sequences begin; set "
+                "data.packing='none'"
+            )
+        global_positions = jnp.zeros((len(sequence_ids), 1), jnp.int32)
+    return None if global_positions is None else Pattern(tokens=tokens_at(global_positions, length))
+
+
+def tokens_at(positions: jax.Array, length: int) -> GlobalTokens:
+    """The global tokens at the positions that `pattern_of` takes, in rows of `length` tokens."""
+    before = jnp.pad(jax.lax.cummax(positions, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    places = jnp.where(positions > before, positions, length)
+    marked = jnp.zeros((len(places), length), bool).at[jnp.arange(len(places))[:, None], places].set(True, mode="drop")
+    return GlobalTokens(places, marked)
+
+
+def with_copied_projections(attention: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of attention with projections of global tokens that are copies of the ordinary ones.
+
+    So Longformer's authors start from RoBERTa, and again after pretraining, in which no token is global.
+    """
+    return attention | {name: dict(attention[role]) for name, role in GLOBAL_PROJECTIONS.items()}
+
+
+def sparse_attention(
+    attention: Any,
+    project: Callable[..., tuple[jax.Array, ...]],
+    pattern: Pattern,
+    x_BLD: jax.Array,
+    qkv: Qkv,
+    sequence_ids: jax.Array,
+    dropout_keys: jax.Array | None,
+    window: int,
+) -> jax.Array:
+    """What tokens get by a pattern, [B, L, H, K]; `attention` is the `SelfAttention`, `project` its function."""
+    config, dropped = attention.config, (dropout_keys, attention.dropout_rate)
+    if pattern.tokens is None:
+        return block_sparse_attention(*qkv, sequence_ids, pattern.blocks, *dropped, block=config.attention_block)
+    of_globals = take_tokens(qkv[0], pattern.tokens), *qkv[1:]
+    if config.global_projections:
+        (q,) = project(take_tokens(x_BLD, pattern.tokens), attention.query_global)
+        of_globals = q, *project(x_BLD, attention.key_global, attention.value_global)
+    return global_attention(qkv, of_globals, sequence_ids, pattern.tokens, *dropped, window=window)

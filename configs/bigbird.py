@@ -1,0 +1,49 @@
+"""BigBird: rows of 4,096 tokens in blocks of 64, of which each sees its neighbours, both ends and three random ones.
+
+Reproduces: "Big Bird" (arXiv 2007.14062), its ITC form, as google-research/bigbird trains it: whole words hidden, at
+    most 75 tokens of a row, random tokens from the ordinary ones, MLM alone, AdamW without bias correction; no dropout
+    on attention probabilities, which their blocks have not. Variants: base, large.
+    Not verified in a source: 256 rows and 500,000 steps. Not the original: it starts from random values (theirs from
+    RoBERTa's weights); a share of the tokens is hidden, not of the words; a row begins with a sentence, not with any
+    word; random blocks come from the whole row, not from its first 1,024 tokens.
+Text: books, Wikipedia, news, stories. Name yours with --data.sources.
+Expected: no published figure of GLUE; question answering and summaries of long texts are in the paper.
+Cost: base 128,112,824 parameters, 3.0e20 FLOP; large 360,228,024 parameters, 1.0e21 FLOP. Planned for
+    v5e:4x4, base takes 11.0 GiB of each chip and at least 863 ms a step (120 hours).
+Command: bertjax pretrain bigbird --data.sources 'text:corpus/*.txt'
+"""
+
+from dataclasses import replace
+
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.model.families.bigbird import BIGBIRD
+
+
+def config(variant: str = "base") -> Config:
+    """A preset of the family over rows of one document each."""
+    return Config(
+        name=f"bigbird_{variant}",
+        model=replace(variant_of(BIGBIRD.presets, variant), attention_probs_dropout_prob=0.0),
+        execution=ExecutionConfig(dtype="bfloat16"),
+        data=DataConfig(
+            sources=("text:corpus/**/*.txt.zst",),
+            tokenizer="bpe",
+            vocab_size=50_358,
+            lowercase=False,
+            strip_accents=False,
+            sequence_length=4_096,
+            rows="doc_sentences",
+            masking="words",
+            random_ids="ordinary",
+            max_predictions=75,
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000),
+        training=TrainingConfig(
+            steps=500_000,
+            global_batch_size=256,
+            grad_accum_steps=4,
+            objectives=("mlm",),
+            eval_rows=512,
+            checkpoint_every=1_000,
+        ),
+    )

@@ -1,0 +1,118 @@
+"""The tokens that a kind of task marks as global, and what a network makes of them, alone in a row or packed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from family_models import tokenizer_of
+from small_tasks import content_of, small_config, small_start, write_choices, write_classes
+from test_task_encoding import CLS, SEP, TOKENIZER, encoded, example, ids
+
+from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
+from bertjax.finetune.batches import lay_out, pack_examples, padded
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN, with_global_tokens
+from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
+from bertjax.finetune.job import assemble_task, resolved
+from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.run import initial_params
+from bertjax.input.layout import BERT, Template
+from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.training.objectives.objective import GLOBAL_POSITIONS, MODEL, Forward
+
+MODEL_CONFIG = ModelConfig(
+    vocab_size=TOKENIZER.vocab_size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=64, window=2, global_every=0, global_tokens="marked", global_projections=True,
+    initializer_range=0.3,
+)  # fmt: skip
+TWO = Template(separators=2, token_types=False)
+
+
+def marked(kind: str, rows, template: Template = BERT, model: ModelConfig = MODEL_CONFIG):
+    """The positions that the rows get, without the unused slots; None where they get none."""
+    found = with_global_tokens(rows, KINDS[kind].global_tokens, model, SEP, template)
+    if GLOBAL_POSITIONS not in found.rows:
+        return None
+    return [[place for place in row if place >= 0] for row in found.rows[GLOBAL_POSITIONS].tolist()]
+
+
+def test_each_kind_marks_what_its_class_in_transformers_marks() -> None:
+    pairs = [example("a b", "c d e"), example("f", "g")]
+    assert marked("sequence", encoded(pairs)) == [[0], [0]]
+    # Of two choices each the end and its [SEP]: [CLS] a [SEP] [SEP] b c [SEP] [CLS] a [SEP] [SEP] d [SEP]
+    choices = encoded([example("a", "b c", "d", label="0")], "choice", ("0", "1"), template=TWO)
+    assert choices.tokens["input_ids"].tolist() == [
+        *[CLS, *ids("a"), SEP, SEP, *ids("b c"), SEP], *[CLS, *ids("a"), SEP, SEP, *ids("d"), SEP],
+    ]  # fmt: skip
+    assert marked("choice", choices, TWO) == [[4, 5, 6, 11, 12]]
+    asked = [Question("here:1", "1", "a b", "c d", (), True), Question("here:2", "2", "e", "f", (), True)]
+    windows = question_windows(asked, TOKENIZER, WindowSizes(16, 4, 4), QuestionCounts())
+    assert marked("span", windows.rows) == [[0, 1, 2], [0, 1]]
+    assert KINDS["tokens"].global_tokens is KINDS["vector"].global_tokens is None
+    assert marked("tokens", encoded(pairs)) is None
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [("none", None), ("first", [[0], [0]])])
+def test_a_model_that_asks_for_none_or_the_first_gets_these(tokens: str, expected) -> None:
+    rows = encoded([example("a b", "c"), example("f", "g")])
+    assert marked("tokens", rows, model=replace(MODEL_CONFIG, global_tokens=tokens)) == expected
+
+
+def test_packed_examples_have_their_own_global_tokens() -> None:
+    words = ["a b c d e f g h", "b", "c d e f", "i j k l m n o p q"]
+    rows = with_global_tokens(encoded([example(text) for text in words]), FIRST_TOKEN, MODEL_CONFIG, SEP, BERT)
+    params = init_params(MODEL_CONFIG, jax.random.key(0))
+
+    def vectors(batch, packed: bool) -> np.ndarray:
+        @jax.jit
+        def of(batch):
+            return Forward({MODEL: bind(abstract_network(MODEL_CONFIG)[0], params)}, None, packed=packed)(batch)
+
+        return np.asarray(of({key: jnp.asarray(x) for key, x in batch.items()}))
+
+    alone = padded(rows, np.arange(4), 16, TOKENIZER.pad_id)
+    layout = pack_examples(rows.lengths, 3)
+    shared = lay_out(rows, np.arange(4), layout, TOKENIZER.pad_id)
+    assert len(shared["input_ids"]) == layout.rows and layout.slot.max() > 0
+    single, packed = vectors(alone, False), vectors(shared, True)
+    for example_, row, start in zip(layout.example, layout.row, layout.start, strict=True):
+        n = rows.lengths[example_]
+        np.testing.assert_allclose(packed[row, start : start + n], single[example_, :n], atol=2e-6)
+    # [CLS] sees the last word, which is beyond two windows, and the comparison would see if it did not.
+    without = {key: x for key, x in alone.items() if key != GLOBAL_POSITIONS}
+    assert np.abs(vectors(without, False)[3] - single[3]).max() > 1e-3
+
+
+def test_unused_projections_start_as_the_ordinary_ones(tmp_path) -> None:
+    start = small_start(tmp_path, tokenizer_of("bert"), family="longformer", window=4, global_every=0, pooler="none",
+                        type_vocab_size=1, global_tokens="marked", global_projections=True)  # fmt: skip
+    said: list[str] = []
+    config = FinetuneConfig(model=KINDS["sequence"].headed(start.model, 2), task=TaskConfig(labels=("no", "yes")))
+    attention = initial_params(config, start, said.append)["encoder"]["layers"]["attention"]
+    assert "start as the ordinary ones" in said[0]
+    jax.tree.map(np.testing.assert_array_equal, attention["query_global"], attention["query"])
+    tuned = replace(start, kind="sequence")
+    kept = initial_params(config, tuned, said.append)["encoder"]["layers"]["attention"]
+    assert np.abs(np.asarray(kept["query_global"]["kernel"] - kept["query"]["kernel"])).max() > 0
+
+
+def test_blocks_are_packed_only_where_attention_is_full(tmp_path) -> None:
+    blocks = {"family": "bigbird", "attention_block": 2, "random_blocks": 1, "max_position_embeddings": 64}
+    start = small_start(tmp_path / "start", **blocks)
+
+    def assembled(task: str, data, length: int, **how):
+        config = small_config(task, start, data(tmp_path / task), tmp_path / "run", **how)
+        config = replace(config, data=replace(config.data, sequence_length=length))
+        content = content_of(config, start)
+        return assemble_task(resolved(config, content), content, start.tokenizer)
+
+    with pytest.raises(ValueError, match=r"sequence_length=64 with model.attention_block=2: choice has several sequen"):
+        assembled("choice", write_choices, 64)
+    for length, packed in ((14, True), (64, False)):
+        (stage,) = assembled("classification", write_classes, length).stages
+        rows = len(stage.batches.batch(0, 16)["input_ids"])
+        assert (rows < 16) == packed
