@@ -99,9 +99,6 @@ def _build(cls: type, values: Any, where: str) -> Any:
         name = f"config key {where.rstrip('.')}" if where else "the config"
         raise ValueError(f"{name} is {type(values).__name__}; give a mapping of its keys")
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
-    if lacks := [name for name in required if name not in values]:
-        raise ValueError(f"config key {where}{lacks[0]} is missing and has no default; give it")
     made = {}
     for key, value in values.items():
         if key not in fields:
@@ -114,6 +111,9 @@ def _build(cls: type, values: Any, where: str) -> Any:
         if key == "stages" and issubclass(cls, Config):
             value = [_build(StageConfig, stage, f"{where}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
         made[key] = tuple(value) if isinstance(value, list) else value
+    required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
+    if lacks := [name for name in required if name not in made]:
+        raise ValueError(f"config key {where}{lacks[0]} is missing and has no default; give it")
     return cls(**made)
 
 
