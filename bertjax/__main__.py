@@ -38,6 +38,7 @@ VERBS = {
     "similar": ("similar", "make a table of similar words, of a run's word vectors or of a file of vectors"),
     "checkpoints": ("checkpoints", "show what every checkpoint of a run predicts for the [MASK]s of a text"),
     "verify": ("verify", "check every file of a run, checkpoint, token store, export or index against its digest"),
+    "replay": ("replay", "take one step of a run again: the loss of each row, its text, the gradient by layer"),
     "average": ("average", "average the last checkpoints of a run into a run of its own"),
     "export": ("export", "write a run's model in the format of another framework"),
     "import": ("import_model", "make a run from a model in the format of another framework"),

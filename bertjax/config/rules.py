@@ -14,6 +14,7 @@ from bertjax.config.data import DataConfig
 from bertjax.config.model import ModelConfig
 from bertjax.config.rescale import seconds_of
 from bertjax.config.run import Config
+from bertjax.config.skips import parse_skips
 
 _MOST = sys.float_info.max
 LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
@@ -110,6 +111,9 @@ BOUNDS: dict[str, Bounds] = {
     "training.keep_last": _COUNT,
     "training.keep_every": _NOT_NEGATIVE,
     "training.max_skipped_updates": _COUNT,
+    "training.verify_every": _NOT_NEGATIVE,
+    "training.digest_every": _NOT_NEGATIVE,
+    "training.spike_deviations": _NOT_NEGATIVE,
 }
 
 
@@ -451,6 +455,13 @@ RULES: dict[str, Rule] = {
             "shorten the warm-up or train longer"
         ),
     ),
+    "spikes are answered in a run of a fixed length": Rule(
+        lambda c: not (c.training.spike_deviations and c.training.budget),
+        lambda c: (
+            f"training.spike_deviations={c.training.spike_deviations:g} with training.budget={c.training.budget!r}: "
+            "steps that are repeated are not in the budget; give training.steps instead, or leave it 0"
+        ),
+    ),
     "layers to start as are of a model": Rule(
         lambda c: not c.init_layers or (bool(c.init_from) and len(c.init_layers) == c.model.num_hidden_layers),
         lambda c: (
@@ -488,4 +499,5 @@ def validate(config: Config) -> Config:
             raise ValueError(rule.says(config))
     if config.training.budget:
         seconds_of(config.training.budget)
+    parse_skips(config.training.skips)
     return config

@@ -33,7 +33,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.evaluate import Patience
 from bertjax.training.flops import device_peak
-from bertjax.training.job import Job, Rows
+from bertjax.training.job import Job, Rows, check_redundancy
 from bertjax.training.metrics import Shown
 from bertjax.training.objectives import Objective
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
@@ -128,6 +128,7 @@ def assemble_task(
     """
     (stage,) = stages_of(config)
     mesh = make_mesh(config.mesh)
+    check_redundancy(config, mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))

@@ -20,7 +20,7 @@ Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class Pairs:
     """The sentence pairs of some rows, before truncation (k = 2), or their running text (k = 1)."""
 
     row: np.ndarray  # int64 [N], ascending: which of the rows
@@ -98,7 +98,7 @@ class PairBatches:
         objectives: Sequence[str] = registry.OF_BERT,
         template: Template = BERT,
     ) -> None:
-        self._split = split
+        self.split = split
         self._vocabulary = vocabulary
         self._data = data
         self._seed = seed
@@ -123,7 +123,7 @@ class PairBatches:
         """The rows of the run with these numbers, int64 [B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
-        pairs = self._pairs(np.asarray(numbers, np.int64))
+        pairs = self.pairs(np.asarray(numbers, np.int64))
         single = self._single_rows(pairs)
         return single if self._data.packing == "none" else pack_rows(single, self._keys, pairs.row, len(numbers))
 
@@ -131,20 +131,20 @@ class PairBatches:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
 
-    def _single_rows(self, pairs: _Pairs) -> dict[str, np.ndarray]:
+    def _single_rows(self, pairs: Pairs) -> dict[str, np.ndarray]:
         """Each pair, or each run of sentences, in a row of its own."""
         how = self._data.sequence_length, self._vocabulary, self._template
         if self._data.rows == "pairs":
-            encoder, text = lay_out_pairs(self._split, pairs.first, pairs.count, pairs.keys, *how)
+            encoder, text = lay_out_pairs(self.split, pairs.first, pairs.count, pairs.keys, *how)
         else:
-            encoder, text = lay_out_sentences(self._split, pairs.first[:, 0], pairs.count[:, 0], *how)
+            encoder, text = lay_out_sentences(self.split, pairs.first[:, 0], pairs.count[:, 0], *how)
         made = dict(encoder)
         sequences = Sequences(encoder, text, pairs.keys, pairs.labels, made)
         for make in self._makers:
             made |= make(sequences)
         return {key: made[key] for key in self._keys}
 
-    def _pairs(self, numbers: np.ndarray) -> _Pairs:
+    def pairs(self, numbers: np.ndarray) -> Pairs:
         """The pairs of these rows of the run, in their order."""
         epochs, places = np.divmod(numbers, self.rows_per_epoch)
         parts = []
@@ -159,11 +159,11 @@ class PairBatches:
                 parts.append(self._pairs_of_pass(content, epoch, number, rows[chosen], places_in_pass[chosen]))
         if len(parts) == 1:
             return parts[0]
-        pairs = _Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(_Pairs)))
+        pairs = Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pairs)))
         by_row = np.argsort(pairs.row, kind="stable")
-        return _Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(_Pairs)))
+        return Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(Pairs)))
 
-    def _pairs_of_pass(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, places: np.ndarray) -> _Pairs:
+    def _pairs_of_pass(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, places: np.ndarray) -> Pairs:
         """The pairs of some places in one pass over an epoch's rows; each pass has its own order and masks.
 
         There is a second pass if this epoch's plan has fewer rows than the first epoch's.
@@ -176,4 +176,4 @@ class PairBatches:
             exchanged = ~labels & (fold_in(keys, "exchange") >> 63 == 1)
             first[exchanged], count[exchanged] = first[exchanged, ::-1], count[exchanged, ::-1]
             labels = labels | exchanged
-        return _Pairs(rows[row], first, count, labels, keys)
+        return Pairs(rows[row], first, count, labels, keys)

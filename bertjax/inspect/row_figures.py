@@ -146,7 +146,7 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
     return tuple(
         pair
         for n in numbers.tolist()
-        for pair in _pairs(n, {key: values[n] for key, values in rows.items()}, tokenizer, kind)
+        for pair in pairs_of_row(n, {key: values[n] for key, values in rows.items()}, tokenizer, kind)
     )
 
 
@@ -168,10 +168,13 @@ def _bare(piece: Piece) -> str:
     return str(piece) if piece.original is not None else piece.shown.removeprefix("##")
 
 
-def _pairs(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, kind: RowKind) -> list[ReadablePair]:
-    # With next-token prediction nothing is masked.
-    used = (row["mlm_weights"] > 0) & (kind.data.predict == "masked")
-    originals = dict(zip(row["mlm_positions"][used].tolist(), row["mlm_labels"][used].tolist(), strict=True))
+def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, kind: RowKind) -> list[ReadablePair]:
+    """The pairs of row `number` of a run, given its arrays."""
+    originals = {}
+    if "mlm_weights" in row:
+        # With next-token prediction nothing is masked.
+        used = (row["mlm_weights"] > 0) & (kind.data.predict == "masked")
+        originals = dict(zip(row["mlm_positions"][used].tolist(), row["mlm_labels"][used].tolist(), strict=True))
     whole = row["input_ids"].copy()
     whole[[*originals]] = [*originals.values()]
     labels = _labels(row)

@@ -220,13 +220,19 @@ class Checkpoints:
                 f"are free on the disk). Written before it: {_some(self.steps())}; the same command goes on from there"
             ) from error
 
-    def _set_aside(self, step: int) -> Place:
-        """Rename a damaged checkpoint, so that training can save that step again; returns its new path."""
+    def leave_out(self, behind: int) -> None:
+        """Rename the checkpoints of later steps to `<step>.left_out`: `restore` does not find them."""
+        for step in _agreed(self.steps()):
+            if step > behind:
+                self._set_aside(step, "left_out")
+
+    def _set_aside(self, step: int, why: str = "damaged") -> Place:
+        """Rename a checkpoint, so that training can save that step again; returns its new path."""
         source, number = self.directory / str(step), 1
-        target = source.with_name(f"{step}.damaged")
+        target = source.with_name(f"{step}.{why}")
         while target.exists():
             number += 1
-            target = source.with_name(f"{step}.damaged.{number}")
+            target = source.with_name(f"{step}.{why}.{number}")
         multihost_utils.sync_global_devices(f"checkpoint {step} has been read by every process")
         if jax.process_index() == 0:
             if isinstance(source, RemotePath):

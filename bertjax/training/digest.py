@@ -89,11 +89,11 @@ def _replicated(arrays: Mapping[str, Any]) -> NamedSharding | None:
 
 @functools.cache
 def _digest_on(sharding: NamedSharding | None):
-    return jax.jit(lambda arrays: jnp.stack([_digest(x) for x in arrays]), out_shardings=sharding)
+    return jax.jit(lambda arrays: jnp.stack([local_digest(x) for x in arrays]), out_shardings=sharding)
 
 
 @jax.jit  # nested, so that arrays of one shape are traced once, which halves the time of the first digest
-def _digest(x: jax.Array) -> jax.Array:
+def local_digest(x: jax.Array) -> jax.Array:
     """uint32 [5]: four sums of the array's mixed words, and the count of its non-finite elements."""
     place = _mix(_places(x.shape))
     # Mixing is a bijection, so different words have different values here. Without it two flipped signs could cancel,

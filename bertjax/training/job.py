@@ -125,7 +125,20 @@ def preflight(config: Config) -> Config:
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     _attention(config, mesh, stages)
+    check_redundancy(config, mesh)
     return config
+
+
+def check_redundancy(config: Config, mesh: Mesh) -> None:
+    """Refuse to compare bits where they need not be the same in every run. Raises ValueError."""
+    training, platform = config.training, mesh.devices.flat[0].platform
+    keys = {"verify_every": training.verify_every, "digest_every": training.digest_every}
+    for key, value in keys.items():
+        if value and platform == "gpu" and not config.deterministic:
+            raise ValueError(
+                f"training.{key}={value} on a GPU with deterministic=False: two computations need not have the same "
+                "bits there; add --deterministic, or leave it 0"
+            )
 
 
 def assemble(

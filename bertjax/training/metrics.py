@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.training.flops import mfu
 from bertjax.training.objectives import Objective, measures_of
 
+LOSS = "train/loss"
 TOKENS_SEEN = "train/tokens_seen"  # tokens without padding since step 0, over all restarts of the run
 # Steps that the host may dispatch ahead of the device. On CPU, a queued step gains nothing and holds temporaries of its
 # own.

@@ -49,6 +49,21 @@ PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 
 @dataclass(frozen=True)
+class StepGradient:
+    """What the gradient of a step is made of, for other programs: that of each device or row, before any sum."""
+
+    make: Callable[..., Callable[..., Any]]  # of `_sharded_gradient`'s arguments from `grad_accum_steps` on
+    dropout_seed: int | None
+    objectives: tuple[Objective, ...]
+    options: Options  # of the compiler
+
+    def keys(self, step: jax.Array, batch: Batch) -> Keys:
+        """The dropout keys of the batch of a step: uint32 [B]."""
+        rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
+        return None if self.dropout_seed is None else row_keys(self.dropout_seed, step, rows)
+
+
+@dataclass(frozen=True)
 class TrainStep:
     """`(state, batch) -> (state, metrics)`; the state is donated.
 
@@ -58,6 +73,7 @@ class TrainStep:
     program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
     schedule: Schedule
     mesh: Mesh | AbstractMesh
+    gradient: StepGradient
     frozen: tuple[Frozen, ...] = ()  # parameters of the frozen networks, unless they come with the call
 
     def __call__(self, state: TrainState, batch: Batch, *frozen: Frozen) -> tuple[TrainState, Metrics]:
@@ -158,15 +174,15 @@ def make_train_step(
     run, at a cost on some platforms. Metrics are over the global batch.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
-    gradient = _sharded_gradient(blueprint, objectives, grad_accum_steps, packed, platform)
+    made = functools.partial(_sharded_gradient, blueprint, objectives, packed, platform)
+    parts = StepGradient(made, dropout_seed, objectives, _options(blueprint, platform, deterministic))
+    gradient = parts.make(grad_accum_steps)
 
     def train_step(
         state: TrainState, learning_rate: jax.Array, batch: Batch, *frozen: Frozen
     ) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
-        rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
-        keys = None if dropout_seed is None else row_keys(dropout_seed, state.step, rows)
-        grads, sums = gradient(state.params, batch, keys, weights, *frozen)
+        grads, sums = gradient(state.params, batch, parts.keys(state.step, batch), weights, *frozen)
         new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, platform == "cpu")
         metrics = averages(sums, weights, objectives) | {
             "grad_norm": grad_norm,
@@ -183,9 +199,9 @@ def make_train_step(
         in_shardings=(blueprint.shardings, everywhere, rows, *frozen_shardings(blueprint)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
-        compiler_options=_options(blueprint, platform, deterministic),
+        compiler_options=parts.options,
     )
-    return TrainStep(program, schedule, blueprint.mesh)
+    return TrainStep(program, schedule, blueprint.mesh, parts)
 
 
 def make_eval_step(
@@ -265,9 +281,18 @@ def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Option
 
 
 def _sharded_gradient(
-    blueprint: Blueprint, objectives: tuple[Objective, ...], grad_accum_steps: int, packed: Packed, platform: str
+    blueprint: Blueprint,
+    objectives: tuple[Objective, ...],
+    packed: Packed,
+    platform: str,
+    grad_accum_steps: int,
+    of_shard: Callable[[Params, Metrics], Any] | None = None,
+    out_specs: Any = None,
 ) -> Callable[..., tuple[Params, Metrics]]:
-    """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch."""
+    """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch.
+
+    With `of_shard` what it makes of the gradient and the sums of each shard of the batch, put together by `out_specs`.
+    """
 
     def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, *frozen: Frozen) -> tuple[Params, Metrics]:
         whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
@@ -283,6 +308,8 @@ def _sharded_gradient(
             grads, sums = grad_of_part(whole, batch, keys)
         else:
             grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
+        if of_shard is not None:
+            return of_shard(grads, sums)
         return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
 
     specs = specs_over(blueprint.logical_axes, BATCH_AXES)
@@ -290,7 +317,7 @@ def _sharded_gradient(
         local,
         mesh=blueprint.mesh,
         in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *frozen_specs(blueprint)),
-        out_specs=(specs, P()),
+        out_specs=(specs, P()) if of_shard is None else out_specs,
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )

@@ -19,6 +19,7 @@ from bertjax.storage.files import replace_text
 from bertjax.storage.lean_import import without
 from bertjax.storage.remote import Place, RemotePath
 from bertjax.storage.remote_run import Mirror, StagingDir
+from bertjax.training.metrics import LOSS, TOKENS_SEEN
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"
@@ -65,7 +66,7 @@ class JsonlWriter:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._file.write(_line({"step": int(step), "time": now} | {k: _plain(v) for k, v in metrics.items()}))
+        self._file.write(_line({"step": int(step), "time": now} | {k: logged_value(v) for k, v in metrics.items()}))
 
     def flush(self) -> None:
         """Bring the file to disk: a checkpoint that outlives a loss of power finds the lines before it."""
@@ -196,6 +197,28 @@ def read_metrics(path: Place) -> list[Record]:
     return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
+def logged_until(directory: Place, start: int) -> list[Record]:
+    """The log records of the run up to step `start`, where this process begins."""
+    path = directory / METRICS_FILE
+    return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
+
+
+def past_of(logged: list[Record], start: int, figure: str) -> dict[str, Any]:
+    """The part of a run's log that its loop continues from: process 0 reads it and sends it to the others.
+
+    `tokens` real ones trained on; `evaluated`, whether step `start` was; `figures` named so of the evaluations, in
+    order; `losses` with the steps that they were logged at.
+    """
+    figures = [record[figure] for record in logged if figure in record]
+    names = {name for record in logged if record["step"] == start for name in record}
+    return {
+        "tokens": max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0),
+        "evaluated": any(name.startswith("eval/") for name in names),
+        "figures": [math.nan if value is None else value for value in figures],
+        "losses": [(record["step"], record[LOSS]) for record in logged if LOSS in record],
+    }
+
+
 def curves(records: Iterable[Record]) -> Curves:
     """Every metric by step. If a step was written twice, the later value counts; null becomes NaN."""
     found: dict[str, dict[int, float]] = {}
@@ -206,7 +229,8 @@ def curves(records: Iterable[Record]) -> Curves:
     return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in found.items()}
 
 
-def _plain(value: float) -> float | None:
+def logged_value(value: float) -> float | None:
+    """A figure as the JSONL file has it."""
     value = float(value)
     # Nine digits distinguish any two float32.
     return float(f"{value:.9g}") if math.isfinite(value) else None

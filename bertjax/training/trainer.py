@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 
@@ -33,16 +31,18 @@ from bertjax.training.evaluate import Best, Patience
 from bertjax.training.flops import Peak
 from bertjax.training.job import Job, Rows, assemble
 from bertjax.training.loggers import openers
-from bertjax.training.metrics import TOKENS_SEEN, StepMetrics, TimeSplit, brief
+from bertjax.training.metrics import LOSS, StepMetrics, TimeSplit, brief
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.profile import DIRECTORY as PROFILE
 from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
+from bertjax.training.redundancy import Redundancy
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
-from bertjax.training.stages import Stage
+from bertjax.training.spikes import SpikeWatch, answering
+from bertjax.training.stages import Stage, stage_at
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.teacher import Teacher
-from bertjax.training.telemetry import METRICS_FILE, Record, Telemetry, open_telemetry, read_metrics
+from bertjax.training.telemetry import Telemetry, logged_until, open_telemetry, past_of
 from bertjax.training.timekeeper import Timekeeper
 
 _COMPILING = "compiling the step, about 20 s the first time"
@@ -92,6 +92,23 @@ def train(
     if processes is None:
         with alone() as processes:
             return train(job, say, initial, processes, callbacks, keeper)
+
+    def run(job: Job, before: int | None) -> Outcome:
+        return _run(job, say, initial, processes, callbacks, keeper, before)
+
+    return answering(job, processes, say, run)
+
+
+def _run(
+    job: Job,
+    say: Say,
+    initial: Initial | None,
+    processes: Processes,
+    callbacks: Sequence[Callback],
+    keeper: Timekeeper | None,
+    before: int | None,
+) -> Outcome:
+    """`train`, from a checkpoint of step `before` at most where that is given, up to the first spike that is found."""
     directory = place_of(job.config.directory)
     with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
@@ -107,6 +124,8 @@ def train(
         with jax.set_mesh(job.mesh), saved, contextlib.ExitStack() as log:
             memory_told = settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps)
             with memory_told, SIGNS.doing("making the first state, or restoring it"):
+                if before is not None:
+                    saved.leave_out(before)
                 state = starting_state(job, saved, say, initial)
             start = int(state.step)
             if keeper is not None:
@@ -132,12 +151,16 @@ def train(
             traced = steps_to_profile(job.config.profile, end)
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
-                past = _past(logged_until(directory, start) if processes.first else [], start, job.patience)
+                logged = logged_until(directory, start) if processes.first else []
+                past = past_of(logged, start, job.patience.figure if job.patience else "")
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
                 told = Callbacks(callbacks if processes.first else ())
                 told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
-                loop = Loop(job, saved, best, telemetry, progress, profile, processes, past["tokens"], told, keeper)
+                watch = SpikeWatch(job.config.training, past["losses"])
+                loop = Loop(
+                    job, saved, best, telemetry, progress, profile, processes, watch, past["tokens"], told, keeper
+                )
                 return loop.run(state, evaluated=past["evaluated"])
 
 
@@ -162,26 +185,6 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 
 
-def logged_until(directory: Place, start: int) -> list[Record]:
-    """The log records of the run up to step `start`, where this process begins."""
-    path = directory / METRICS_FILE
-    return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
-
-
-def _past(logged: list[Record], start: int, patience: Patience | None) -> dict[str, Any]:
-    """The part of a run's log that its loop continues from: process 0 reads it and sends it to the others.
-
-    `tokens` real ones trained on; `evaluated`, whether step `start` was; `figures` of the evaluations, in order.
-    """
-    figures = [record[patience.figure] for record in logged if patience.figure in record] if patience else []
-    names = {name for record in logged if record["step"] == start for name in record}
-    return {
-        "tokens": max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0),
-        "evaluated": any(name.startswith("eval/") for name in names),
-        "figures": [math.nan if figure is None else figure for figure in figures],
-    }
-
-
 def _best(
     patience: Patience, directory: Place, past: list[float], staging: StagingDir | None, closing: contextlib.ExitStack
 ) -> Best:
@@ -201,13 +204,15 @@ class Loop:
         progress: Progress,
         profile: Profile,
         processes: Processes,
+        watch: SpikeWatch,
         tokens_before: float,
         callbacks: Callbacks,
         keeper: Timekeeper | None = None,
     ) -> None:
-        self.callbacks = callbacks
+        self.callbacks, self.watch = callbacks, watch
         self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
         self.progress, self.profile, self.processes, self.keeper = progress, profile, processes, keeper
+        self.redundancy = Redundancy(job, processes)
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
         self.temporaries = Temporaries()
@@ -284,7 +289,7 @@ class Loop:
                 with self.times.measure("step"), _compiling(step == first):
                     batch = to_global(self.job.mesh, local)
                     self.temporaries.reuse()
-                    state, metrics = rows.train_step(state, batch)
+                    state, metrics = self.redundancy.take(rows, step, state, batch)
                     self.processes.begun()
                     self.metrics.add(metrics)
             step += 1
@@ -376,6 +381,7 @@ class Loop:
                 f"WARNING: step {step:,}: the last {skipped} update(s) had a gradient that is not finite and were "
                 f"skipped; after {limit} in a row the run ends (training.max_skipped_updates)"
             )
+        self.watch.look(stage_at(tuple(rows.stage for rows in self.job.stages), step), step, figures[LOSS])
 
     def evaluate(self, rows: Rows, step: int, state: TrainState, *, is_logged: bool = False) -> dict[str, float]:
         """Evaluate on the held-out batches and log the figures; empty if the run is stopped meanwhile.
@@ -400,6 +406,7 @@ class Loop:
         with_baselines = figures | rows.evaluation.baselines
         if not is_logged:
             if self.best is not None:
+                self.redundancy.before_save(step, state)
                 self.best.offer(step, figures, state.params, self.job.metadata)
             self.telemetry.write(step, with_baselines)
         self.callbacks.tell(lambda one: one.on_evaluation(step, with_baselines))
@@ -411,6 +418,7 @@ class Loop:
         """Start to write a checkpoint; the files are written while training goes on."""
         saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
         with self.times.measure("checkpoint"), self.processes.taking_time(), saving:
+            self.redundancy.before_save(step, state)
             self.telemetry.publish()
             if self.best is not None:
                 self.best.settle()

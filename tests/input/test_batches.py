@@ -178,7 +178,7 @@ def test_epochs_seeds_and_masks_differ() -> None:
 def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
     """For each place of an epoch where its pair comes from."""
     numbers = epoch * batches.rows_per_epoch + np.arange(batches.rows_per_epoch)
-    pairs = batches._pairs(numbers)
+    pairs = batches.pairs(numbers)
     return list(map(tuple, np.concatenate([pairs.first, pairs.count], axis=1).tolist()))
 
 
@@ -193,7 +193,7 @@ def test_epochs_have_one_number_of_rows() -> None:
         assert len(placed) == sizes[0]
         assert len(set(placed)) == min(size, sizes[0])
         assert placed != sorted(placed)
-        keys = batches._pairs(epoch * sizes[0] + np.arange(sizes[0])).keys
+        keys = batches.pairs(epoch * sizes[0] + np.arange(sizes[0])).keys
         assert len(set(keys.tolist())) == sizes[0]
 
 
@@ -211,7 +211,7 @@ def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
 def test_the_order_of_a_run_has_no_serial_correlation(data: DataConfig) -> None:
     """Where a row's text stands in the corpus says nothing of where the next rows' texts stand, nor of the step."""
     batches = small_batches(data=data, documents=3000)
-    pairs = batches._pairs(np.arange(2 * batches.rows_per_epoch))
+    pairs = batches.pairs(np.arange(2 * batches.rows_per_epoch))
     first_of_row = pairs.first[np.unique(pairs.row, return_index=True)[1], 0]
     for epoch in np.split(first_of_row, 2):
         place = stats.rankdata(epoch)

@@ -95,13 +95,22 @@ class RecordBatches:
         """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
+        records, name = self._view.read(self._records(numbers))
+        return rows_of(parse(records, RowShape.of(self._data), name), self._vocabulary, name, self._objectives)
+
+    def names(self, numbers: np.ndarray) -> list[str]:
+        """File and record of the rows of the run with these numbers, int64 [n]."""
+        _, name = self._view.read(self._records(numbers))
+        return [name(row) for row in range(len(numbers))]
+
+    def _records(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers in the view of the records of some rows of the run."""
         epochs, places = np.divmod(np.asarray(numbers, np.int64), self.rows_per_epoch)
         chosen = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():
             key = derive_key(self._seed, "records", epoch)
             chosen[epochs == epoch] = permute(places[epochs == epoch], self.rows_per_epoch, key)
-        records, name = self._view.read(chosen)
-        return rows_of(parse(records, RowShape.of(self._data), name), self._vocabulary, name, self._objectives)
+        return chosen
 
     def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""

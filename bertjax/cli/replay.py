@@ -1,0 +1,86 @@
+"""`bertjax replay`: one step of a run again, with its rows: what a loss spike came from."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from bertjax.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from bertjax.pipeline.replay import ReplayOfRun
+
+OTHER = 3  # exit code
+
+_EXIT_CODES = (
+    f"Exit code 0: the log's figures are those that came out here, or it has none to compare; {OTHER}: they differ."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `replay`."""
+    parser.add_argument("run", metavar="RUN", help=f"a pretraining run's directory. {_EXIT_CODES}")
+    parser.add_argument(
+        "--step", type=int, required=True, metavar="N", help="the step, as the log counts: after it N steps are taken"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=8, metavar="K", help="rows shown, those with the most loss first (%(default)s)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rebuild the step from the checkpoint before it, and print what it did."""
+    if arguments.rows < 0:
+        raise ValueError(f"--rows {arguments.rows}: give 0 or more")
+    from bertjax.pipeline.replay import replay_step
+    from bertjax.runtime.host_memory import keep_freed_memory
+    from bertjax.storage.progress import ProgressLine
+
+    keep_freed_memory()
+    found = replay_step(arguments.run, arguments.step, ProgressLine())
+    print(*_lines(found, arguments.run, arguments.rows), sep="\n")
+    return OTHER if found.replayed.comparison.different else 0
+
+
+def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
+    step = found.replayed
+    whence = f"the checkpoint of step {step.start:,}" if step.start else "the run's first state"
+    lines = [f"step {step.step:,} of {directory}, rebuilt from {whence}"]
+    lines += [f"note: {notice}" for notice in found.notices] + _compared(found)
+    figures = {name: value for name, value in step.figures.items() if not name.startswith("skipped")}
+    lines += ["", *(f"  {name:22} {value:.6g}" for name, value in figures.items())]
+    lines += ["", "norm of the gradient, before clipping", *(f"  {name:22} {x:.4g}" for name, x in step.layers.items())]
+    by_share = sorted(step.rows, key=lambda row: -row.share)[:rows]
+    lines += ["", f"{len(by_share)} of {len(step.rows)} rows, those with the largest share of the loss first"]
+    for row in by_share:
+        losses = ", ".join(f"{name} {loss:.4f}" for name, loss in row.losses.items())
+        lines.append(
+            f"  row {row.number}: {row.share / step.figures['loss']:.1%} of the loss; {losses}; norm of its gradient "
+            f"{row.gradient_norm:.4g}"
+        )
+        text = found.texts[row.number]
+        lines += [f"    {origin}" for origin in text.origins] + [f"      {line}" for line in text.text.splitlines()]
+    return lines
+
+
+def _compared(found: ReplayOfRun) -> list[str]:
+    """What the comparison with the log came to."""
+    comparison = found.replayed.comparison
+    if not comparison.compared:
+        return ["the log has no record of these steps alone, so nothing was compared"]
+    first, last = comparison.compared[0], comparison.compared[-1]
+    told = f"{len(comparison.compared)} record(s) of the log, at steps {first:,} to {last:,}"
+    if not comparison.different:
+        return [f"{told}: every training figure is the same to its last digit"]
+    lines = [f"{told}: {len(comparison.different)} DIFFER"]
+    for step, figures in comparison.different.items():
+        lines += [f"  step {step:,}  {name}: logged {was}, here {now}" for name, (was, now) in figures.items()]
+    return lines
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax replay runs/quickstart --step 1200",
+    interrupted="nothing was written; run the same command again to start over",
+)

@@ -1,0 +1,38 @@
+"""Batches that a run passes over: records `STEP+COUNT` of `training.skips`, and which batch each step gets.
+
+From step STEP on, counted from 0, a run's batches are those COUNT further on, so that COUNT batches are never read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+Skip = tuple[int, int]  # step, count
+
+
+def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
+    """The records of `training.skips`. Raises ValueError for a text that is none, and for steps that do not rise."""
+    for text in texts:
+        if not re.fullmatch(r"\d+\+[1-9]\d*", text):
+            raise ValueError(
+                f"training.skips={text!r}: give STEP+COUNT, as in 500+20: from step 500 on, 20 batches are passed over"
+            )
+    skips = tuple((int(step), int(count)) for step, count in (text.split("+") for text in texts))
+    if any(one >= other for (one, _), (other, _) in itertools.pairwise(skips)):
+        raise ValueError(f"training.skips={tuple(texts)}: the steps must rise; put them in order, each step once")
+    return skips
+
+
+def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
+    """The records with which step `first` gets the batch that step `stop` has now, and the steps behind it follow."""
+    skips = parse_skips(texts)
+    inside = sum(count for step, count in skips if first <= step < stop)
+    kept = {step: count for step, count in skips if not first <= step < stop} | {first: stop - first + inside}
+    return tuple(f"{step}+{kept[step]}" for step in sorted(kept))
+
+
+def batch_of(step: int, skips: Sequence[Skip], start: int = 0) -> int:
+    """The number of the batch that a step gets, in a stage that begins at step `start`; both counted from 0."""
+    return step + sum(count for at, count in skips if start <= at <= step)

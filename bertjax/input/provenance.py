@@ -1,0 +1,47 @@
+"""Where the rows of a run come from: source and document of each segment, or file and record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.input.batches import PairBatches
+from bertjax.input.feed import Batches
+from bertjax.input.tfrecords.batches import RecordBatches
+
+_SEGMENTS = "AB"
+
+
+def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
+    """Of each row of a run by its number, int64 [n]: its segments' origins, or its record's; for people.
+
+    `sources` are the names of `data.sources`. Documents and sentences are counted from 0 over the training split.
+    """
+    if isinstance(batches, RecordBatches):
+        return [[name] for name in batches.names(numbers)]
+    assert isinstance(batches, PairBatches), "rows are made of text or of records"
+    pairs, split = batches.pairs(numbers), batches.split
+    documents = np.searchsorted(split.document_offsets, pairs.first, side="right") - 1
+    last = np.searchsorted(split.document_offsets, pairs.first + pairs.count - 1, side="right") - 1
+    found: list[list[str]] = [[] for _ in range(len(numbers))]
+    several = pairs.first.shape[1] > 1
+    homes = _homes(split, documents, sources)
+    for pair, row in enumerate(pairs.row.tolist()):
+        for segment in range(pairs.first.shape[1]):
+            place = pair, segment
+            begin, end = int(pairs.first[place]), int(pairs.first[place] + pairs.count[place]) - 1
+            which = f"document {documents[place]:,}" + (
+                f" to {last[place]:,}" if last[place] != documents[place] else ""
+            )
+            told = f"{homes[pair][segment]}{which}, sentences {begin:,} to {end:,}"
+            found[row].append(f"{_SEGMENTS[segment]}: {told}" if several else told)
+    return found
+
+
+def _homes(split: object, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
+    """The name of each document's source, where the store tells it."""
+    if not getattr(split, "tells_sources", False):
+        return [[""] * documents.shape[1]] * len(documents)
+    home = np.searchsorted(split.source_edges, documents, side="right") - 1
+    return [[f"{sources[number]}, " for number in row] for row in home.tolist()]

@@ -1,0 +1,152 @@
+"""A step of a run, rebuilt: the run opened again on this machine, and where the rows of the step come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+
+from bertjax.config import Config, FinetuneConfig, MeshConfig, from_dict
+from bertjax.convert.adapt import adapt
+from bertjax.convert.sources import read_source
+from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.input.provenance import origins
+from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
+from bertjax.model.families.registry import family_of
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.sharding import place
+from bertjax.runtime.compilation import keep_compiled_programs
+from bertjax.storage.json_documents import read_json
+from bertjax.storage.progress import Progress
+from bertjax.storage.remote import Place, place_of
+from bertjax.training.checkpoint import DIRECTORY, named_arrays, read_metadata, restore_arrays, saved_steps
+from bertjax.training.checkpoint_metadata import version_notices
+from bertjax.training.compatibility import check_compatible
+from bertjax.training.job import Job, assemble
+from bertjax.training.replay import Replayed, replay, source_of
+from bertjax.training.run_directory import CONFIG_FILE
+from bertjax.training.spikes import passing_over
+from bertjax.training.stages import open_data, stages_of
+from bertjax.training.state import TrainState, init_state, state_of
+from bertjax.training.telemetry import METRICS_FILE, read_metrics
+
+_BITS = "the last bits may differ from the run's"
+
+
+@dataclass(frozen=True)
+class RowText:
+    """A row of the batch as a person reads it."""
+
+    origins: tuple[str, ...]  # of its segments, or of its record
+    text: str
+
+
+@dataclass(frozen=True)
+class ReplayOfRun:
+    """A step of a run, with the text of its rows, and what here is not as it was there."""
+
+    replayed: Replayed
+    texts: tuple[RowText, ...]  # of the rows of the batch, in order
+    notices: tuple[str, ...]
+
+
+def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
+    """Rebuild step number `step` of a run, counted as its log counts: the step that makes it so many taken.
+
+    Raises ValueError for a run that is none, a step that it does not have, and data that is not the run's.
+    """
+    run = place_of(directory)
+    start, saved = _checkpoint_before(run, step)
+    config = _config_of(run, saved)
+    stages = stages_of(config)
+    if not 1 <= step <= stages[-1].stop:
+        raise ValueError(f"--step {step}: {run} has steps 1 to {stages[-1].stop:,}")
+    skips, keep = config.training.skips, config.compilation_cache
+    keep_compiled_programs(keep)
+    config, notices = _for_this_machine(config, saved)
+    content, asked = open_data(config, progress), read_teacher(config)
+    teacher = None if asked is None else fit_teacher(asked, config, content.tokenizer)
+    job = passing_over(assemble(config, content, teacher=teacher), skips)
+    if saved is not None:
+        wanted = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
+        notices += check_compatible(saved | {"config": wanted}, job.metadata)
+        notices += [f"{line}: {_BITS}" for line in version_notices(saved, job.metadata)]
+    logged = read_metrics(run / METRICS_FILE) if (run / METRICS_FILE).exists() else []
+    with jax.set_mesh(job.mesh):
+        state = _state(job, run, start, saved)
+        total = step - start
+
+        def done(number: int) -> None:
+            progress("repeating steps", min(number - start, total), total)
+
+        replayed = replay(job, state, step, logged, done)
+    return ReplayOfRun(replayed, _texts(job, replayed), tuple(notices))
+
+
+def _checkpoint_before(run: Place, step: int) -> tuple[int, dict | None]:
+    """The newest checkpoint from which the step can be rebuilt, and its metadata; 0 and None for the first state."""
+    steps = saved_steps(run)
+    if not steps and not (run / CONFIG_FILE).exists():
+        raise ValueError(f"{run}: no run there; give a run's directory")
+    before = [saved for saved in steps if saved < step]
+    return (before[-1], read_metadata(run / DIRECTORY / str(before[-1]))) if before else (0, None)
+
+
+def _config_of(run: Place, saved: dict | None) -> Config:
+    """The config that the step was taken with: the checkpoint's, and the batches that the run has passed over since."""
+    now = from_dict(read_json(run / CONFIG_FILE)) if (run / CONFIG_FILE).exists() else None
+    config = now if saved is None else from_dict(saved["config"])
+    assert config is not None, "a run without a checkpoint has its config"
+    if isinstance(config, FinetuneConfig):
+        raise ValueError(f"{run} was fine-tuned; replay rebuilds the steps of a pretraining run")
+    skips = config.training.skips if now is None else now.training.skips
+    return replace(config, run_dir=str(run), training=replace(config.training, skips=skips))
+
+
+def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, list[str]]:
+    """The config with a mesh and an attention that are had here, and what that changes."""
+    notices: list[str] = []
+    try:
+        mesh = make_mesh(config.mesh)
+    except ValueError as error:
+        config = replace(config, mesh=MeshConfig())
+        mesh = make_mesh(config.mesh)
+        notices.append(f"{error}; here every device has a part of the batch: {_BITS}")
+    here = {"device_kind": mesh.devices.flat[0].device_kind, "mesh": {axis: int(n) for axis, n in mesh.shape.items()}}
+    if saved is None:
+        return config, [*notices, f"no checkpoint tells which devices the run had; on others {_BITS}"]
+    if saved["device_kind"] != here["device_kind"]:
+        config = replace(config, execution=replace(config.execution, attention="auto"))
+        notices.append(f"the run was on {saved['device_kind']}, and here is {here['device_kind']}: {_BITS}")
+    elif saved["mesh"] != here["mesh"] and not notices:
+        notices.append(f"the run had mesh {saved['mesh']}, and here is {here['mesh']}: {_BITS}")
+    return config, notices
+
+
+def _state(job: Job, run: Place, start: int, saved: dict | None) -> TrainState:
+    """The state of the checkpoint, verified, or the run's first one."""
+    blueprint, config = job.blueprint, job.config
+    if saved is not None:
+        arrays = restore_arrays(run / DIRECTORY / str(start), saved, named_arrays(blueprint.state))
+        return jax.tree.unflatten(jax.tree.structure(blueprint.state), arrays.values())
+    if not config.init_from:
+        return init_state(blueprint, config.model, job.optimizer, config.training.seed)
+    params, _ = adapt(read_source(config.init_from), config.model, job.tokenizer, config.init_layers)
+    make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
+    return make(place(params, blueprint.shardings.params))
+
+
+def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
+    """What each row says, and where that stands."""
+    rows = next(rows for rows in job.stages if rows.stage.start < replayed.step <= rows.stage.stop)
+    config, stage = job.config, rows.stage
+    template = family_of(config.model.family).template
+    kind = RowKind("", stage.data, stage.seed, config.training.objectives, template)
+    places = origins(source_of(rows), replayed.rows_read, stage.data.sources)
+    found = []
+    for number, where in enumerate(places):
+        row = {name: values[number] for name, values in replayed.batch.items()}
+        pairs = pairs_of_row(number, row, job.tokenizer, kind)
+        parts = [f"({pair.label}) {joined(pair.a)}" + (f"  |  {joined(pair.b)}" if pair.b else "") for pair in pairs]
+        found.append(RowText(tuple(where), "\n".join(parts)))
+    return tuple(found)

@@ -1,0 +1,180 @@
+"""The answer to a loss spike: back to the checkpoint before it, and on without its rows.
+
+The mean loss of a window of the log is a spike if it lies `training.spike_deviations` robust deviations above the
+windows before it. The run then goes back to the newest checkpoint before the window, repeats the steps up to it with
+the same bits, and passes over the window's batches. What is passed over is a record of `training.skips`. It stands in
+the run's config.json and in every checkpoint from there on, so that a run that is resumed, or a step that is replayed,
+reads the same batches. Which windows are spikes follows from the log alone: a run that is killed before the record is
+saved finds the same spike again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bertjax.config import TrainingConfig, to_dict
+from bertjax.config.skips import Skip, batch_of, parse_skips, with_skip
+from bertjax.input.training_data import RunBatches
+from bertjax.runtime.processes import Processes
+from bertjax.storage.remote import Place, place_of
+from bertjax.training.checkpoint import DIRECTORY, read_metadata, saved_steps
+from bertjax.training.checkpoint_metadata import DamagedCheckpoint
+from bertjax.training.job import Job
+from bertjax.training.stages import Stage
+
+if TYPE_CHECKING:
+    from bertjax.training.trainer import Outcome, Say
+
+MOST = 10  # spikes that are answered in one run; what spikes more often needs another learning rate
+_REMEMBERED, _LEAST = 20, 8  # windows that one is compared with
+_FLOOR = 0.01  # of their median, which the deviation is never below: a flat curve is not a strict one
+_NORMAL = 1.4826  # times the median absolute deviation is the standard deviation of a normal distribution
+
+
+class Window(NamedTuple):
+    """Steps of a run and the mean of their losses."""
+
+    first: int  # counted from 0
+    stop: int
+    loss: float
+
+
+class Spike(Exception):
+    """Ends the loop at a spike, so that the run goes on from a checkpoint of its first step, or of one before."""
+
+    def __init__(self, window: Window, median: float, deviations: float) -> None:
+        self.window = window
+        super().__init__(
+            f"the mean loss of steps {window.first + 1:,} to {window.stop:,} is {window.loss:.3f}, {deviations:.1f} "
+            f"deviations above the windows before it (median {median:.3f})"
+        )
+
+
+class SpikeWatch:
+    """Looks for spikes in one stage after the other; in every process, with the same figures and the same result.
+
+    A window ends where the run logs by its periods. What a signal or a restart has cut is put together again.
+    """
+
+    def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]] = ()) -> None:
+        """`logged` are the steps and losses of the run's log so far, in order."""
+        self._limit, self._answered = training.spike_deviations, len(training.skips)
+        self._logged = [(step, math.nan if loss is None else loss) for step, loss in logged]
+        self._losses: list[float] = []  # of whole windows of the stage
+        self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last whole window
+        self._reached = 0
+
+    def look(self, stage: Stage, step: int, loss: float) -> None:
+        """Take the mean loss of the steps since the last call, up to `step`.
+
+        Raises Spike for one, and RuntimeError if too many have been answered.
+        """
+        if not self._limit:
+            return
+        logged, self._logged = self._logged, []
+        for window in filter(None, [self._whole(stage, *one) for one in logged]):
+            self._losses.append(window.loss)
+        window = self._whole(stage, step, float(f"{loss:.9g}"))  # as the log has it
+        if window is not None:
+            self._judge(window)
+            self._losses.append(window.loss)
+
+    def _whole(self, stage: Stage, step: int, loss: float) -> Window | None:
+        """The window that the steps up to this one complete, if they do."""
+        if self._reached <= stage.start < step:  # the first of the stage, whose rows are others
+            self._losses, self._part, self._reached = [], [], stage.start
+        self._part.append((step - self._reached, loss))
+        self._reached = step
+        training = stage.training
+        periods = training.log_every, training.eval_every, training.checkpoint_every
+        if all(step % period for period in periods) and step not in (stage.start + 1, stage.stop):
+            return None
+        steps, part = sum(count for count, _ in self._part), self._part
+        self._part = []
+        return Window(step - steps, step, math.fsum(count * mean for count, mean in part) / steps)
+
+    def _judge(self, window: Window) -> None:
+        past = [loss for loss in self._losses if math.isfinite(loss)][-_REMEMBERED:]
+        if len(past) < _LEAST:
+            return
+        median = statistics.median(past)
+        spread = max(_NORMAL * statistics.median(abs(loss - median) for loss in past), _FLOOR * abs(median))
+        if not (deviations := (window.loss - median) / spread) > self._limit:
+            return
+        spike = Spike(window, median, deviations)
+        if self._answered >= MOST:
+            raise RuntimeError(
+                f"{spike}; {MOST} spikes have been answered (training.skips), and passing over more rows does not "
+                "help. Lower optimizer.learning_rate, or lengthen optimizer.warmup_steps"
+            )
+        raise spike
+
+
+def answering(job: Job, processes: Processes, say: Say, run: Callable[[Job, int | None], Outcome]) -> Outcome:
+    """`run(job, before)`, again after every spike: the job then passes over more batches, from a step <= `before` on.
+
+    What the run's newest checkpoint says of batches that are passed over holds from the beginning.
+    """
+    recorded = _recorded(place_of(job.config.directory)) if processes.first else ()
+    given = job.config.training.skips
+    recorded = tuple(json.loads(processes.gather("batches that are passed over", json.dumps(recorded))[0]))
+    skips = given if set(recorded) <= set(given) else tuple(sorted({*given, *recorded}, key=lambda s: parse_skips([s])))
+    if skips != given:
+        say(f"passing over the batches that the run's newest checkpoint records: training.skips={skips}")
+    before = None
+    while True:
+        try:
+            return run(passing_over(job, skips), before)
+        except Spike as spike:
+            before, found = spike.window.first, spike
+            skips = with_skip(skips, before, spike.window.stop)
+            words = f"{found}; these rows are passed over from here on (training.skips={skips})"
+        # Behind the handler, so that nothing holds the state of the run that ended.
+        say(words)
+
+
+def passing_over(job: Job, skips: Sequence[str]) -> Job:
+    """The job whose steps pass over these batches. Raises ValueError as `parse_skips`."""
+    config = replace(job.config, training=replace(job.config.training, skips=tuple(skips)))
+    parsed = parse_skips(skips)
+    stages = job.stages
+    if parsed:
+        stages = tuple(replace(one, batches=SkippedBatches(one.batches, parsed, one.stage.start)) for one in stages)
+    return replace(job, config=config, stages=stages, metadata=job.metadata | {"config": to_dict(config)})
+
+
+class SkippedBatches:
+    """The batches of a stage without those that are passed over; otherwise as `batches`."""
+
+    def __init__(self, batches: RunBatches, skips: Sequence[Skip], start: int) -> None:
+        self.source, self._skips, self._start = batches, tuple(skips), start
+        self.rows_per_epoch, self.shares = batches.rows_per_epoch, batches.shares
+
+    def number(self, step: int) -> int:
+        """The number in the stage, from 0, of the batch that a step of it gets."""
+        return batch_of(self._start + step, self._skips, self._start) - self._start
+
+    def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Those rows of the batch that a step of the stage gets."""
+        return self.source.batch(self.number(step), global_batch_size, rows)
+
+    def spec(self, batch_size: int) -> Any:
+        """Shape and dtype of every array of a batch of that many rows."""
+        return self.source.spec(batch_size)
+
+
+def _recorded(directory: Place) -> tuple[str, ...]:
+    """What the run's newest checkpoint that can be read has in `training.skips`."""
+    for step in reversed(saved_steps(directory)):
+        try:
+            return tuple(read_metadata(directory / DIRECTORY / str(step))["config"]["training"]["skips"])
+        except DamagedCheckpoint:
+            continue
+    return ()
