@@ -3,10 +3,11 @@
     python launch/keep_running.py [--hand-back] [--pause SECONDS] [--] bertjax pretrain CONFIG ...
 
 The exit codes of `bertjax pretrain` decide: 0 it is done; 75 it was preempted or lost another process, and resumes if
-it is run again; 130 the user stopped it; 2 its arguments are wrong, or another job has taken its directory; other codes
-are failures. Signals are passed on. A run without progress is given up: see MOST_FAILURES and MOST_RESUMES. With
---hand-back the caller resumes the run, on any hosts; the number of resumes is counted in a file of the run, so that the
-limit holds there too.
+it is run again; 130 the user stopped it; 2 its arguments are wrong, or another job has taken its directory; 76 a device
+computes wrongly, and would do so again, so the run waits until a person has taken it out; other codes are failures.
+Signals are passed on. A run without progress is given up: see MOST_FAILURES and MOST_RESUMES. With --hand-back the
+caller resumes the run, on any hosts; the number of resumes is counted in a file of the run, so that the limit holds
+there too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-DONE, MISUNDERSTOOD, RESUME, INTERRUPTED = 0, 2, 75, 130
+DONE, MISUNDERSTOOD, RESUME, WRONG_BITS, INTERRUPTED = 0, 2, 75, 76, 130
 GIVEN_UP = 1  # in place of 75 for a run without progress, since the caller would resume it again
 TERMINATED = 143  # by a SIGTERM before there was anything to save
 MOST_FAILURES = 3  # in a row without a new checkpoint: a permanent error
@@ -84,7 +85,7 @@ class Restarts:
 
     def pause_after(self, code: int) -> float | None:
         """Seconds to wait before the next start; None if there is none, after printing the reason."""
-        if code in (DONE, INTERRUPTED, MISUNDERSTOOD):
+        if code in (DONE, INTERRUPTED, MISUNDERSTOOD, WRONG_BITS):
             return None
         step = self._look()
         if step != self._step:

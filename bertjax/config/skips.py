@@ -27,9 +27,12 @@ def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
 
 def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
     """The records with which step `first` gets the batch that step `stop` has now, and the steps behind it follow."""
-    skips = parse_skips(texts)
-    inside = sum(count for step, count in skips if first <= step < stop)
-    kept = {step: count for step, count in skips if not first <= step < stop} | {first: stop - first + inside}
+    skips, length = parse_skips(texts), stop - first
+    kept = {step: count for step, count in skips if step < first} | {first: length}
+    for step, count in skips:
+        if step >= first:  # what lies behind comes so many steps earlier
+            at = max(step - length, first)
+            kept[at] = kept.get(at, 0) + count
     return tuple(f"{step}+{kept[step]}" for step in sorted(kept))
 
 

@@ -125,11 +125,11 @@ class Redundancy:
             return []
         number = rows.stage.number
         gradients = self._of_stages[number] = self._of_stages.get(number) or self._gradients_of(rows)
-        first, second = (np.asarray(gradients(state, batch, jnp.int32(shift))) for shift in (0, 1))
+        first, second = (np.asarray(gradients(state, batch, np.int32(shift))) for shift in (0, 1))
         differing = np.flatnonzero((first != second).any(axis=(1, 2)))
         if not len(differing):
             return []
-        third = np.asarray(gradients(state, batch, jnp.int32(2)))
+        third = np.asarray(gradients(state, batch, np.int32(2)))
         odd: set[int] = set()
         for part in differing.tolist():
             by = [(part + shift) % shards for shift in range(3)]

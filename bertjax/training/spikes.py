@@ -1,15 +1,17 @@
 """The answer to a loss spike: back to the checkpoint before it, and on without its rows.
 
 The mean loss of a window of the log is a spike if it lies `training.spike_deviations` robust deviations above the
-windows before it. The run then goes back to the newest checkpoint before the window, repeats the steps up to it with
-the same bits, and passes over the window's batches. What is passed over is a record of `training.skips`. It stands in
-the run's config.json and in every checkpoint from there on, so that a run that is resumed, or a step that is replayed,
-reads the same batches. Which windows are spikes follows from the log alone: a run that is killed before the record is
-saved finds the same spike again.
+median of the windows before it; the deviation is that of the usual change from one window to the next. The run then
+goes back to the newest checkpoint before the window, repeats the steps up to it with the same bits, and passes over the
+window's batches. What is passed over is a record of `training.skips`. It stands in the run's config.json and in every
+checkpoint from there on, so that a run that is resumed, or a step that is replayed, reads the same batches. Which
+windows are spikes follows from the log alone: a run that is killed before the record is saved finds the same spike
+again.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from bertjax.training.trainer import Outcome, Say
 
 MOST = 10  # spikes that are answered in one run; what spikes more often needs another learning rate
-_REMEMBERED, _LEAST = 20, 8  # windows that one is compared with
-_FLOOR = 0.01  # of their median, which the deviation is never below: a flat curve is not a strict one
+_LEVEL, _USUAL = 8, 20  # windows whose median a window is compared with, and those that tell what changes are usual
+_FLOOR = 0.01  # of that median, which the deviation is never below: a flat curve is not a strict one
 _NORMAL = 1.4826  # times the median absolute deviation is the standard deviation of a normal distribution
 
 
@@ -79,12 +81,12 @@ class SpikeWatch:
         if not self._limit:
             return
         logged, self._logged = self._logged, []
-        for window in filter(None, [self._whole(stage, *one) for one in logged]):
-            self._losses.append(window.loss)
-        window = self._whole(stage, step, float(f"{loss:.9g}"))  # as the log has it
-        if window is not None:
-            self._judge(window)
-            self._losses.append(window.loss)
+        for at, value in (*logged, (step, float(f"{loss:.9g}"))):  # nine digits, as the log has it
+            window = self._whole(stage, at, value)
+            if window is not None and at == step:
+                self._judge(window)
+            if window is not None:
+                self._losses.append(window.loss)
 
     def _whole(self, stage: Stage, step: int, loss: float) -> Window | None:
         """The window that the steps up to this one complete, if they do."""
@@ -101,11 +103,13 @@ class SpikeWatch:
         return Window(step - steps, step, math.fsum(count * mean for count, mean in part) / steps)
 
     def _judge(self, window: Window) -> None:
-        past = [loss for loss in self._losses if math.isfinite(loss)][-_REMEMBERED:]
-        if len(past) < _LEAST:
+        past = [loss for loss in self._losses if math.isfinite(loss)][-_USUAL:]
+        if len(past) < _LEVEL:
             return
-        median = statistics.median(past)
-        spread = max(_NORMAL * statistics.median(abs(loss - median) for loss in past), _FLOOR * abs(median))
+        median = statistics.median(past[-_LEVEL:])
+        # Of changes from one window to the next: a loss that falls steadily is no wide one.
+        changes = [abs(after - before) for before, after in itertools.pairwise(past)]
+        spread = max(_NORMAL * statistics.median(changes), _FLOOR * abs(median))
         if not (deviations := (window.loss - median) / spread) > self._limit:
             return
         spike = Spike(window, median, deviations)
@@ -133,11 +137,10 @@ def answering(job: Job, processes: Processes, say: Say, run: Callable[[Job, int 
         try:
             return run(passing_over(job, skips), before)
         except Spike as spike:
-            before, found = spike.window.first, spike
+            before, words = spike.window.first, str(spike)
             skips = with_skip(skips, before, spike.window.stop)
-            words = f"{found}; these rows are passed over from here on (training.skips={skips})"
         # Behind the handler, so that nothing holds the state of the run that ended.
-        say(words)
+        say(f"{words}; these rows are passed over from here on (training.skips={skips})")
 
 
 def passing_over(job: Job, skips: Sequence[str]) -> Job:

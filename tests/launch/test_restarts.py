@@ -45,6 +45,7 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
         ("0:always:75", 1, [0] * 10),
         ("0:3:130", 130, [0]),
         ("0:3:2", 2, [0]),
+        ("0:7:76", 76, [0]),
     ],
 )
 def test_what_an_exit_code_leads_to(
