@@ -70,7 +70,7 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     if saved is not None:
         wanted = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
         notices += check_compatible(saved | {"config": wanted}, job.metadata)
-        notices += [f"{line}: {_BITS}" for line in version_notices(saved, job.metadata)]
+        notices += version_notices(saved, job.metadata)
     logged = read_metrics(run / METRICS_FILE) if (run / METRICS_FILE).exists() else []
     with jax.set_mesh(job.mesh):
         state = _state(job, run, start, saved)
