@@ -35,6 +35,7 @@ from bertjax.training.step import Metrics, batch_weights
 WRONG_BITS = 76  # exit code
 _SEARCHES = 6  # computations that look for a device whose fault has not shown which one it is
 _SHOWN = 3  # arrays in a message
+_NAMED = 8  # devices in a message
 
 
 class WrongBits(RuntimeError):
@@ -107,11 +108,15 @@ class Redundancy:
             suspects = self._odd_shards(rows, state, batch)
             if suspects:
                 break
-        which = self._named(suspects) if suspects else f"one of {self._named(range(self._mesh.size))}"
-        more = "" if suspects else f" (it has computed the same as the others {_SEARCHES} times since)"
+        which = (
+            f"{self._named(suspects)} computes another gradient than its neighbours from the same rows"
+            if suspects
+            else f"one of the {self._mesh.size} devices was wrong before gradients were summed, and not again in "
+            f"{_SEARCHES} further computations"
+        )
         raise WrongBits(
             f"step {step + 1:,}: computed twice from the same state and batch, its result has other bits on every "
-            f"device; the one that differs from its neighbours is {which}{more}; {_ADVICE}"
+            f"device; {which}; {_ADVICE}"
         )
 
     def _odd_shards(self, rows: Rows, state: TrainState, batch: Batch) -> list[int]:
@@ -183,8 +188,9 @@ class Redundancy:
     def _named(self, places: Iterable[int]) -> str:
         """Devices by their places in the mesh, each with its process and host."""
         devices = [self._mesh.devices.flat[place] for place in sorted(places)]
+        more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
         names = [f"device {d.id} ({d.device_kind}, {self._processes.called([d.process_index])})" for d in devices]
-        return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return ", ".join(names[:_NAMED]) + more
 
 
 _ADVICE = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step as step_module
 from bertjax.training.checkpoint import named_arrays, saved_steps
-from bertjax.training.job import Job, assemble, check_redundancy
+from bertjax.training.job import Job, Rows, assemble, check_redundancy
 from bertjax.training.redundancy import WRONG_BITS, Redundancy, WrongBits
 from bertjax.training.stages import open_data, stage_step
 from bertjax.training.state import TrainState
@@ -155,10 +156,21 @@ def test_a_gradient_that_is_wrong_once_before_the_sum(
 ) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=True)
     message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
-    assert "on every device" in message and "one of device 0 (" in message and named(message) == [*range(8)]
+    assert "on every device; one of the 8 devices was wrong before gradients were summed" in message
+    assert named(message) == []
     # The command that is run again ends as if nothing had been.
     train(in_folder(job, tmp_path), lambda line: None)
     assert digests(tmp_path) == digests(undisturbed)
+    # Where the device goes on to be wrong after the check of its gradients, it is named.
+    right, after = Redundancy._gradients_of, with_wrong_gradients(job).stages[0]
+
+    def gradients_of(checks: Redundancy, rows: Rows) -> Callable[..., Any]:
+        programs, calls = (right(checks, rows), right(checks, after)), itertools.count()
+        return lambda *given: programs[next(calls) >= 2](*given)
+
+    monkeypatch.setattr(Redundancy, "_gradients_of", gradients_of)
+    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path / "again"))
+    assert "on every device; device 5 (" in message and named(message) == [ODD]
 
 
 def with_wrong_gradients(job: Job) -> Job:
