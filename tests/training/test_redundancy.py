@@ -90,13 +90,12 @@ def wrong_step(job: Job, monkeypatch: pytest.MonkeyPatch, *, before_sum: bool) -
             return right(flipped_on_one(grads), blueprint)
         return flipped_on_one(right(grads, blueprint))
 
-    monkeypatch.setattr(step_module, "reduce_gradients", reduce)
-    made = stage_step(job.config, job.stages[0].stage, job.blueprint, job.optimizer).program
-    with jax.set_mesh(job.mesh):
-        spec = job.stages[0].batches.spec(16).items()
-        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec}
-        made.trace(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch)  # traced now, with the patch
-    return made
+    rows = job.stages[0]
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in rows.batches.spec(16).items()}
+    with monkeypatch.context() as patched, jax.set_mesh(job.mesh):
+        patched.setattr(step_module, "reduce_gradients", reduce)
+        made = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
+        return made.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch).compile()
 
 
 def in_folder(job: Job, folder: Path) -> Job:
