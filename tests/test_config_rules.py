@@ -170,10 +170,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "optimizer.warmup_steps=10000 and optimizer.decay_steps=999999 are more than the 1000000 steps of the schedule",
     ),
     "the warm-up ends before the run": ({"optimizer.warmup_steps": 10**6}, "warmup_steps=1000000 leaves nothing of"),
-    "spikes are answered in a run of a fixed length": (
-        {"training.spike_deviations": 8.0, "training.budget": "1h"},
-        "training.spike_deviations=8 with training.budget='1h': steps that are repeated are not in the budget; give",
-    ),
     "layers to start as are of a model": (
         {"init_from": "runs/teacher", "init_layers": (0, 2)},
         "init_layers=(0, 2) with init_from='runs/teacher': name a model, and one of its layers for each",

@@ -14,7 +14,7 @@ from bertjax.config.data import DataConfig
 from bertjax.config.model import ModelConfig
 from bertjax.config.rescale import seconds_of
 from bertjax.config.run import Config
-from bertjax.config.skips import parse_skips
+from bertjax.config.skips import check_skips
 
 _MOST = sys.float_info.max
 LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
@@ -455,13 +455,6 @@ RULES: dict[str, Rule] = {
             "shorten the warm-up or train longer"
         ),
     ),
-    "spikes are answered in a run of a fixed length": Rule(
-        lambda c: not (c.training.spike_deviations and c.training.budget),
-        lambda c: (
-            f"training.spike_deviations={c.training.spike_deviations:g} with training.budget={c.training.budget!r}: "
-            "steps that are repeated are not in the budget; give training.steps instead, or leave it 0"
-        ),
-    ),
     "layers to start as are of a model": Rule(
         lambda c: not c.init_layers or (bool(c.init_from) and len(c.init_layers) == c.model.num_hidden_layers),
         lambda c: (
@@ -499,5 +492,5 @@ def validate(config: Config) -> Config:
             raise ValueError(rule.says(config))
     if config.training.budget:
         seconds_of(config.training.budget)
-    parse_skips(config.training.skips)
+    check_skips(config.training)
     return config
