@@ -116,22 +116,6 @@ def test_every_file_with_a_flipped_bit_is_named_or_harmless(copy: Path, made: di
     assert harmless < len(list(files_of(copy)))
 
 
-@pytest.mark.long
-@each_kind
-def test_ten_thousand_flipped_bits(copy: Path, made: dict[str, Path]) -> None:
-    rng, files = random.Random(1), list(files_of(copy))
-    passed = 0
-    for number in range(10_000 // len(KINDS) if copy.name != "0" else 400):
-        path = files[number % len(files)]
-        bit = rng.randrange(8 * path.stat().st_size)
-        flip(path, bit)
-        if not findings(copy):
-            assert copy.name == "0" and same_state(copy, made["checkpoint"]), f"bit {bit} of {path} passed"
-            passed += 1
-        flip(path, bit)
-    print(f"{copy.name}: {number + 1} bits, {passed} of no consequence")
-
-
 @each_kind
 def test_cut_missing_and_foreign_files_are_named(copy: Path, made: dict[str, Path]) -> None:
     for path in list(files_of(copy))[:: 1 if copy.name != "0" else 6]:
