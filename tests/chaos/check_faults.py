@@ -4,25 +4,28 @@ kills    processes killed at random moments           crash    every system call
 bitrot   damaged files of every kind                  hangs    processes, networks, disks and clocks that fail
 
 Prints a table of what was tried, what survived and what failed, for bertjax/RELIABILITY.md, and exits with 1 if
-anything failed. What survives is defined there. `--tries` is the number of trials of each part that is named.
+anything failed. What survives is defined there. `--tries` is the number of trials of each part that is named. After
+Ctrl-C or SIGTERM the table has what was tried until then.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS), *sorted(str(room) for room in TESTS.iterdir() if room.is_dir())]
 
 from fake_devices import xla_flags  # noqa: E402 (found by the path above)
-from outcomes import Row, as_markdown  # noqa: E402
+from outcomes import Table, as_markdown  # noqa: E402
 
+INTERRUPTED = 130
 PARTS = ("kills", "crash", "bitrot", "hangs")
 TRIES = {"kills": 200, "crash": None, "bitrot": 10_000, "hangs": 20}  # None: every point once
 
@@ -37,7 +40,7 @@ def prepare_environment(folder: Path) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 
-def part_of(name: str) -> Callable[[Path, int | None, int], Iterable[Row]]:
+def part_of(name: str) -> Callable[[Table, Path, int | None, int], None]:
     """The trials of a part; imports jax."""
     if name == "kills":
         from random_kills import try_kills as part
@@ -59,16 +62,23 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     if unknown := [part for part in asked.parts if part not in PARTS]:
         parser.error(f"no part is named {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    failed = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    failed, stopped = 0, False
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as name:
         prepare_environment(Path(name))
         for part in asked.parts or PARTS:
             folder, begun = Path(name) / part, time.monotonic()
             folder.mkdir()
-            rows = list(part_of(part)(folder, asked.tries if asked.tries is not None else TRIES[part], asked.seed))
-            failed += sum(row.failed for row in rows)
-            minutes = (time.monotonic() - begun) / 60
-            print(f"\n{part}, seed {asked.seed}, {minutes:.0f} minutes\n\n{as_markdown(rows)}", flush=True)
+            table = Table()
+            try:
+                part_of(part)(table, folder, asked.tries if asked.tries is not None else TRIES[part], asked.seed)
+            except KeyboardInterrupt:
+                stopped = True
+            failed += sum(row.failed for row in table.rows)
+            head = f"{part}, seed {asked.seed}, {(time.monotonic() - begun) / 60:.0f} minutes{', stopped' * stopped}"
+            print(f"\n{head}\n\n{as_markdown(table.rows)}", flush=True)
+            if stopped:
+                return INTERRUPTED
     return int(failed > 0)
 
 

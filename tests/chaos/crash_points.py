@@ -8,11 +8,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from crash_subjects import NEW, OLD, SUBJECTS
-from outcomes import Row, Table
+from outcomes import Table
 
 HOWS = {"EIO": 1, "ENOSPC": 2, "disk full from there on": 3, "process death": 4, "death halfway through": 5}
 _NEVER = 0
@@ -98,16 +97,13 @@ class Trials:
         return f"{found}, and {left} stayed behind" if left else found
 
 
-def try_crash_points(folder: Path, tries: int | None, seed: int) -> Iterator[Row]:
-    """Every crash point of every subject, or so many of them drawn at random; yields a row for each subject and how."""
+def try_crash_points(table: Table, folder: Path, tries: int | None, seed: int) -> None:
+    """Every crash point of every subject once, in random order, or only so many; a row for each subject and how."""
     draw = random.Random(seed)
     with Server(built(folder)) as server:
         subjects = {name: Trials(name, server, folder) for name in SUBJECTS}
         points = [(name, how, call) for name, one in subjects.items() for how in HOWS for call in range(one.calls)]
-        if tries is not None and tries < len(points):
-            points = sorted(draw.sample(points, tries), key=points.index)
-        table = Table()
-        for name, how, call in points:
+        draw.shuffle(points)
+        for name, how, call in points[:tries]:
             found = subjects[name].tried(call, HOWS[how])
             table.add(f"{name}, {subjects[name].calls} calls: {how}", found, found in (OLD, NEW), f"call {call}")
-        yield from table.rows()

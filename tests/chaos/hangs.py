@@ -20,13 +20,14 @@ from pathlib import Path
 
 import crash_points
 from generated_corpus import write_corpus
-from outcomes import Row, Table
+from outcomes import Table
 from random_kills import FEW_STEPS
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
 NOTICED = 75  # seconds from the fault to the end of every process
 AGAIN = 75  # exit code: start the same command again
+_USUAL = 120  # seconds that a run takes at most on a loaded machine
 _READ_ONLY_FROM = 6  # of failing_calls.c
 _STEPPING = "pretraining  4 /"
 _IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
@@ -216,16 +217,11 @@ def full_disk(runs: Runs) -> str:
         require(code == 1, f"exit code {code}: {said[-1500:]}")
         names_it = "No space left" in said or "bytes and the disk has" in said or "free on the disk" in said
         require(names_it and "Traceback" not in said, f"it does not say that the disk is full: {said[-1500:]}")
-        require(took < runs_usual(runs) + NOTICED, f"it ended after {took:.0f} s: {told}")
+        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {told}")
         saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
         grow()
         runs.resume(run_dir, 1)
     return "resumed from a checkpoint" if saved else "started anew"
-
-
-def runs_usual(runs: Runs) -> float:
-    """Seconds that a run may take on a loaded machine."""
-    return 60.0
 
 
 def _log_of(run_dir: Path) -> Path:
@@ -255,7 +251,7 @@ def read_only(runs: Runs) -> str:
     keys = {"FAILING_BELOW": str(run_dir), "FAILING_CALL": str(call), "FAILING_HOW": str(_READ_ONLY_FROM)}
     process = runs.alone(run_dir, **keys)
     try:
-        code = process.wait(runs_usual(runs) + NOTICED)
+        code = process.wait(_USUAL + NOTICED)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -319,9 +315,9 @@ FAULTS = (
 )
 
 
-def try_hangs(folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> Iterator[Row]:
+def try_hangs(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
     """So many trials, every fault in turn (those of these names); a row for each."""
-    runs, table = Runs(folder, seed), Table()
+    runs = Runs(folder, seed)
     asked = [fault for fault in FAULTS if fault.name in names or not names]
     for fault in asked:
         if fault.missing:
@@ -333,4 +329,3 @@ def try_hangs(folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) 
             table.add(fault.name, fault.trial(runs), True, "")
         except (Failure, AssertionError, subprocess.SubprocessError, OSError) as error:
             table.add(fault.name, str(error), False, f"trial {number}")
-    yield from table.rows()

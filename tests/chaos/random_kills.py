@@ -19,7 +19,7 @@ from typing import Any
 import object_storage
 from crash_subjects import digest_of
 from generated_corpus import write_corpus
-from outcomes import Row, Table
+from outcomes import Table
 from several_processes import surroundings, zygote
 from small_tasks import write_classes
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
@@ -277,9 +277,9 @@ def unlike(found: Any, expected: Any) -> str:
     return f"{json.dumps(found)[:300]}, undisturbed {json.dumps(expected)[:300]}"
 
 
-def try_kills(folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> Iterator[Row]:
+def try_kills(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
     """So many kills over the scenarios (those of these names) by their shares; a row for each and what it was doing."""
-    draw, table, wrongs = random.Random(seed), Table(), 0
+    draw = random.Random(seed)
     campaign = Campaign(folder, names)
     try:
         trials: dict[str, Trial] = {}
@@ -290,7 +290,6 @@ def try_kills(folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) 
                 trials[scenario.name] = Trial(scenario, folder / f"trials-{len(trials)}")
             left = tries - sum(trial.kills for trial in trials.values())
             phases, wrong = trials[scenario.name].chain(draw, min(4, left))
-            wrongs += bool(wrong)
             # A chain has one end: what is wrong with it counts for the last of its kills.
             for number, phase in enumerate(phases):
                 failed = wrong and number == len(phases) - 1
@@ -299,4 +298,3 @@ def try_kills(folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) 
                 table.add(name, wrong if failed else "the same bits", not failed, where)
     finally:
         campaign.close()
-    yield from sorted(table.rows(), key=lambda row: row.name)
