@@ -97,7 +97,7 @@ def require(condition: object, what: str) -> None:
         raise Failure(what)
 
 
-def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
+def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], seconds: float = 900) -> None:
     """Until a process has printed something."""
     deadline = time.monotonic() + seconds
     while text not in log.read_text(errors="replace"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -65,10 +66,19 @@ class Campaign:
     def __init__(self, folder: Path, names: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
-        finish(self._pretrain(folder / "model"), folder / "model.log")
-        write_classes(folder / "task", 64, 32)
         self._server: object_storage.Server | None = None
         self.scenarios = [one for one in self._scenarios() if one.name in names or not names]
+
+    @functools.cached_property
+    def _model(self) -> str:
+        """A trained run."""
+        finish(self._pretrain(self.folder / "model"), self.folder / "model.log")
+        return str(self.folder / "model")
+
+    @functools.cached_property
+    def _task(self) -> str:
+        """A folder with examples."""
+        return str(write_classes(self.folder / "task", 64, 32))
 
     def close(self) -> None:
         """Stop the object storage."""
@@ -79,14 +89,13 @@ class Campaign:
         return command(self._recipe, self._source, run_dir, *FEW_STEPS)
 
     def _scenarios(self) -> Iterator[Scenario]:
-        model, task = str(self.folder / "model"), str(self.folder / "task")
         bertjax = [sys.executable, "-m", "bertjax"]
 
         def pretrain(trial: Path) -> list[str]:
             return self._pretrain(trial / "run")
 
         def finetune(trial: Path) -> list[str]:
-            words = ["finetune", "classification", "--init-from", model, "--data", task, "--epochs", "4"]
+            words = ["finetune", "classification", "--init-from", self._model, "--data", self._task, "--epochs", "4"]
             words += ["--learning-rate", "1e-3", "--batch-size", "16", "--max-length", "32"]
             return [*bertjax, *words, "--run-dir", str(trial / "run"), "--training.checkpoint-every", "4"]
 
@@ -95,7 +104,16 @@ class Campaign:
             return [*bertjax, *words, "--data.root", str(trial / "data"), "--data.vocab-size", "260"]
 
         def export(trial: Path) -> list[str]:
-            return [*bertjax, "export", model, "--to", "huggingface", "--output", str(trial / "export"), "--overwrite"]
+            return [
+                *bertjax,
+                "export",
+                self._model,
+                "--to",
+                "huggingface",
+                "--output",
+                str(trial / "export"),
+                "--overwrite",
+            ]
 
         yield Scenario("pretrain", pretrain, run_result, 8, _phase_of_run)
         yield Scenario("pretrain, nothing compiled", pretrain, run_result, 3, _phase_of_run, compiles=True)
