@@ -209,7 +209,7 @@ def full_disk(runs: Runs) -> str:
     with mounted(run_dir.parent, runs.draw.randint(100_000, needed)) as grow:
         with runs.group(run_dir, 1) as group:
             begun = time.monotonic()
-            (code,) = group.wait(300)
+            (code,) = group.wait(_USUAL + NOTICED)
             took, said = time.monotonic() - begun, group.logs[0]
         if code == 0:
             return "it fitted"

@@ -34,7 +34,8 @@ FEW_STEPS = (
     *("--training.eval-every", "8", "--training.checkpoint-every", "4", "--data.vocab-size", "260"),
 )
 _CHANCE = 0.8  # that a process is killed, if it lives until the moment that is drawn
-_LONGEST = 400  # seconds of an undisturbed run
+_KEPT = 3  # checkpoints, of every run here
+_LONGEST = 1200  # seconds of an undisturbed run, on a machine that others use too
 # What a process printed last says what it was doing.
 _PHASES = (
     ("training is complete", "report and export"),
@@ -139,12 +140,16 @@ class Campaign:
 def run_result(trial: Path) -> dict[str, Any]:
     """All of a run that must be the same: arrays, log, checkpoints, export, and nothing left over or damaged."""
     run = next(trial.rglob("metrics.jsonl")).parent
-    findings = [finding for part in parts_of(str(run)) for finding in part.check(lambda more: None)]
+    saved = sorted(checkpoints(run), key=lambda name: int(name) if name.isdecimal() else 0)
+    # A process that is killed while it removes an old checkpoint leaves a part of it until the next save.
+    older = {f"{run.name}/checkpoints/{name}" for name in saved[:-_KEPT]}
+    parts = [part for part in parts_of(str(run)) if not part.name.endswith(tuple(older))]
+    findings = [finding for part in parts for finding in part.check(lambda more: None)]
     exports = [path.parent for path in sorted(run.glob("*/model.safetensors"))]
     return {
         "arrays": digests(run),
         "log": _figures(run),
-        "checkpoints": checkpoints(run),
+        "checkpoints": saved[-_KEPT:],
         "exports": [_export_files(path) for path in exports],
         "predictions": [digest_of(path) for path in run.glob("predictions")],
         "findings": findings,
