@@ -182,6 +182,9 @@ SUBJECTS = {
         lambda folder: _append(folder, 0, _LOGGED),
         lambda folder: _append(folder, 2, _THEN),
         _logged,
-        lambda folder: [path.name for path in folder.iterdir() if path.name != "metrics.jsonl"],
+        # A hidden file of a killed process may stay.
+        lambda folder: [
+            path.name for path in folder.iterdir() if not path.name.lstrip(".").startswith("metrics.jsonl")
+        ],
     ),
 }

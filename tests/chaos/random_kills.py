@@ -34,7 +34,7 @@ FEW_STEPS = (
     *("--training.eval-every", "8", "--training.checkpoint-every", "4", "--data.vocab-size", "260"),
 )
 _CHANCE = 0.8  # that a process is killed, if it lives until the moment that is drawn
-_KEPT = 3  # checkpoints, of every run here
+_KEPT = 2  # checkpoints, of every run here at least
 _LONGEST = 1200  # seconds of an undisturbed run, on a machine that others use too
 # What a process printed last says what it was doing.
 _PHASES = (
