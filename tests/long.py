@@ -71,8 +71,8 @@ def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
 
 
 _WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
+_PREPARED = ("configs/quickstart.py", "--data.sources", "docs:numpy,jax")
 _PYTEST = ("-m", "pytest", "--long", "-m", "long", "-ra", "--durations=20", "--junitxml={logs}/pytest.xml")
-_KILLED = ("configs/quickstart.py", "--data.sources", "docs:numpy,jax")
 
 # The short ones come first, so that a defect of the whole is seen early.
 PIECES = (
@@ -84,7 +84,8 @@ PIECES = (
         first_of(needs_data("wikipedia_dumps"), needs_modules("mwparserfromhell")),
     ),
     Piece("hosts", ("tests/training/check_hosts.py",)),
-    Piece("kills", ("tests/text/check_kills.py", "--kills", "20", "--", *_KILLED)),
+    *(Piece(part, ("tests/chaos/check_faults.py", part)) for part in ("crash", "bitrot", "kills", "hangs")),
+    Piece("prepare", ("tests/chaos/check_prepare.py", "--kills", "20", "--", *_PREPARED)),
     Piece("preemption", ("tests/training/check_preemption.py",)),
     Piece("pytest", (*_PYTEST, "--numprocesses", _WORKERS, "--dist", "worksteal")),
     Piece(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
-from bertjax.storage.atomic_directories import try_acquire
+from bertjax.storage.atomic_directories import exchange, try_acquire
 from bertjax.storage.files import sync
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import Place, RemotePath, place_of
@@ -39,14 +39,18 @@ def written_whole(target: Place, last: str) -> Iterator[Path]:
             _upload(Path(made), target, last)
         return
     with _alone_at(target):
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial, earlier = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.earlier")
+        # Of a process that was killed.
+        if earlier.exists() and not target.exists():
+            earlier.rename(target)
+        for path in (partial, earlier):
+            shutil.rmtree(path, ignore_errors=True)
         partial.mkdir()
         try:
             yield partial
             for path in partial.rglob("*"):
                 sync(path)
-            _put_in_place(partial, target)
+            _put_in_place(partial, target, earlier)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -104,10 +108,15 @@ def _names(folder: Place) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
 
 
-def _put_in_place(partial: Path, target: Path) -> None:
-    """Rename `partial` to `target`; an earlier export makes way first and comes back if that fails."""
-    earlier = target.with_name(f".{target.name}.earlier")
-    shutil.rmtree(earlier, ignore_errors=True)
+def _put_in_place(partial: Path, target: Path, earlier: Path) -> None:
+    """Rename `partial` to `target`, in one step where the two can change places.
+
+    Elsewhere an earlier export makes way first. It comes back if the renaming fails, and with the next export if the
+    process is killed between.
+    """
+    if target.exists() and exchange(partial, target):
+        sync(target.parent)
+        return
     if target.exists():
         target.rename(earlier)
     try:

@@ -66,7 +66,7 @@ def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: b
     for name, digest in sums.items():
         path = folder / name
         if not path.is_file():
-            yield f"{path}: missing"
+            yield f"{path}: missing; {SUMS_FILE} lists it"
         elif sha256_of_file(path, done) != digest:
             yield f"{path}: its SHA-256 is not the one in {SUMS_FILE}"
     if not may_have_more:

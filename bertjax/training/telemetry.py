@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,29 +81,39 @@ class JsonlWriter:
 
 
 class TensorBoardWriter:
-    """Writes scalars for TensorBoard, which hides those that a killed process wrote after `resume_step`."""
+    """Writes scalars for TensorBoard, which hides those that a killed process wrote after `resume_step`.
+
+    tensorboardX's `SummaryWriter` writes in a thread, which dies on a full disk; the training thread then waits for it
+    for ever. Here an error is raised where it occurs.
+    """
 
     def __init__(self, directory: Path, resume_step: int) -> None:
         with without("torch"):
-            from tensorboardX import SummaryWriter
-
-        # Event files are named by second and host: without the suffix a quick restart would append to the same file.
-        self._writer = SummaryWriter(
-            str(directory), purge_step=resume_step + 1, flush_secs=30, filename_suffix=f".{os.getpid()}"
-        )
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+            from tensorboardX.summary import scalar
+        self._event, self._scalar = Event, scalar
+        directory.mkdir(parents=True, exist_ok=True)
+        # Event files are named by second and host: without the suffix a quick restart would write to the same file.
+        self._file = EventsWriter(str(directory / "events"), f".{os.getpid()}")
+        started = SessionLog(status=SessionLog.START)
+        self._file.write_event(Event(wall_time=time.time(), step=resume_step + 1, session_log=started))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record one scalar per metric."""
+        now = time.time()
         for name, value in metrics.items():
-            self._writer.add_scalar(name, float(value), int(step))
+            summary = self._scalar(name, float(value))
+            self._file.write_event(self._event(wall_time=now, step=int(step), summary=summary))
+        self._file.flush()
 
     def flush(self) -> None:
         """Bring the event file up to date."""
-        self._writer.flush()
+        self._file.flush()
 
     def close(self, ending: Ending = "finished") -> None:
         """Bring the event file to disk."""
-        self._writer.close()
+        self._file.close()
 
 
 class Telemetry:

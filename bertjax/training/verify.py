@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.sums import SUMS_FILE, Done, check_sums
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.training.checkpoint import BEST, DIRECTORY, read_metadata, restore_arrays
 from bertjax.training.checkpoint_metadata import DamagedCheckpoint
+from bertjax.training.compatibility import check_compatible
 from bertjax.training.run_directory import CONFIG_FILE, tokenizer_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
@@ -62,13 +63,16 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
     """What of a run's own files is not as it was written; its checkpoints and exports are checked by themselves.
 
     A run that was finished lists its files in `SHA256SUMS`. Of one that was not, the log and the config must be
-    readable. The vocabulary must be the one that its newest checkpoint was trained with.
+    readable. The vocabulary must be the one that its newest checkpoint was trained with, and every checkpoint one that
+    the run's config may resume.
     """
     if (run / SUMS_FILE).exists():
         yield from check_sums(run, done, may_have_more=True)
     else:
         yield from _unreadable(run)
-    for directory in checkpoints_in(run)[-1:]:
+    directories = checkpoints_in(run)
+    yield from _of_other_runs(run, directories)
+    for directory in directories[-1:]:
         try:
             metadata = read_metadata(directory)
             tokenizer = tokenizer_of(run, TextRules.of(from_dict(metadata["config"]).data))
@@ -79,6 +83,19 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
             continue
         if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
             yield f"{run / tokenizer.main_file}: not the vocabulary that checkpoint {directory.name} was trained with"
+
+
+def _of_other_runs(run: Path, directories: list[Path]) -> Iterator[str]:
+    """The checkpoints that the config of the run may not resume; what cannot be read is said elsewhere."""
+    for directory in directories:
+        try:
+            config, metadata = to_dict(from_dict(read_json(run / CONFIG_FILE))), read_metadata(directory)
+        except (FileNotFoundError, ValueError):
+            continue
+        try:
+            check_compatible(metadata, metadata | {"config": config})
+        except ValueError as error:
+            yield f"{directory}: not of the run that {CONFIG_FILE} describes: {error}"
 
 
 def _unreadable(run: Path) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.convert import folder
 from bertjax.convert.folder import written_whole
 
 # What a process does that was killed while it wrote `folder`.
@@ -69,6 +70,34 @@ def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
         (partial / "last").write_text("after")
         raise OSError("full")
     assert files(tmp_path) == {"export/last": "before"} and [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two folders change places in one step")
+def test_there_is_an_export_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "export", "before")
+    there: list[str] = []
+
+    def watched(self: Path, to: Path) -> Path:
+        os.rename(self, to)
+        there.append(files(tmp_path).get("export/last", "none"))
+        return to
+
+    monkeypatch.setattr(Path, "rename", watched)
+    write(tmp_path / "export", "after")
+    assert "none" not in there and files(tmp_path) == {"export/last": "after"}
+
+
+def test_where_places_cannot_be_exchanged_a_killed_process_loses_no_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "export", "before")
+    monkeypatch.setattr(folder, "exchange", lambda one, other: False)
+    write(tmp_path / "export", "after")
+    assert files(tmp_path) == {"export/last": "after"}
+    (tmp_path / "export").rename(tmp_path / ".export.earlier")  # and then it was killed
+    with pytest.raises(OSError, match="full"), written_whole(tmp_path / "export", "last"):
+        raise OSError("full")
+    assert files(tmp_path) == {"export/last": "after"}
 
 
 def test_a_filesystem_may_know_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

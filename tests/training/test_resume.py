@@ -87,18 +87,6 @@ def figures(run_dir: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in record.items() if name.startswith(kept)} for record in records]
 
 
-@pytest.mark.long
-def test_killed_at_twenty_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    killed = 0
-    for number in range(5):
-        run_dir = tmp_path / f"killed-{number}"
-        rng = random.Random(100 + number)
-        moments = [("batches come through", rng.uniform(0.0, 2.5)) for _ in range(4 if number else 8)]
-        killed += kill_until_done(whole, run_dir, moments)
-        assert digests(run_dir) == digests(whole[2])
-    assert killed >= 20
-
-
 def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"

@@ -1,12 +1,15 @@
 """Metrics survive restarts and kills without gaps or duplicates, in JSONL and in TensorBoard."""
 
+import errno
 import itertools
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 from datetime import datetime
 
 import numpy as np
@@ -143,6 +146,29 @@ def test_tensorboard_purges_on_resume(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
     kept = {(step, "train/mlm_loss"): 1.0 for step in range(1, 6)}
     assert tensorboard_scalars(tmp_path) == kept | {(7, "train/mlm_loss"): 2.0}
+
+
+@pytest.mark.parametrize("kind", [TensorBoardWriter, lambda folder, step: JsonlWriter(folder / "metrics.jsonl", step)])
+def test_a_disk_without_room_is_an_error_and_no_wait(tmp_path, kind):
+    raised = []
+
+    def write_much():
+        writer = kind(tmp_path, 0)
+        try:
+            for step in range(1000):
+                writer.write(step, {"train/mlm_loss": 1.0})
+        except OSError as error:
+            raised.append(error.errno)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    thread = threading.Thread(target=write_much, daemon=True)  # which waited for ever
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        thread.start()
+        thread.join(60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised == [errno.EFBIG]
 
 
 def test_telemetry_writes_everywhere_and_closes_everything(tmp_path):

@@ -1,6 +1,6 @@
 """Kill `bertjax prepare` at random moments, run it again, and compare every byte with an undisturbed run's.
 
-    python tests/text/check_kills.py --kills 20 -- configs/bert_mini.py --data.sources 'text:books/*.txt'
+    python tests/chaos/check_prepare.py --kills 20 -- configs/bert_mini.py --data.sources 'text:books/*.txt'
 
 What stands behind -- is given to `bertjax prepare`, with a root of its own each time. The moments are uniform over the
 time that an undisturbed run takes, so that the vocabulary's training and every phase of the store are hit. A run is

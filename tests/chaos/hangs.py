@@ -1,0 +1,331 @@
+"""Processes that stop or vanish, networks that drop packets, and disks and clocks that fail, during real runs.
+
+Each trial ends in time, with the documented exit code and a message that names the cause; the same command, started
+again, ends with the bits of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import crash_points
+from generated_corpus import write_corpus
+from outcomes import Table
+from random_kills import FEW_STEPS
+from several_processes import Group, as_keys, free_port, surroundings
+from tiny_runs import checkpoints, command, digests, finish, write_recipe
+
+NOTICED = 75  # seconds from the fault to the end of every process
+AGAIN = 75  # exit code: start the same command again
+_USUAL = 120  # seconds that a run takes at most on a loaded machine
+_READ_ONLY_FROM = 6  # of failing_calls.c
+_STEPPING = "pretraining  4 /"
+_IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
+
+
+class Failure(Exception):
+    """What is wrong in a trial."""
+
+
+class Runs:
+    """The runs of the trials, of one recipe and one corpus, and their undisturbed results."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.draw = folder, random.Random(seed)
+        self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
+        self._expected: dict[int, dict[str, str]] = {}
+        self._number = 0
+        self.library = None if crash_points.MISSING else crash_points.built(folder)
+
+    def place(self) -> Path:
+        """A run's directory that is not there yet."""
+        self._number += 1
+        return self.folder / f"run-{self._number}" / "run"
+
+    def command(self, run_dir: Path, *more: str) -> list[str]:
+        """The command line of a run."""
+        return command(self._recipe, self._source, run_dir, *FEW_STEPS, *more)
+
+    def group(self, run_dir: Path, count: int = 2) -> Group:
+        """Start the processes of a run."""
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        return Group(self.command(run_dir), count, run_dir.with_suffix(f".{time.monotonic_ns()}.log"))
+
+    def expected(self, count: int) -> dict[str, str]:
+        """Digests of the arrays of an undisturbed run of so many processes."""
+        if count not in self._expected:
+            whole = self.place()
+            with self.group(whole, count) as group:
+                group.finish()
+            self._expected[count] = digests(whole)
+        return self._expected[count]
+
+    def alone(self, run_dir: Path, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a process in an interpreter of its own, with the library that makes calls fail."""
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        surrounding = os.environ | surroundings(devices=1) | {"LD_PRELOAD": str(self.library)} | environment
+        with run_dir.with_suffix(".log").open("ab") as log:
+            return subprocess.Popen(self.command(run_dir), stdout=log, stderr=log, env=surrounding)
+
+    def resume(self, run_dir: Path, count: int) -> None:
+        """Run to the end, and compare."""
+        self._finish(run_dir, count)
+        if digests(run_dir) != self.expected(count):
+            raise Failure("resumed, it has other bits")
+
+    def _finish(self, run_dir: Path, count: int) -> None:
+        if count == 1:
+            finish(self.command(run_dir), run_dir.with_suffix(".resumed.log"))
+            return
+        with self.group(run_dir, count) as group:
+            group.finish()
+
+
+def require(condition: object, what: str) -> None:
+    """Raise Failure unless it holds."""
+    if not condition:
+        raise Failure(what)
+
+
+def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], seconds: float = 900) -> None:
+    """Until a process has printed something."""
+    deadline = time.monotonic() + seconds
+    while text not in log.read_text(errors="replace"):
+        require(process.poll() is None and time.monotonic() < deadline, f"{text!r} was not printed: {_end_of(log)}")
+        time.sleep(0.05)
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-1500:]
+
+
+def lost_process(number: signal.Signals, victim: int, moment: str) -> Callable[[Runs], str]:
+    """A trial: one of two processes gets a signal at a moment; one that is stopped goes on when the other has ended."""
+
+    def trial(runs: Runs) -> str:
+        run_dir = runs.place()
+        with runs.group(run_dir) as group:
+            group.wait_for(moment)
+            sent = time.monotonic()
+            group.send(victim, number)
+            while group.ended()[1 - victim] is None and time.monotonic() < sent + NOTICED:
+                time.sleep(0.05)
+            took = time.monotonic() - sent
+            code, said = group.ended()[1 - victim], group.logs[1 - victim]
+            require(code == AGAIN, f"the other process: exit code {code} after {took:.0f} s: {said[-1500:]}")
+            require(f"lost process {victim}" in said, f"it is not named: {said[-1500:]}")
+            if number == signal.SIGSTOP:
+                group.send(victim, signal.SIGCONT)
+                codes = group.wait(NOTICED)
+                require(codes[victim] not in (0, None), f"continued, it ended with {codes[victim]}")
+        runs.resume(run_dir, 2)
+        return f"named after {_about(took)}"
+
+    return trial
+
+
+def dropped_packets(runs: Runs) -> str:
+    """Two hosts, each a network namespace, and a bridge between them that forwards nothing any more."""
+    run_dir, port = runs.place(), free_port()
+    run_dir.parent.mkdir(parents=True)
+    with hosts(run_dir.parent) as (enter, cut):
+        logs = [run_dir.with_suffix(f".{number}.log") for number in (0, 1)]
+        processes = []
+        for number, log in enumerate(logs):
+            words = runs.command(run_dir, *as_keys(number, 2, f"10.77.0.1:{port}"))
+            with log.open("wb") as told:
+                surrounding = os.environ | surroundings(devices=1)
+                processes.append(subprocess.Popen([*enter(number), *words], stdout=told, stderr=told, env=surrounding))
+        try:
+            wait_for(_STEPPING, logs[0], processes[0])
+            cut()
+            begun = time.monotonic()
+            codes = [process.wait(max(1, begun + NOTICED - time.monotonic())) for process in processes]
+            took = time.monotonic() - begun
+        except subprocess.TimeoutExpired:
+            raise Failure(f"still running after {NOTICED} s: {[_end_of(log) for log in logs]}") from None
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        for number, log in enumerate(logs):
+            told = log.read_text(errors="replace")
+            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {told[-1500:]}")
+            require(f"lost process {1 - number}" in told, f"process {number} does not name the other: {told[-1500:]}")
+    runs.resume(run_dir, 2)
+    return f"named after {_about(took)}"
+
+
+@contextlib.contextmanager
+def hosts(folder: Path) -> Iterator[tuple[Callable[[int], list[str]], Callable[[], None]]]:
+    """Two network namespaces and a bridge: (the words before a command to run it on a host, cut the network)."""
+    mark = f"bj{os.getpid() % 10_000}"
+    bridge, names = f"{mark}b", [f"{mark}h0", f"{mark}h1"]
+
+    def ip(*words: str, within: str = bridge) -> None:
+        subprocess.run(["ip", "-n", within, *words], check=True, capture_output=True)
+
+    listed = folder / "hosts"
+    listed.write_text("127.0.0.1 localhost\n10.77.0.1 host-0\n10.77.0.2 host-1\n")
+    for name in (bridge, *names):
+        subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        ip("link", "add", "br0", "type", "bridge")
+        ip("link", "set", "br0", "up")
+        for number, name in enumerate(names):
+            ip("link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", f"port{number}", "master", "br0", "up")
+            ip("address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0", within=name)
+            for link in ("lo", "eth0"):
+                ip("link", "set", link, "up", within=name)
+
+        def enter(number: int) -> list[str]:
+            called = f'hostname host-{number}; mount --bind {listed} /etc/hosts; exec "$@"'
+            return ["ip", "netns", "exec", names[number], "unshare", "-m", "-u", "sh", "-c", called, "host"]
+
+        # The links stay up, so that nobody is told.
+        yield enter, lambda: ip("link", "set", "port1", "nomaster")
+    finally:
+        for name in (bridge, *names):
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def full_disk(runs: Runs) -> str:
+    """The run's directory is on a disk that a part of its files fills."""
+    run_dir = runs.place()
+    whole = runs.place()
+    finish(runs.command(whole), _log_of(whole))
+    needed = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+    with mounted(run_dir.parent, runs.draw.randint(100_000, needed)) as grow:
+        with runs.group(run_dir, 1) as group:
+            begun = time.monotonic()
+            (code,) = group.wait(_USUAL + NOTICED)
+            took, said = time.monotonic() - begun, group.logs[0]
+        if code == 0:
+            return "it fitted"
+        told = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+        require(code == 1, f"exit code {code}: {said[-1500:]}")
+        names_it = "No space left" in said or "bytes and the disk has" in said or "free on the disk" in said
+        require(names_it and "Traceback" not in said, f"it does not say that the disk is full: {said[-1500:]}")
+        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {told}")
+        saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
+        grow()
+        runs.resume(run_dir, 1)
+    return "resumed from a checkpoint" if saved else "started anew"
+
+
+def _log_of(run_dir: Path) -> Path:
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    return run_dir.with_suffix(".log")
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, size: int) -> Iterator[Callable[[], None]]:
+    """A small disk in memory at a folder; yields what makes it large."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    try:
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=256m", folder], check=True)
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def read_only(runs: Runs) -> str:
+    """From a random system call on every change below the run's directory is refused, as on a disk with errors."""
+    counted, run_dir = runs.folder / "counted", runs.place()
+    if not counted.exists():
+        whole = runs.place()
+        keys = {"FAILING_BELOW": str(whole), "FAILING_CALL": "-1", "FAILING_HOW": "0", "FAILING_COUNTED": str(counted)}
+        require(runs.alone(whole, **keys).wait(300) == 0, _end_of(whole.with_suffix(".log")))
+    call = runs.draw.randrange(int(counted.read_text()))
+    keys = {"FAILING_BELOW": str(run_dir), "FAILING_CALL": str(call), "FAILING_HOW": str(_READ_ONLY_FROM)}
+    process = runs.alone(run_dir, **keys)
+    try:
+        code = process.wait(_USUAL + NOTICED)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise Failure(f"call {call}: still running: {_end_of(run_dir.with_suffix('.log'))}") from None
+    said = _end_of(run_dir.with_suffix(".log"))
+    require(code == 1, f"call {call}: exit code {code}: {said}")
+    require("Read-only file system" in said, f"call {call}: it does not say that the disk is read-only: {said}")
+    require("Traceback" not in said, f"call {call}: {said}")
+    saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
+    runs.resume(run_dir, 1)
+    return "resumed from a checkpoint" if saved else "started anew"
+
+
+def clock_jump(runs: Runs) -> str:
+    """The clock of the wall jumps during a run, and again before the run that resumes it."""
+    run_dir, offset = runs.place(), runs.folder / "offset"
+    run_dir.parent.mkdir(parents=True)
+    day = 86_400
+    jumps = runs.draw.sample([-3650 * day, -day, -3600, 3600, day, 3650 * day], 2)
+    offset.write_text("0")
+    process = runs.alone(run_dir, CLOCK_OFFSET=str(offset))
+    log = run_dir.with_suffix(".log")
+    wait_for(_STEPPING, log, process)
+    offset.write_text(str(jumps[0]))
+    wait_for("pretraining  12 /", log, process)
+    process.kill()
+    process.wait()
+    offset.write_text(str(jumps[1]))
+    again = runs.alone(run_dir, CLOCK_OFFSET=str(offset))
+    require(again.wait(300) == 0, f"jumps of {jumps} s: {_end_of(log)}")
+    require(digests(run_dir) == runs.expected(1), f"jumps of {jumps} s: other bits")
+    return "the same bits"
+
+
+def _about(seconds: float) -> str:
+    return next(f"{limit} s or less" for limit in (10, 30, 45, 60, NOTICED, 10_000) if seconds <= limit)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of trial, and why it cannot run here, or ""."""
+
+    name: str
+    trial: Callable[[Runs], str]
+    missing: str = ""
+
+
+_NO_ROOT = "" if _IS_ROOT else "needs Linux and root"
+_NO_NETWORKS = _NO_ROOT or ("" if shutil.which("ip") and shutil.which("unshare") else "needs ip and unshare")
+FAULTS = (
+    Fault("process 1 stopped, stepping", lost_process(signal.SIGSTOP, 1, _STEPPING)),
+    Fault("process 0 stopped, stepping", lost_process(signal.SIGSTOP, 0, _STEPPING)),
+    Fault("process 1 stopped, compiling", lost_process(signal.SIGSTOP, 1, "batches come through")),
+    Fault("coordinator killed, stepping", lost_process(signal.SIGKILL, 0, _STEPPING)),
+    Fault("coordinator killed, compiling", lost_process(signal.SIGKILL, 0, "batches come through")),
+    Fault("process 1 killed, stepping", lost_process(signal.SIGKILL, 1, _STEPPING)),
+    Fault("packets dropped between two hosts", dropped_packets, _NO_NETWORKS),
+    Fault("disk full", full_disk, _NO_ROOT),
+    Fault("disk turns read-only", read_only, crash_points.MISSING),
+    Fault("clock jumps", clock_jump, crash_points.MISSING),
+)
+
+
+def try_hangs(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
+    """So many trials, every fault in turn (those of these names); a row for each."""
+    runs = Runs(folder, seed)
+    asked = [fault for fault in FAULTS if fault.name in names or not names]
+    for fault in asked:
+        if fault.missing:
+            print(f"{fault.name}: not tried, {fault.missing}", file=sys.stderr)
+    able = [fault for fault in asked if not fault.missing]
+    for number in range(tries):
+        fault = able[number % len(able)]
+        try:
+            table.add(fault.name, fault.trial(runs), True, "")
+        except (Failure, AssertionError, subprocess.SubprocessError, OSError) as error:
+            table.add(fault.name, str(error), False, f"trial {number}")

@@ -1,0 +1,323 @@
+"""Runs that are killed at uniformly random moments and started again, compared with runs that never were."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import object_storage
+from crash_subjects import digest_of
+from generated_corpus import write_corpus
+from outcomes import Table
+from several_processes import surroundings, zygote
+from small_tasks import write_classes
+from tiny_runs import checkpoints, command, digests, finish, write_recipe
+
+from bertjax.cli.verify import parts_of
+from bertjax.storage.remote import RemotePath, place_of
+from bertjax.training.telemetry import METRICS_FILE, read_metrics
+
+FEW_STEPS = (
+    *("--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "2"),
+    *("--training.eval-every", "8", "--training.checkpoint-every", "4", "--data.vocab-size", "260"),
+)
+_CHANCE = 0.8  # that a process is killed, if it lives until the moment that is drawn
+_KEPT = 2  # checkpoints, of every run here at least
+_LONGEST = 1200  # seconds of an undisturbed run, on a machine that others use too
+# What a process printed last says what it was doing.
+_PHASES = (
+    ("training is complete", "report and export"),
+    ("batches come through", "compilation"),
+    ("mesh data=", "restore"),
+    ("preparing text", "prepare"),
+    ("counting words", "prepare"),
+)
+_CLOCKED = ("step", "train/", "eval/", "baseline/")  # figures of the log that do not depend on the clock
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command that is killed: its line, given the folder of a trial, and what must be the same in the end."""
+
+    name: str
+    words: Callable[[Path], list[str]]
+    result: Callable[[Path], Any]
+    share: int  # of the kills
+    phase: Callable[[Path, str], str]
+    fresh: bool = False  # in an interpreter of its own, so that imports are interrupted too
+    compiles: bool = False  # with a cache of compiled programs of its own, empty at first
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Campaign:
+    """The scenarios, over one prepared corpus, one trained model and one task, below a folder."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
+        self._server: object_storage.Server | None = None
+        self.scenarios = [one for one in self._scenarios() if one.name in names or not names]
+
+    @functools.cached_property
+    def _model(self) -> str:
+        """A trained run."""
+        finish(self._pretrain(self.folder / "model"), self.folder / "model.log")
+        return str(self.folder / "model")
+
+    @functools.cached_property
+    def _task(self) -> str:
+        """A folder with examples."""
+        return str(write_classes(self.folder / "task", 64, 32))
+
+    def close(self) -> None:
+        """Stop the object storage."""
+        if self._server is not None:
+            self._server.stop()
+
+    def _pretrain(self, run_dir: Path | str) -> list[str]:
+        return command(self._recipe, self._source, run_dir, *FEW_STEPS)
+
+    def _scenarios(self) -> Iterator[Scenario]:
+        bertjax = [sys.executable, "-m", "bertjax"]
+
+        def pretrain(trial: Path) -> list[str]:
+            return self._pretrain(trial / "run")
+
+        def finetune(trial: Path) -> list[str]:
+            words = ["finetune", "classification", "--init-from", self._model, "--data", self._task, "--epochs", "4"]
+            words += ["--learning-rate", "1e-3", "--batch-size", "16", "--max-length", "32"]
+            return [*bertjax, *words, "--run-dir", str(trial / "run"), "--training.checkpoint-every", "4"]
+
+        def prepare(trial: Path) -> list[str]:
+            words = ["prepare", str(self._recipe), "--data.sources", f"lines:{self._source}"]
+            return [*bertjax, *words, "--data.root", str(trial / "data"), "--data.vocab-size", "260"]
+
+        def export(trial: Path) -> list[str]:
+            return [
+                *bertjax,
+                "export",
+                self._model,
+                "--to",
+                "huggingface",
+                "--output",
+                str(trial / "export"),
+                "--overwrite",
+            ]
+
+        yield Scenario("pretrain", pretrain, run_result, 8, _phase_of_run)
+        yield Scenario("pretrain, nothing compiled", pretrain, run_result, 3, _phase_of_run, compiles=True)
+        yield Scenario("pretrain, a new interpreter", pretrain, run_result, 1, _phase_of_run, fresh=True)
+        yield Scenario("fine-tuning", finetune, run_result, 4, _phase_of_run)
+        yield Scenario("prepare", prepare, lambda trial: _stores(trial / "data"), 2, lambda trial, log: "prepare")
+        yield Scenario("export", export, _export, 1, lambda trial, log: "export")
+        if not object_storage.MISSING:
+            yield Scenario("pretrain into object storage", self._upload, _uploaded, 1, lambda trial, log: "upload")
+
+    def _upload(self, trial: Path) -> list[str]:
+        if self._server is None:
+            self._server = object_storage.Server(self.folder / "server.log")
+            os.environ.update(self._server.environment())
+        place = trial / "bucket"
+        if not place.exists():
+            trial.mkdir(exist_ok=True)
+            place.write_text(self._server.bucket())
+        words = command(self._recipe, self._source, f"{place.read_text()}/run", *FEW_STEPS)
+        return [*words, "--data.cache-dir", str(trial / "cache")]
+
+
+def run_result(trial: Path) -> dict[str, Any]:
+    """All of a run that must be the same: arrays, log, checkpoints, export, and nothing left over or damaged."""
+    run = next(trial.rglob("metrics.jsonl")).parent
+    saved = sorted(checkpoints(run), key=lambda name: int(name) if name.isdecimal() else 0)
+    # A process that is killed while it removes an old checkpoint leaves a part of it until the next save.
+    older = {f"{run.name}/checkpoints/{name}" for name in saved[:-_KEPT]}
+    parts = [part for part in parts_of(str(run)) if not part.name.endswith(tuple(older))]
+    findings = [finding for part in parts for finding in part.check(lambda more: None)]
+    exports = [path.parent for path in sorted(run.glob("*/model.safetensors"))]
+    return {
+        "arrays": digests(run),
+        "log": _figures(run),
+        "checkpoints": saved[-_KEPT:],
+        "exports": [_export_files(path) for path in exports],
+        "predictions": [digest_of(path) for path in run.glob("predictions")],
+        "findings": findings,
+        "left over": _left_over(trial),
+    }
+
+
+def _figures(run: Path | RemotePath) -> list[dict[str, float]]:
+    """The lines of the log, without the clock and what depends on it."""
+    return [
+        {name: value for name, value in record.items() if name.startswith(_CLOCKED)}
+        for record in read_metrics(run / METRICS_FILE)
+    ]
+
+
+def _export_files(folder: Path) -> dict[str, str]:
+    """Digests of the files of an export; its card and its list of digests name the run."""
+    files = [path for path in sorted(folder.iterdir()) if path.name not in ("README.md", "SHA256SUMS")]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _export(trial: Path) -> Any:
+    findings = [finding for part in parts_of(str(trial / "export")) for finding in part.check(lambda more: None)]
+    return _export_files(trial / "export"), findings, _left_over(trial)
+
+
+def _stores(root: Path) -> Any:
+    return {path.name: digest_of(path) for path in root.glob("*-*") if path.is_dir()}, _left_over(root)
+
+
+def _uploaded(trial: Path) -> Any:
+    run = place_of((trial / "bucket").read_text() + "/run")
+    assert isinstance(run, RemotePath)
+    steps = sorted({name.split("/")[1] for name in run.sizes() if name.startswith("checkpoints/")})
+    weights = hashlib.sha256((run / "huggingface" / "model.safetensors").read_bytes()).hexdigest()
+    return {"arrays": digests(run), "log": _figures(run), "checkpoints": steps, "weights": weights}
+
+
+def _left_over(folder: Path) -> list[str]:
+    """Half-made files and folders; a lock is an empty file that stays."""
+    names = [path.name for path in folder.rglob("*") if "compiled" not in path.parts]
+    return [name for name in names if any(sign in name for sign in ("partial", "tmp", ".earlier", ".export.lock"))]
+
+
+def _phase_of_run(trial: Path, log: str) -> str:
+    """What a run was doing when it was killed: by its files, and by what this process printed."""
+    if any(trial.rglob("*.orbax-checkpoint-tmp*")):
+        return "save"
+    if "held out" in log or "pretraining  " in log or "classification  " in log:
+        try:
+            last = _figures(next(trial.rglob(METRICS_FILE)).parent)[-1]
+        except (StopIteration, IndexError, ValueError):
+            last = {}
+        due = last.get("step", 1) % 8 == 0
+        if last.get("step") == 24 and "eval/mlm_loss" in last:
+            return "report and export"
+        return "evaluation" if due and not any(name.startswith("eval/") for name in last) else "step"
+    return next((phase for said, phase in _PHASES if said in log), "start-up")
+
+
+class Process:
+    """A process of a scenario: forked from one that has imported everything, or new."""
+
+    def __init__(self, scenario: Scenario, trial: Path, log: Path) -> None:
+        environment = surroundings(devices=1) | dict(scenario.environment)
+        if scenario.compiles:
+            environment["JAX_COMPILATION_CACHE_DIR"] = str(trial / "compiled")
+        words = scenario.words(trial)
+        self._fresh: subprocess.Popen[bytes] | None = None
+        if scenario.fresh:
+            with log.open("ab") as told:
+                self._fresh = subprocess.Popen(words, stdout=told, stderr=told, env=os.environ | environment)
+            self.number = self._fresh.pid
+        else:
+            self.number = zygote().start(words, log, environment, Path.cwd(), append=True)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code, None if it still runs after so long."""
+        if self._fresh is None:
+            return zygote().wait(self.number, seconds)
+        try:
+            return self._fresh.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it and wait for that."""
+        os.kill(self.number, signal.SIGKILL)
+        assert self.wait(60) == -signal.SIGKILL
+
+
+class Trial:
+    """Chains of kills of one scenario."""
+
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
+        self.scenario, self._folder, self._chains = scenario, folder, 0
+        self.kills = 0
+        whole = self._folder / "whole"
+        self._finish(whole)  # fills caches that are shared
+        shutil.rmtree(whole)
+        begun = time.monotonic()
+        self._finish(whole)
+        self.seconds = time.monotonic() - begun
+        self.expected = scenario.result(whole)
+
+    def _finish(self, trial: Path) -> None:
+        trial.mkdir(parents=True, exist_ok=True)
+        log = self._folder / "whole.log"
+        code = Process(self.scenario, trial, log).wait(_LONGEST)
+        assert code == 0, f"{self.scenario.name}: exit code {code}: {log.read_text()[-3000:]}"
+
+    def chain(self, draw: random.Random, most: int) -> tuple[list[str], str]:
+        """Kill a run up to `most` times and let it end: what it was doing each time, and what is wrong, if anything."""
+        self._chains += 1
+        trial, log = self._folder / f"chain-{self._chains}", self._folder / f"chain-{self._chains}.log"
+        trial.mkdir()
+        phases: list[str] = []
+        while True:
+            said = log.stat().st_size if log.exists() else 0
+            process = Process(self.scenario, trial, log)
+            is_killed = len(phases) < most and (not phases or draw.random() < _CHANCE)
+            code = process.wait(draw.uniform(0, self.seconds) if is_killed else _LONGEST)
+            if code is not None:
+                break
+            process.kill()
+            if not is_killed:
+                return phases, f"still running after {_LONGEST} s"
+            phases.append(self.scenario.phase(trial, log.read_bytes()[said:].decode("utf-8", "replace")))
+        self.kills += len(phases)
+        if code:
+            return phases, f"exit code {code}: {log.read_text()[-2000:]}"
+        if not phases:
+            shutil.rmtree(trial)
+            return phases, ""
+        wrong = unlike(self.scenario.result(trial), self.expected)
+        if not wrong:
+            shutil.rmtree(trial)
+        return phases, wrong
+
+
+def unlike(found: Any, expected: Any) -> str:
+    """Where two results differ; empty if they do not."""
+    if found == expected:
+        return ""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return "; ".join(f"{name}: {unlike(found.get(name), expected.get(name))}"
+                         for name in expected | found if found.get(name) != expected.get(name))  # fmt: skip
+    return f"{json.dumps(found)[:300]}, undisturbed {json.dumps(expected)[:300]}"
+
+
+def try_kills(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
+    """So many kills over the scenarios (those of these names) by their shares; a row for each and what it was doing."""
+    draw = random.Random(seed)
+    campaign = Campaign(folder, names)
+    try:
+        trials: dict[str, Trial] = {}
+        while sum(trial.kills for trial in trials.values()) < tries:
+            done = {one.name: trials[one.name].kills if one.name in trials else 0 for one in campaign.scenarios}
+            scenario = min(campaign.scenarios, key=lambda one: done[one.name] / one.share)
+            if scenario.name not in trials:
+                trials[scenario.name] = Trial(scenario, folder / f"trials-{len(trials)}")
+            left = tries - sum(trial.kills for trial in trials.values())
+            phases, wrong = trials[scenario.name].chain(draw, min(4, left))
+            # A chain has one end: what is wrong with it counts for the last of its kills.
+            for number, phase in enumerate(phases):
+                failed = wrong and number == len(phases) - 1
+                where = f"killed in {', '.join(phases)}"
+                name = scenario.name if phase == scenario.name else f"{scenario.name}: {phase}"
+                table.add(name, wrong if failed else "the same bits", not failed, where)
+    finally:
+        campaign.close()
