@@ -86,6 +86,8 @@ PIECES = (
     Piece("hosts", ("tests/training/check_hosts.py",)),
     Piece("kills", ("tests/text/check_kills.py", "--kills", "20", "--", *_KILLED)),
     Piece("preemption", ("tests/training/check_preemption.py",)),
+    Piece("fuzzing", ("tests/chaos/check_fuzzing.py", "--processes", _WORKERS)),
+    Piece("sabotages", ("tests/chaos/check_sabotages.py",)),
     Piece("pytest", (*_PYTEST, "--numprocesses", _WORKERS, "--dist", "worksteal")),
     Piece(
         "wordpiece",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from bertjax.config.credentials import without_credentials
+
 _NO_SPACE = "free some space, or name a folder on another disk (--run-dir, --data.root, --output; TMPDIR for the rest)"
 _FORBIDDEN = "give yourself the right to it (chmod, chown), or name another place"
 _TOO_MANY = "raise the limit of this shell, as in `ulimit -n 65536`, and run the same command again"
@@ -46,10 +48,17 @@ ADVICE: dict[int, tuple[str, str]] = {
 def message_of(error: BaseException) -> str:
     """An error as a message for people: of the operating system's with advice, of ours as it stands.
 
-    It may quote a hostile file: what does not print is escaped, so that it gives a terminal no orders and forges no
-    line of a log, and of more than `_LONGEST` characters the beginning and the end are shown.
+    It is `printable`, and repeats no password of a URL.
     """
-    said = _said(error)
+    return printable(without_credentials(_said(error)))
+
+
+def printable(said: str) -> str:
+    """A message that may quote a hostile file, for a terminal or a log.
+
+    What does not print is escaped, so that it gives a terminal no orders; of more than `_LONGEST` characters the
+    beginning and the end are shown.
+    """
     if len(said) > _LONGEST:
         said = f"{said[: _LONGEST // 2]} [...] {said[-_LONGEST // 2 :]}"
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in said)

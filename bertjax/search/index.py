@@ -177,7 +177,12 @@ def open_index(folder: Path) -> SearchIndex:
     origin, files = _read_manifest(folder)
     for name, told in files.items():
         path = folder / name
-        if not path.is_file() or path.stat().st_size != told["bytes"] or sha256_of(str(path)) != told["sha256"]:
+        if (
+            Path(name).name != name
+            or not path.is_file()
+            or path.stat().st_size != told["bytes"]
+            or sha256_of(str(path)) != told["sha256"]
+        ):
             raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
     documents = StoredDocuments(folder)
     vectors = np.load(folder / VECTORS, mmap_mode="r")

@@ -130,7 +130,7 @@ def changed_tree(tree: Any, draw: Random) -> Any:
         elif kind == 3:
             del holder[key]
         elif kind == 4 and isinstance(holder, dict):
-            holder[draw.choice(("", "a", key[:-1], f"{key}x", key.upper(), "../x"))] = holder.pop(key)
+            holder[draw.choice(("", "a", key[:-1], f"{key}x", key.upper(), "../x", "/etc/hostname"))] = holder.pop(key)
         elif kind == 4:
             holder.insert(key, copy.deepcopy(holder[key]))
         elif kind == 5 and isinstance(holder[key], int | float):

@@ -180,7 +180,7 @@ def _index_archive(path: Path) -> object:
     folder = _unpacked(path)
     with contextlib.suppress(*_IN_A_MANIFEST):
         manifest = json.loads((folder / "manifest.json").read_bytes())
-        for name in manifest["files"]:
+        for name in filter(lambda name: "/" not in name, manifest["files"]):
             content = (folder / name).read_bytes()
             manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -406,6 +406,12 @@ def _archived(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
+def unarchived(content: bytes) -> dict[str, bytes]:
+    """The members of an archive."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def index_archive() -> list[bytes]:
     """A search index of three documents."""
 

@@ -63,6 +63,15 @@ def forged_store() -> bytes:
     return seeds._archived(files)
 
 
+def index_of_another_file() -> bytes:
+    """A search index whose manifest lists a file outside, with its right digest."""
+    content = Path("/etc/hostname").read_bytes()
+    files = seeds.unarchived(seeds.index_archive()[0])
+    manifest = json.loads(files["manifest.json"])
+    manifest["files"]["/etc/hostname"] = {"bytes": len(content), "sha256": change._sha256(content)}
+    return seeds._archived(files | {"manifest.json": json.dumps(manifest).encode()})
+
+
 # What fuzzing found, by the reader that did not refuse it cleanly.
 FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("config.json", lambda: config_with("longformer", attention_window=[[512]])),
@@ -76,6 +85,8 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("table .tsv", lambda: b"9" * 100_000 + b"\ta\nb\tc\n"),
     ("run config.json", lambda: json.dumps({"name": ["x" * 100_000]}).encode()),
     ("store arrays", forged_store),
+    ("search index", index_of_another_file),
+    ("word vectors", lambda: b"the " + b"1" * (1 << 21)),
     ("TFRecord", lambda: change._framed(b"\x0a\x06\x0a\x04\x0a\x02\xff\xfe")),
 ]
 
