@@ -55,7 +55,7 @@ def test_no_file_of_a_run_has_a_secret_of_the_environment(
     words = [str(recipe), "--data.sources", f"lines:{corpus}", "--data.root", str(tmp_path / "data"), "--run-dir", run]
     words += ["--data.cache-dir", str(tmp_path / "cache"), *SHORT]
     assert main(["pretrain", *words]) == 0
-    assert main(["export", "huggingface", run, "--output", str(tmp_path / "exported")]) == 0
+    assert main(["export", run, "--output", str(tmp_path / "exported")]) == 0
     if isinstance(place := RemotePath(run), RemotePath) and "://" in run:
         place.download_all(tmp_path / "copy", place.sizes())
     said = "".join(capfd.readouterr())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-from bertjax.config.credentials import without_credentials
-
 _NO_SPACE = "free some space, or name a folder on another disk (--run-dir, --data.root, --output; TMPDIR for the rest)"
 _FORBIDDEN = "give yourself the right to it (chmod, chown), or name another place"
 _TOO_MANY = "raise the limit of this shell, as in `ulimit -n 65536`, and run the same command again"
@@ -50,6 +48,8 @@ def message_of(error: BaseException) -> str:
 
     It is `printable`, and repeats no password of a URL.
     """
+    from bertjax.config.credentials import without_credentials
+
     return printable(without_credentials(_said(error)))
 
 

@@ -231,8 +231,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "input/packing.py",
-        "while length and left[length] <= kind.count(length):",
-        "while length and left[length] < kind.count(length):",
+        "room -= length",
+        "room -= 1",
         "input/test_packing.py",
     ),
     Sabotage(
