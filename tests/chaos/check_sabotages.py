@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from sabotages import SABOTAGES, Sabotage
 REPOSITORY = Path(__file__).resolve().parents[2]
 _TREE = ("bertjax", "configs", "launch", "tests", "README.md", "pyproject.toml", "setup.cfg")
 _MOST_SECONDS = 900  # of the tests of one sabotage
+_MOST_BYTES = 16 << 30
 _FAILED, _PASSED = 1, 0  # exit codes of pytest; others say that no test ran
 
 
@@ -47,13 +49,18 @@ def main(words: Sequence[str] | None = None) -> int:
             outcomes.append(outcome := _outcome(one, copy))
             seconds = time.monotonic() - begun
             print(f"{number:3} {outcome:8} {seconds:5.0f} s  {one.file}: {one.new.strip()[:70]!r}", flush=True)
-    counts = {kind: outcomes.count(kind) for kind in ("killed", "survived", "no tests")}
+    counts = {kind: outcomes.count(kind) for kind in ("killed", "survived", "endless", "no tests")}
     print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return int(counts["killed"] != len(chosen))
 
 
+def _bound() -> None:
+    """A sabotage must not take the machine's memory with it."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+
+
 def _outcome(one: Sabotage, copy: Path) -> str:
-    """`killed` if a test fails, `survived` if all pass, `no tests` if none could run."""
+    """`killed` if a test fails, `survived` if all pass, `endless` if they do not end, `no tests` if none could run."""
     path = copy / "bertjax" / one.file
     whole = path.read_text(encoding="utf-8")
     assert whole.count(one.old) == 1, one
@@ -62,9 +69,11 @@ def _outcome(one: Sabotage, copy: Path) -> str:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_MOST_SECONDS)
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_MOST_SECONDS, preexec_fn=_bound
+        )
     except subprocess.TimeoutExpired:
-        return "killed"  # a loop that does not end is seen too
+        return "endless"
     finally:
         path.write_text(whole, encoding="utf-8")
     if done.returncode not in (_FAILED, _PASSED):
