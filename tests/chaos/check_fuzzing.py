@@ -154,9 +154,10 @@ def _guided(trial, asked: argparse.Namespace, until: float) -> None:
     options = [
         f"-seed={asked.seed + 1}",
         f"-max_len={_LONGEST}",
-        "-timeout=60",
+        "-timeout=0",
         "-rss_limit_mb=0",
         "-handle_segv=0",
+        "-detect_leaks=0",
         "-print_final_stats=0",
         "-verbosity=0",
         f"-artifact_prefix={asked.worker.parent}/",

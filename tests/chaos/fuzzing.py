@@ -112,7 +112,7 @@ def _on_duty(folder: Path) -> Iterator[_Watch]:
         yield _watch
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
         _watch.folder = ""
 
 

@@ -172,7 +172,7 @@ SABOTAGES = (
         "model/attention/backends.py",
         "k=-window - 1, dtype=bool",
         "k=-window, dtype=bool",
-        "model/test_window_attention.py::test_windows_in_rows_that_are_computed_by_blocks_are_the_reference",
+        "model/test_window_attention.py::test_windows_are_the_dense_mask",
     ),
     Sabotage(
         "model/attention/backends.py",
@@ -239,7 +239,7 @@ SABOTAGES = (
         "input/epochs.py",
         'derive_key(self._seed, "pack", number)',
         'derive_key(self._seed, "pack", 0)',
-        "input/test_batches.py input/test_packing.py input/test_golden_batches.py",
+        "input/test_packing.py",
     ),
     Sabotage(
         "input/plan.py",
@@ -360,13 +360,13 @@ SABOTAGES = (
         "training/checkpoint_metadata.py",
         'document["sha256"] != _sha256(content)',
         "False",
-        "training/test_checkpoint.py::test_what_is_damaged_is_said",
+        "training/test_checkpoint_documents.py",
     ),
     Sabotage(
         "training/checkpoint_metadata.py",
         'metadata["step"] != int(directory.name)',
         "False",
-        "training/test_checkpoint.py::test_what_is_damaged_is_said",
+        "training/test_checkpoint_documents.py",
     ),
     Sabotage(
         "training/digest.py",
@@ -439,19 +439,19 @@ SABOTAGES = (
         "storage/lines.py",
         "end > cap - 4 and line[end] & 0xC0 == 0x80",
         "False",
-        "text/test_bad_input.py",
+        "text/test_sources.py::test_lines_are_those_of_the_text_at_any_chunk_size",
     ),
     Sabotage(
         "tokenization/wordpiece.py",
         "MAX_WORD_CHARACTERS = 200",
         "MAX_WORD_CHARACTERS = 100",
-        "tokenization/test_wordpiece.py",
+        "tokenization/test_wordpiece_parity.py::test_the_table",
     ),
     Sabotage(
         "report/page.py",
         "html.escape(str(value))",
         "str(value)",
-        "report/test_charts.py report/test_report.py report/test_page_policy.py",
+        "report/test_page_policy.py",
     ),
     Sabotage(
         "report/page.py",
