@@ -7,6 +7,7 @@ take 10 s and 1 GB.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import resource
@@ -16,7 +17,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -101,7 +101,7 @@ class _Watch:
 _watch: _Watch | None = None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _on_duty(folder: Path) -> Iterator[_Watch]:
     global _watch
     _watch = _watch or _Watch()
@@ -144,14 +144,12 @@ class Trial:
         self._pool = list(self.seeds)
         self._messages: set[str] = set()
         self._renew()
-        self._base = 0
         for content in (
             *self.seeds,
             *(reader.mutation(one, Random(n), self.seeds) for n in range(20) for one in self.seeds),
         ):
             with_error = self._warm_up(content)  # late imports are done before the watch is on duty
             assert with_error is None or content not in self.seeds, (reader.name, with_error)
-        self._base = _peak()
 
     def _warm_up(self, content: bytes) -> Exception | None:
         self._path.write_bytes(content)
@@ -189,7 +187,9 @@ class Trial:
     def one(self, content: bytes) -> None:
         """Count what comes of one input."""
         self._path.write_bytes(content)
-        tally, begun, error = self.tally, time.perf_counter(), None
+        _forget_peak()
+        base, begun = _peak(), time.perf_counter()
+        tally, error = self.tally, None
         try:
             with _on_duty(self.folder) as watch:
                 self.reader.read(self._path)
@@ -197,7 +197,7 @@ class Trial:
             raise
         except BaseException as raised:  # a panic of a library in Rust is no Exception
             error = raised
-        seconds, grown = time.perf_counter() - begun, _peak() - self._base
+        seconds, grown = time.perf_counter() - begun, _peak() - base
         tally.inputs += 1
         tally.slowest, tally.memory = max(tally.slowest, seconds), max(tally.memory, grown)
         if watch.seen:
@@ -206,7 +206,6 @@ class Trial:
             self._found(content, "too slow", error)
         elif grown > MOST_BYTES:
             self._found(content, "too much memory", error)
-            self._base = _peak()
         elif error is None:
             tally.read += 1
             self._keep(content, "read", draw_from=tally.read)
@@ -264,5 +263,12 @@ def _place_of(error: BaseException) -> str:
     return f"{where} {type(error).__name__}"
 
 
+def _forget_peak() -> None:
+    """Let the peak begin anew, where the kernel can (proc_pid_clear_refs, 5)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_bytes(b"5")
+
+
 def _peak() -> int:
+    """The most bytes that the process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
