@@ -25,7 +25,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "chaos")]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-_GRACE = 120  # seconds that a process may take longer than it was told, for its start and its seeds
+_GRACE = 600  # seconds that a process may take longer than it was told, for its start and its seeds
+# What reads files, and so is instrumented.
+_READING = [
+    *(f"bertjax.{room}" for room in ("convert", "finetune.data", "input.tfrecords", "search", "storage")),
+    *("bertjax.text", "bertjax.tokenization", "bertjax.config.values", "bertjax.training.checkpoint_metadata"),
+]
 _LONGEST = 1 << 16  # bytes of an input that libFuzzer makes
 _TOLD = 2.0  # seconds between two writings of a tally
 
@@ -97,7 +102,7 @@ def _work(asked: argparse.Namespace) -> int:
     if guided:
         import atheris
 
-        with atheris.instrument_imports(include=["bertjax"], enable_loader_override=False):
+        with atheris.instrument_imports(include=_READING, enable_loader_override=False):
             from fuzzing_readers import READERS
     else:
         from fuzzing_readers import READERS
