@@ -63,6 +63,14 @@ def forged_store() -> bytes:
     return seeds._archived(files)
 
 
+def store_without_rules() -> bytes:
+    """A token store whose manifest does not say how text is normalised, with the right fingerprint."""
+    manifest = json.loads(seeds.store_manifest()[0])
+    del manifest["tokenizer"]["lowercase"]
+    manifest["fingerprint"] = change.content_fingerprint(manifest)
+    return json.dumps(manifest).encode()
+
+
 def index_of_another_file() -> bytes:
     """A search index whose manifest lists a file outside, with its right digest."""
     content = Path("/etc/hostname").read_bytes()
@@ -84,6 +92,7 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("JSON Lines", lambda: json.dumps({"text": "a", "spans": [["x" * 100_000]]}).encode() + b"\n"),
     ("table .tsv", lambda: b"9" * 100_000 + b"\ta\nb\tc\n"),
     ("run config.json", lambda: json.dumps({"name": ["x" * 100_000]}).encode()),
+    ("store manifest", store_without_rules),
     ("store arrays", forged_store),
     ("search index", index_of_another_file),
     ("word vectors", lambda: b"the " + b"1" * (1 << 21)),
