@@ -184,9 +184,16 @@ def open_index(folder: Path) -> SearchIndex:
             or sha256_of(str(path)) != told["sha256"]
         ):
             raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
-    documents = StoredDocuments(folder)
-    vectors = np.load(folder / VECTORS, mmap_mode="r")
-    return SearchIndex(folder, origin, vectors, documents, Bm25(folder, len(documents)))
+    try:
+        documents = StoredDocuments(folder)
+        vectors = np.load(folder / VECTORS, mmap_mode="r")
+        words = Bm25(folder, len(documents))
+    except (ValueError, TypeError, EOFError, MemoryError, OverflowError, FileNotFoundError) as error:
+        raise ValueError(f"{folder}: an array of it cannot be read ({error}); {_AGAIN}") from None
+    are_vectors = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == len(documents)
+    if not (are_vectors and documents.are_sound and words.are_sound):
+        raise ValueError(f"{folder}: its arrays contradict each other; {_AGAIN}")
+    return SearchIndex(folder, origin, vectors, documents, words)
 
 
 def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -14,6 +15,7 @@ from pathlib import Path
 import fuzzing
 import fuzzing_mutations as change
 import fuzzing_seeds as seeds
+import numpy as np
 import pytest
 from fuzzing import Trial
 from fuzzing_readers import READERS, Reader
@@ -80,6 +82,17 @@ def index_of_another_file() -> bytes:
     return seeds._archived(files | {"manifest.json": json.dumps(manifest).encode()})
 
 
+def index_with(name: str, content: bytes) -> bytes:
+    """A search index of which one file is another, with right sums."""
+    return seeds._archived(seeds.unarchived(seeds.index_archive()[0]) | {name: content})
+
+
+def saved(array: np.ndarray) -> bytes:
+    made = io.BytesIO()
+    np.save(made, array)
+    return made.getvalue()
+
+
 # What fuzzing found, by the reader that did not refuse it cleanly.
 FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("config.json", lambda: config_with("longformer", attention_window=[[512]])),
@@ -95,6 +108,12 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("store manifest", store_without_rules),
     ("store arrays", forged_store),
     ("search index", index_of_another_file),
+    ("search index", lambda: index_with("vectors.npy", b"\x93NUMPY")),
+    ("search index", lambda: index_with("vectors.npy", saved(np.ones((2, 4), np.float32)))),
+    ("search index", lambda: index_with("documents.offsets.npy", saved(np.array([0, 1 << 40, 3, 9])))),
+    ("search index", lambda: index_with("documents.offsets.npy", saved(np.array(["a"])))),
+    ("search index", lambda: index_with("bm25.offsets.npy", saved(np.arange(101)))),
+    ("search index", lambda: index_with("bm25.documents.npy", saved(np.full(6, 9, np.int32)))),
     ("word vectors", lambda: b"the " + b"1" * (1 << 21)),
     ("TFRecord", lambda: change._framed(b"\x0a\x06\x0a\x04\x0a\x02\xff\xfe")),
 ]
