@@ -2,7 +2,7 @@
 
 A clean refusal is a ValueError of ours, or an OSError with a file's name, in printable text that names the file.
 Nothing may run code, start a process, open a connection, or open a file outside of the input's folder; an input may
-take 10 s and 1 GB.
+take 10 s of CPU time and 1 GB.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ def _on_duty(folder: Path) -> Iterator[_Watch]:
     global _watch
     _watch = _watch or _Watch()
     _watch.folder, _watch.seen = f"{folder.resolve()}", ""
-    before = signal.signal(signal.SIGALRM, _ring)
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    before = signal.signal(signal.SIGPROF, _ring)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
         yield _watch
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before or signal.SIG_DFL)
         _watch.folder = ""
 
 
@@ -128,7 +128,7 @@ class Tally:
     inputs: int = 0
     refused: int = 0
     read: int = 0
-    slowest: float = 0.0  # seconds
+    slowest: float = 0.0  # seconds of CPU time
     memory: int = 0  # bytes that the process has grown by, at most
     findings: dict[str, str] = field(default_factory=dict)  # what and where -> the file of the first input
 
@@ -188,7 +188,7 @@ class Trial:
         """Count what comes of one input."""
         self._path.write_bytes(content)
         _forget_peak()
-        base, begun = _peak(), time.perf_counter()
+        base, begun = _peak(), time.process_time()
         tally, error = self.tally, None
         try:
             with _on_duty(self.folder) as watch:
@@ -197,7 +197,7 @@ class Trial:
             raise
         except BaseException as raised:  # a panic of a library in Rust is no Exception
             error = raised
-        seconds, grown = time.perf_counter() - begun, _peak() - base
+        seconds, grown = time.process_time() - begun, _peak() - base
         tally.inputs += 1
         tally.slowest, tally.memory = max(tally.slowest, seconds), max(tally.memory, grown)
         if watch.seen:
