@@ -19,14 +19,8 @@ PLANTED = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "GITHUB_TOKEN",
 )  # fmt: skip
 SHORT = [
-    "--training.steps",
-    "4",
-    "--training.eval-every",
-    "4",
-    "--training.checkpoint-every",
-    "4",
-    "--model.num-hidden-layers",
-    "1",
+    *("--training.steps", "2", "--training.eval-every", "2", "--training.checkpoint-every", "2"),
+    *("--training.eval-rows", "16", "--model.num-hidden-layers", "1", "--data.vocab-size", "400"),
 ]
 
 
