@@ -25,8 +25,10 @@ SHORT = [
 
 
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The secrets in the environment, each of its own value, as bytes to look for."""
+    if not object_storage.MISSING:
+        request.getfixturevalue("server")  # sets some of the variables, for the whole session
     for number, name in enumerate(PLANTED):
         monkeypatch.setenv(name, f"{SECRET}{number}")
     return [SECRET.encode(), SECRET.encode("utf-16-le")]
