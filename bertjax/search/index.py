@@ -188,7 +188,7 @@ def open_index(folder: Path) -> SearchIndex:
         documents = StoredDocuments(folder)
         vectors = np.load(folder / VECTORS, mmap_mode="r")
         words = Bm25(folder, len(documents))
-    except (ValueError, TypeError, EOFError, MemoryError, OverflowError, FileNotFoundError) as error:
+    except Exception as error:  # NumPy parses a header as Python, and passes on what the parser raises
         raise ValueError(f"{folder}: an array of it cannot be read ({error}); {_AGAIN}") from None
     are_vectors = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == len(documents)
     if not (are_vectors and documents.are_sound and words.are_sound):

@@ -109,6 +109,10 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("store arrays", forged_store),
     ("search index", index_of_another_file),
     ("search index", lambda: index_with("vectors.npy", b"\x93NUMPY")),
+    (
+        "search index",
+        lambda: index_with("vectors.npy", saved(np.ones((3, 4), np.float32)).replace(b"'descr'", b"'descr(")),
+    ),
     ("search index", lambda: index_with("vectors.npy", saved(np.ones((2, 4), np.float32)))),
     ("search index", lambda: index_with("documents.offsets.npy", saved(np.array([0, 1 << 40, 3, 9])))),
     ("search index", lambda: index_with("documents.offsets.npy", saved(np.array(["a"])))),
