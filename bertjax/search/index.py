@@ -176,13 +176,10 @@ def open_index(folder: Path) -> SearchIndex:
     """
     origin, files = _read_manifest(folder)
     for name, told in files.items():
+        if Path(name).name != name:
+            raise ValueError(f"{folder / MANIFEST}: it lists {name[:80]!r}, which is no file of this folder; {_AGAIN}")
         path = folder / name
-        if (
-            Path(name).name != name
-            or not path.is_file()
-            or path.stat().st_size != told["bytes"]
-            or sha256_of(str(path)) != told["sha256"]
-        ):
+        if not path.is_file() or path.stat().st_size != told["bytes"] or sha256_of(str(path)) != told["sha256"]:
             raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
     try:
         documents = StoredDocuments(folder)
