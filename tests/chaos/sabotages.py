@@ -85,14 +85,14 @@ SABOTAGES = (
     ),
     Sabotage(
         "training/step.py",
-        "row_keys(dropout_seed, state.step, rows)",
-        "row_keys(dropout_seed, state.step, 0 * rows)",
+        "step, rows)",
+        "step, 0 * rows)",
         "training/test_step_keys.py",
     ),
     Sabotage(
         "training/step.py",
-        "row_keys(dropout_seed, state.step, rows)",
-        "row_keys(dropout_seed, 0 * state.step, rows)",
+        "step, rows)",
+        "step * 0, rows)",
         "training/test_step_keys.py",
     ),
     Sabotage(
