@@ -87,6 +87,8 @@ PIECES = (
     *(Piece(part, ("tests/chaos/check_faults.py", part)) for part in ("crash", "bitrot", "kills", "hangs")),
     Piece("prepare", ("tests/chaos/check_prepare.py", "--kills", "20", "--", *_PREPARED)),
     Piece("preemption", ("tests/training/check_preemption.py",)),
+    Piece("fuzzing", ("tests/chaos/check_fuzzing.py", "--processes", _WORKERS)),
+    Piece("sabotages", ("tests/chaos/check_sabotages.py",)),
     Piece("pytest", (*_PYTEST, "--numprocesses", _WORKERS, "--dist", "worksteal")),
     Piece(
         "wordpiece",

@@ -52,6 +52,12 @@ def test_other_errors_stay_as_they_are() -> None:
     assert "a -> b: it exists already" in message_of(FileExistsError(errno.EEXIST, "File exists", "a", None, "b"))
 
 
+def test_what_a_hostile_file_says_gives_a_terminal_no_orders() -> None:
+    assert message_of(ValueError("a.txt: \x1b[2J\r'\u202e\ud800' é")) == "a.txt: \\x1b[2J\\r'\\u202e\\ud800' é"
+    long = message_of(ValueError(f"a.txt: {'x' * 100_000}; mend it"))
+    assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; mend it")
+
+
 def limited(limit: str, value: int, folder: Path, *words: str) -> str:
     call = [sys.executable, "-c", LIMITED.format(limit=limit, value=value), *words]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}

@@ -7,6 +7,7 @@ import errno
 _NO_SPACE = "free some space, or name a folder on another disk (--run-dir, --data.root, --output; TMPDIR for the rest)"
 _FORBIDDEN = "give yourself the right to it (chmod, chown), or name another place"
 _TOO_MANY = "raise the limit of this shell, as in `ulimit -n 65536`, and run the same command again"
+_LONGEST = 4000  # characters of a message
 _NETWORK = "see that the address is right and the network is up, and run the same command again"
 
 # Error number -> what is wrong, and what helps.
@@ -43,7 +44,27 @@ ADVICE: dict[int, tuple[str, str]] = {
 
 
 def message_of(error: BaseException) -> str:
-    """An error as a message for people: of the operating system's with advice, of ours as it stands."""
+    """An error as a message for people: of the operating system's with advice, of ours as it stands.
+
+    It is `printable`, and repeats no password of a URL.
+    """
+    from bertjax.config.credentials import without_credentials
+
+    return printable(without_credentials(_said(error)))
+
+
+def printable(said: str) -> str:
+    """A message that may quote a hostile file, for a terminal or a log.
+
+    What does not print is escaped, so that it gives a terminal no orders; of more than `_LONGEST` characters the
+    beginning and the end are shown.
+    """
+    if len(said) > _LONGEST:
+        said = f"{said[: _LONGEST // 2]} [...] {said[-_LONGEST // 2 :]}"
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in said)
+
+
+def _said(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not str(error):
         return "; ".join(ADVICE[errno.ENOMEM])
     if not isinstance(error, OSError) or error.errno not in ADVICE or error.strerror is None:

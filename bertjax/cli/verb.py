@@ -49,7 +49,10 @@ class VerbParser(argparse.ArgumentParser):
         message = re.sub(r"invalid float value: (.*)", r"\1 is not a number", message)
         if message.startswith("the following arguments are required") and self.epilog:
             message = f"{message}; {self.epilog}"
-        super().error(message)
+        from bertjax.cli.advice import printable
+        from bertjax.config.credentials import without_credentials
+
+        super().error(printable(without_credentials(message)))
 
     def refuse(self, words: list[str]) -> None:
         """End the program with exit code 2 because the verb does not take these words."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bertjax.cli.advice import printable
 from bertjax.cli.verb import Verb
 
 DAMAGED = 3  # exit code
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     findings = 0
     for part in parts:
-        found = [str(finding) for finding in part.check(done)]
+        found = [printable(str(finding)) for finding in part.check(done)]
         findings += len(found)
         print(*(f"DAMAGED {finding}" for finding in found), f"{part.name}: {_told(found)}", sep="\n", flush=True)
     progress("verifying, bytes", total, total)

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bertjax.config.credentials import refuse_credentials_within
 from bertjax.config.data import DataConfig
 from bertjax.config.model import ModelConfig
 from bertjax.config.rescale import seconds_of
 from bertjax.config.run import Config
 from bertjax.config.skips import check_skips
+from bertjax.config.values import to_dict
 
 _MOST = sys.float_info.max
 LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
@@ -484,6 +486,7 @@ def validate(config: Config) -> Config:
 
     Raises ValueError naming the key, its value and what to do: of the first bound that is broken, else the first rule.
     """
+    refuse_credentials_within(to_dict(config))
     for key, bounds in BOUNDS.items():
         if not bounds.hold(value := value_at(config, key)):
             raise ValueError(f"{key}={value} must be {bounds}")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from bertjax.config.run import Config, FinetuneConfig, StageConfig
 
 C = TypeVar("C", bound=Config)
+_SHOWN = 200  # characters of a value in a message
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -66,10 +67,10 @@ def _check_fields(config: Any, where: str, origin: str) -> None:
         if not _fits(value, kinds[key]):
             if typing.get_origin(kinds[key]) is typing.Literal:
                 known = ", ".join(map(repr, typing.get_args(kinds[key])))
-                raise ValueError(f"{origin}{name}={value!r} is unknown; choose from {known}")
+                raise ValueError(f"{origin}{name}={repr(value)[:_SHOWN]} is unknown; choose from {known}")
             wanted = getattr(kinds[key], "__name__", "") if isinstance(kinds[key], type) else str(kinds[key])
             raise ValueError(
-                f"{origin}{name}={value!r} is {type(value).__name__}; give {wanted.replace('typing.', '')}"
+                f"{origin}{name}={repr(value)[:_SHOWN]} is {type(value).__name__}; give {wanted.replace('typing.', '')}"
             )
         for inner, within in [(value, name), *((part, f"{name}.{n}") for n, part in enumerate(_parts(value)))]:
             if dataclasses.is_dataclass(inner):
@@ -102,9 +103,9 @@ def _build(cls: type, values: Any, where: str) -> Any:
     made = {}
     for key, value in values.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
+            near = difflib.get_close_matches(key[:_SHOWN], fields, 1)
             hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(fields)}"
-            raise ValueError(f"config key {where}{key} is unknown; {hint}")
+            raise ValueError(f"config key {where}{key[:_SHOWN]} is unknown; {hint}")
         default = fields[key].default_factory
         if isinstance(default, type) and dataclasses.is_dataclass(default):
             value = _build(default, value, f"{where}{key}.")

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.search.rankings import Hits, best
+from bertjax.search.records import ascend_from_0
 
 K1, B = 1.2, 0.75
 OFFSETS, DOCUMENTS, WEIGHTS = "bm25.offsets.npy", "bm25.documents.npy", "bm25.weights.npy"
@@ -33,6 +34,15 @@ class Bm25:
         self._documents = np.load(folder / DOCUMENTS, mmap_mode="r")
         self._weights = np.load(folder / WEIGHTS, mmap_mode="r")
         self._count = count
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether the offsets are places among the postings, and the postings are of documents."""
+        are_postings = self._documents.dtype == np.int32 and self._weights.dtype == np.float32
+        if not are_postings or self._documents.ndim != 1 or self._documents.shape != self._weights.shape:
+            return False
+        used = self._documents[: self._offsets[-1]] if ascend_from_0(self._offsets) else None
+        return used is not None and len(used) == self._offsets[-1] and bool(((used >= 0) & (used < self._count)).all())
 
     def search(self, terms: np.ndarray, top: int) -> Hits:
         """The `top` best documents among those that have a term of the query, int [terms], repeated or not."""

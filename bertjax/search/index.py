@@ -176,12 +176,21 @@ def open_index(folder: Path) -> SearchIndex:
     """
     origin, files = _read_manifest(folder)
     for name, told in files.items():
+        if Path(name).name != name:
+            raise ValueError(f"{folder / MANIFEST}: it lists {name[:80]!r}, which is no file of this folder; {_AGAIN}")
         path = folder / name
         if not path.is_file() or path.stat().st_size != told["bytes"] or sha256_of(str(path)) != told["sha256"]:
             raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
-    documents = StoredDocuments(folder)
-    vectors = np.load(folder / VECTORS, mmap_mode="r")
-    return SearchIndex(folder, origin, vectors, documents, Bm25(folder, len(documents)))
+    try:
+        documents = StoredDocuments(folder)
+        vectors = np.load(folder / VECTORS, mmap_mode="r")
+        words = Bm25(folder, len(documents))
+    except Exception as error:  # NumPy parses a header as Python, and passes on what the parser raises
+        raise ValueError(f"{folder}: an array of it cannot be read ({error}); {_AGAIN}") from None
+    are_vectors = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == len(documents)
+    if not (are_vectors and documents.are_sound and words.are_sound):
+        raise ValueError(f"{folder}: its arrays contradict each other; {_AGAIN}")
+    return SearchIndex(folder, origin, vectors, documents, words)
 
 
 def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:

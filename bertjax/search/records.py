@@ -8,11 +8,12 @@ import json
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 
 from bertjax.embed.texts import has_json, place_of_texts, read_texts
+from bertjax.storage.json_documents import parse_json
 from bertjax.storage.lines import CHUNK, read_lines
 from bertjax.storage.remote import is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts
@@ -159,19 +160,41 @@ class DocumentWriter:
         self._offsets.append(self._offsets[-1] + written)
 
 
+class _Stored(TypedDict):
+    """A line of the file of documents."""
+
+    _id: str
+    text: str
+    title: str
+
+
+def ascend_from_0(offsets: np.ndarray) -> bool:
+    """Whether an array is offsets: int64 [n + 1], ascending from 0, equal ones included."""
+    is_one = offsets.dtype == np.int64 and offsets.ndim == 1 and len(offsets) > 0
+    return is_one and offsets[0] == 0 and bool((offsets[1:] >= offsets[:-1]).all())
+
+
 class StoredDocuments:
     """The documents by number, from 0."""
 
     def __init__(self, folder: Path) -> None:
+        self._path = folder / RECORDS
         self._offsets = np.load(folder / OFFSETS)
-        self._bytes = np.memmap(folder / RECORDS, np.uint8, "r")
+        self._bytes = np.memmap(self._path, np.uint8, "r")
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether the offsets are places in the file, in order."""
+        offsets = self._offsets
+        return ascend_from_0(offsets) and offsets[-1] == len(self._bytes)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __getitem__(self, number: int) -> Record:
-        row = json.loads(self._bytes[slice(*self._offsets[number : number + 2])].tobytes())
-        return Record(row["_id"], row["text"], row["title"])
+        row = self._bytes[slice(*self._offsets[number : number + 2])].tobytes()
+        found: _Stored = parse_json(row, f"{self._path}, document {number}", _Stored)
+        return Record(found["_id"], found["text"], found["title"])
 
     def numbers(self, ids: Collection[str]) -> dict[str, int]:
         """Id -> number of the documents with these ids, by a scan of all; an unknown id is left out."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from bertjax.config.credentials import refuse_credentials
+
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
@@ -259,6 +261,7 @@ def _storage(url: str) -> tuple[AbstractFileSystem, str]:
     """The file system of a URL and the path there. Raises ValueError if what opens it is not installed."""
     import fsspec
 
+    refuse_credentials(url)
     scheme = url.partition("://")[0]
     try:
         # No cached listings: other machines write too.

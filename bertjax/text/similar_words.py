@@ -10,24 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
 from bertjax.storage.remote import place_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
 SimilarWords = Mapping[str, Sequence[str]]  # a word -> others, the nearest first
 
+_LONGEST_LINE = 1 << 20  # bytes of a word and its vector
 _BLOCK = 1024  # words whose cosines with all others are computed at once
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of a table. Raises ValueError if there is none."""
+    """The content of a table. Raises ValueError if there is none, or it is too large to be one."""
     place = place_of(path)
     if not place.is_file():
         raise ValueError(
             f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax similar`, or give "
             "another"
         )
-    return place.read_bytes()
+    return read_whole(place)
 
 
 def digest(path: str) -> str:
@@ -65,9 +67,11 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
     words: dict[str, None] = {}
     vectors: list[np.ndarray] = []
     width = 0
-    with place_of(path).open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with place_of(path).open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
             where = f"{path}, line {number}"
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(f"{where}: over {_LONGEST_LINE:,} bytes; give vectors in word2vec's text format")
             try:
                 fields = line.decode("utf-8").rstrip("\r\n ").split(" ")
             except UnicodeDecodeError as error:

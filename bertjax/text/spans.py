@@ -79,7 +79,7 @@ def marked(text: str, told: Any, field: str, where: str) -> str:
         return text
     if not isinstance(told, Sequence) or isinstance(told, str):
         raise ValueError(f"{where}: field `{field}` is {type(told).__name__}, not a list of spans")
-    found = sorted(_span(item, f"{where}: span {item!r} of `{field}`", len(text)) for item in told)
+    found = sorted(_span(item, f"{where}: span {str(item)[:80]} of `{field}`", len(text)) for item in told)
     last: dict[str, Span] = {}
     for span in found:
         before = last.get(span.kind)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from bertjax.storage.files import read_whole
 from bertjax.tokenization import byte_level, entity_map, sentencepiece, wordpiece
 from bertjax.tokenization.piece_order import DEBERTA
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 
 def _load_pieces(path: Path, rules: TextRules) -> Tokenizer:
-    content, origin = path.read_bytes(), f"SentencePiece model {path}"
+    content, origin = read_whole(path), f"SentencePiece model {path}"
     content = DEBERTA.numbered(content, origin) if DEBERTA.lacks_ends(content, origin) else content
     return sentencepiece.SentencePiece(content, rules, origin)
 

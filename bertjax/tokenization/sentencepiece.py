@@ -9,6 +9,7 @@ are left out: `` and '' stay what they are, and a space before a user-defined sy
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
 
 _PACKAGE = "bertjax.sentencepiece"
+_LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most unless told otherwise
 _FIELDS = {
     "Piece": (("piece", 1, "STRING", ""), ("score", 2, "FLOAT", "0"), ("type", 3, "INT32", "1")),
     "TrainerSpec": (
@@ -49,6 +51,13 @@ def read_model(content: bytes, origin: str) -> Any:
         message.ParseFromString(content)
     except DecodeError as error:
         raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
+    for number, piece in enumerate(message.pieces):
+        # What is no UTF-8 comes back as bytes. Merges are found by every cut of a piece.
+        if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
+            raise ValueError(
+                f"{origin}: piece {number} is {piece.piece[:40]!r} of score {piece.score}; a piece is UTF-8 of at most "
+                f"{_LONGEST_PIECE} characters with a finite score; get the file again"
+            )
     return message
 
 
@@ -117,7 +126,11 @@ class SentencePiece(Tokenizer):
                 f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
             )
         refuse_bare_start(rules, origin)
-        self._chunks = ChunkEncoder(self._tokenizer(forgeable=False), _CHUNKS)
+        try:
+            encoder = self._tokenizer(forgeable=False)
+        except Exception as error:  # the library raises its own class, whatever is wrong
+            raise ValueError(f"{origin} cannot be read: {error}; get the file again") from None
+        self._chunks = ChunkEncoder(encoder, _CHUNKS)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> SentencePiece:

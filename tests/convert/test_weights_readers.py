@@ -134,20 +134,23 @@ def test_hostile_files_are_refused_at_once_and_run_nothing(tmp_path: Path, name:
     assert [entry.name for entry in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
-def test_a_view_outside_its_storage_is_refused(torch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"K\nK\n\x86", b"K\x0bK\n\x86"),  # the shape (10, 10), two one-byte integers: (11, 10)
+        (b"K\x00K\nK\n\x86", b"K\x01K\nK\n\x86"),  # the offset before it: 1, by which the last number is one behind
+    ],
+)
+def test_a_view_outside_its_storage_is_refused(torch, tmp_path: Path, old: bytes, new: bytes) -> None:
     path = tmp_path / "pytorch_model.bin"
     torch.save({"weight": torch.arange(100.0).as_strided((10, 10), (10, 1))}, path)
     content = path.read_bytes()
     assert read_torch_tensors(path)["weight"].shape == (10, 10)
-    # In the pickle the shape (10, 10) is two one-byte integers: make it (11, 10).
-    assert content.count(b"K\nK\n\x86") == 1
-    edited = content.replace(b"K\nK\n\x86", b"K\x0bK\n\x86")
+    assert content.count(old) == 1
     archive = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(archive, "w") as new:
-        for info in old.infolist():
-            data = old.read(info)
-            new.writestr(info.filename, data.replace(b"K\nK\n\x86", b"K\x0bK\n\x86"))
-    assert edited != content
+    with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(archive, "w") as after:
+        for info in before.infolist():
+            after.writestr(info.filename, before.read(info).replace(old, new))
     path.write_bytes(archive.getvalue())
     with pytest.raises(ValueError, match="reaches beyond its storage"):
         read_torch_tensors(path)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
+from bertjax.input import epochs
 from bertjax.input.batches import PairBatches
-from bertjax.input.packing import pack
+from bertjax.input.packing import Packing, pack
 
 SPECIALS = Specials()
 PLAIN = DataConfig(sequence_length=64, max_predictions=10)
@@ -45,6 +46,22 @@ def test_pairs_of_a_length_are_shuffled() -> None:
     assert len(one) == 1000
     assert (one.order != other.order).mean() > 0.99
     assert abs(np.corrcoef(one.order[:-1], one.order[1:])[0, 1]) < 0.1
+
+
+def test_every_epoch_is_packed_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else equal lengths would share rows in the same way in every epoch."""
+    keys: list[int] = []
+
+    def noted(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
+        keys.append(key)
+        return pack(lengths, capacity, most, key)
+
+    monkeypatch.setattr(epochs, "pack", noted)
+    for seed in (0, 1):
+        made = batches(PACKED, seed)._epochs
+        made.get(1)
+        made.get(2)
+    assert len({*keys}) == len(keys) == 6
 
 
 def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:

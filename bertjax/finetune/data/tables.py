@@ -259,7 +259,7 @@ def _require(where: str, columns: Sequence[str], has: Sequence[str] | dict[str, 
 
 def _listed(names: Sequence[str] | dict[str, Any]) -> str:
     names = [name for name in names if name != ROW_KEY]
-    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "") if names else "none"
+    return ", ".join(repr(name[:80]) for name in names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
 
 
 def _lines(path: Path, tell: Tell) -> Iterator[str]:

@@ -90,6 +90,8 @@ def shape_of(record: bytes, name: str) -> RowShape:
     any_length = {key: tf.io.FixedLenSequenceFeature([], _dtype(tf, key), allow_missing=True) for key in _FEATURES}
     try:
         sizes = {key: len(values) for key, values in tf.io.parse_single_example(record, any_length).items()}
+    except UnicodeDecodeError:  # of TensorFlow's own message, which quotes the record
+        raise ValueError(f"{name}: not a record of create_pretraining_data.py (a name in it is not UTF-8)") from None
     except tf.errors.InvalidArgumentError as error:
         why = error.message.partition("}} ")[2].partition(", value:")[0].partition(" [Op:")[0]
         raise ValueError(f"{name}: not a record of create_pretraining_data.py ({why})") from None
@@ -114,7 +116,7 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
     features = {key: tf.io.FixedLenFeature([_size(key, shape)], _dtype(tf, key)) for key in _FEATURES}
     try:
         return {key: values.numpy() for key, values in tf.io.parse_example(list(records), features).items()}
-    except tf.errors.InvalidArgumentError:
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         for number, record in enumerate(records):
             if (found := shape_of(record, name(number))) != shape:
                 raise ValueError(

@@ -219,6 +219,7 @@ def _reading(path: str) -> Iterator[ModuleType]:
 
 
 def _damaged(path: str, what: str) -> ValueError:
+    what = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in what)  # libraries quote bytes as they are
     return ValueError(f"{path}: damaged or cut off ({what}); get the file again, or leave it out of the source")
 
 

@@ -233,15 +233,15 @@ class _CheckedFile:
     """A memory-mapped array whose blocks are compared with their SHA-256 the first time they are read."""
 
     def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str) -> None:
-        self._path = folder / record["name"]
+        self.path = folder / record["name"]
         self._digests: list[str] = record["blocks"]
         self.dtype = np.dtype(dtype)
-        found = self._path.stat().st_size if self._path.is_file() else None
+        found = self.path.stat().st_size if self.path.is_file() else None
         if found != record["bytes"]:
             state = "is missing" if found is None else f"has {found} bytes instead of {record['bytes']}"
-            raise ValueError(f"token store file {self._path} {state}; delete the store and prepare it again")
+            raise ValueError(f"token store file {self.path} {state}; delete the store and prepare it again")
         # A plain array over the map: indexing an np.memmap costs more than the gather.
-        self._array = np.asarray(np.memmap(self._path, self.dtype, mode="r"))
+        self._array = np.asarray(np.memmap(self.path, self.dtype, mode="r"))
         self._checked = np.zeros(len(self._digests), bool)
         self._all_checked = False
 
@@ -265,7 +265,7 @@ class _CheckedFile:
             start = block * BLOCK_BYTES
             if hashlib.sha256(content[start : start + BLOCK_BYTES]).hexdigest() != self._digests[block]:
                 raise ValueError(
-                    f"token store file {self._path}: the block at byte {start} is damaged (its SHA-256 is not the "
+                    f"token store file {self.path}: the block at byte {start} is damaged (its SHA-256 is not the "
                     f"manifest's); delete the store and prepare it again"
                 )
             self._checked[block] = True
@@ -278,7 +278,19 @@ def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
 
 def _joined(files: list[_CheckedFile], bases: np.ndarray) -> np.ndarray:
     """Offsets of shards as one array of offsets; the map itself where there is one shard."""
+    found = [_ascending(file, total) for file, total in zip(files, np.diff(bases).tolist(), strict=True)]
     if len(files) == 1:
-        return files[0].whole()
-    parts = [file.whole()[:-1] + base for file, base in zip(files, bases, strict=False)]
+        return found[0]
+    parts = [offsets[:-1] + base for offsets, base in zip(found, bases, strict=False)]
     return np.concatenate([*parts, bases[-1:]])
+
+
+def _ascending(file: _CheckedFile, total: int) -> np.ndarray:
+    """Offsets, checked. Raises ValueError unless they ascend from 0 to `total`: digests tell damage, not lies."""
+    offsets = file.whole()
+    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] <= offsets[:-1]).any():
+        raise ValueError(
+            f"token store file {file.path}: its offsets do not ascend from 0 to {total:,}; delete the store and "
+            "prepare it again"
+        )
+    return offsets

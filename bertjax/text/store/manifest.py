@@ -62,11 +62,16 @@ class _Splits(TypedDict):
 
 
 class TokenizerRecord(TypedDict):
-    """The tokenizer, beside the rules that `TextRules.told` reads."""
+    """The tokenizer, with the rules that `TextRules.told` reads."""
 
     fingerprint: str
     vocab_size: Annotated[int, Between(1, 1 << 32)]
     special: dict[str, Count]
+    lowercase: bool
+    strip_accents: bool
+    unknown: NotRequired[Literal["words", "characters"]]
+    prefix_space: NotRequired[bool]
+    special_tokens: NotRequired[Literal["<s>", "[CLS]"]]
 
 
 class _Provenance(TypedDict):

@@ -1,0 +1,42 @@
+"""Credentials in URLs, which would be written wherever the URL is: configs, manifests, logs, reports, model cards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# A password before the host (RFC 3986, section 3.2.1), and the signed queries of S3, Google Cloud Storage and Azure.
+_PASSWORD = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*@")
+_SIGNED = re.compile(
+    r"(?<=[?&])(?:x-amz-(?:signature|credential|security-token)|x-goog-signature|awsaccesskeyid|signature|sig"
+    r"|access_token|token)=[^&\s]*",
+    re.IGNORECASE,
+)
+
+
+def without_credentials(text: str) -> str:
+    """The text with `***` in place of what is secret in URLs."""
+    return _SIGNED.sub("***", _PASSWORD.sub("***@", text))
+
+
+def refuse_credentials(url: str, name: str = "") -> None:
+    """Raise ValueError, which does not repeat them, for a URL with a password or a signed query; `name` is its key."""
+    shown = without_credentials(url)
+    if shown != url:
+        raise ValueError(
+            f"{f'{name}=' if name else ''}{shown}: a password or signature in a URL would be written into configs, "
+            "logs and reports; give credentials by the environment (such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY) or the file of the storage's own tools, and the URL without them"
+        )
+
+
+def refuse_credentials_within(values: Mapping[str, Any], where: str = "") -> None:
+    """`refuse_credentials` for every string of a config as JSON has it."""
+    for key, value in values.items():
+        name = f"{where}{key}"
+        if isinstance(value, Mapping):
+            refuse_credentials_within(value, f"{name}.")
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(text, str):
+                refuse_credentials(text, name)

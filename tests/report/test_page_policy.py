@@ -1,0 +1,41 @@
+"""Every page has the policy that keeps foreign script out, and there is one place where pages begin."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+from bertjax.report.page import Table, escaped, render_page, table_html
+
+PACKAGE = Path(__file__).resolve().parents[2] / "bertjax"
+HOSTILE = "</script><script>run()</script><img src=x onerror=run()>\"'&"
+
+
+def test_the_policy_allows_the_page_s_own_style_and_script_and_nothing_else() -> None:
+    page = render_page("title", ["<p>text</p>"], style="p { color: red }", script="run()", reads_charts=True)
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules.keys() == {"default-src", "base-uri", "form-action", "style-src", "script-src"}
+    assert {rules[key] for key in ("default-src", "base-uri", "form-action")} == {"'none'"}
+    for kind, inner in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
+        texts = re.findall(inner, page, re.DOTALL)
+        hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        assert rules[kind].split() == [f"'sha256-{one}'" for one in hashes]
+    assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script>")
+
+
+def test_a_page_without_script_allows_none() -> None:
+    assert "script-src" not in render_page("title", [])
+
+
+def test_text_is_text() -> None:
+    table = Table(HOSTILE, HOSTILE, (HOSTILE, HOSTILE), ((HOSTILE, HOSTILE),))
+    page = render_page(HOSTILE, [table_html(table), f"<p>{escaped(HOSTILE)}</p>"])
+    assert "<script>run" not in page and "<img" not in page and page.count("&lt;script&gt;run") >= 6
+
+
+def test_all_pages_are_made_in_one_place() -> None:
+    made = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "<!doctype" in path.read_text()]
+    assert made == ["report/page.py"], "make a page with report.page.render_page, which gives it the policy"

@@ -1,0 +1,70 @@
+"""What must outlive a loss of power is flushed to disk before it takes its name, in this order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertjax.convert.folder import written_whole
+from bertjax.storage.files import replace_bytes, sync, write_durably
+from bertjax.training.telemetry import JsonlWriter
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is flushed, renamed or replaced, in order: the call and the name of the file at that moment."""
+    noted: list[tuple[str, str]] = []
+    fsync = os.fsync
+
+    def flush(handle: int) -> None:
+        fsync(handle)
+        noted.append(("fsync", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+
+    def named(function: Callable) -> Callable:
+        def call(source: str | Path, target: str | Path) -> object:
+            noted.append(("rename", Path(source).name))
+            return function(source, target)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", flush)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, named(getattr(os, name)))
+        monkeypatch.setattr(Path, name, named(getattr(Path, name)))
+    return noted
+
+
+@pytest.mark.parametrize("write", [replace_bytes, write_durably])
+def test_a_file_is_on_disk_before_it_has_its_name(
+    write: Callable, tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    write(tmp_path / "a", b"content")
+    (flushed, temporary), (renamed, again) = calls[:2]
+    assert (flushed, renamed) == ("fsync", "rename") and temporary == again
+    assert (tmp_path / "a").read_bytes() == b"content"
+
+
+def test_a_folder_of_an_export_is_on_disk_before_it_has_its_name(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    with written_whole(tmp_path / "export", last="config.json") as partial:
+        (partial / "weights").write_bytes(b"1")
+        (partial / "config.json").write_text("{}")
+    renamed = calls.index(("rename", ".export.partial"))
+    assert {("fsync", "weights"), ("fsync", "config.json")} <= {*calls[:renamed]}
+    assert ("fsync", tmp_path.name) in calls[renamed:]
+
+
+def test_what_is_flushed_is_flushed(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    (tmp_path / "a").touch()
+    sync(tmp_path / "a")
+    assert calls == [("fsync", "a")]
+
+
+def test_metrics_are_on_disk_before_a_checkpoint_is_written(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    writer = JsonlWriter(tmp_path / "metrics.jsonl", 0)
+    writer.write(1, {"train/loss": 1.0})
+    writer.flush()
+    assert ("fsync", "metrics.jsonl") in calls
+    writer.close()

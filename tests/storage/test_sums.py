@@ -1,0 +1,47 @@
+"""`SHA256SUMS` of a folder: whatever differs from it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertjax.storage.sums import SUMS_FILE, check_sums, read_sums, write_sums
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "inner" / "b.txt").write_text("b")
+    write_sums(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_as_it_was_written_has_no_finding(folder: Path) -> None:
+    assert list(check_sums(folder)) == []
+    assert {*read_sums(folder)} == {"a.txt", "inner/b.txt"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda folder: (folder / "a.txt").write_text("b"), "a.txt: its SHA-256 is not"),
+        (lambda folder: (folder / "a.txt").unlink(), "a.txt: missing"),
+        (lambda folder: (folder / "c.txt").touch(), "c.txt: not in SHA256SUMS"),
+        (lambda folder: (folder / SUMS_FILE).unlink(), "SHA256SUMS: missing"),
+    ],
+)
+def test_what_differs_is_named(folder: Path, change: Callable[[Path], object], told: str) -> None:
+    change(folder)
+    (finding,) = check_sums(folder)
+    assert told in finding
+
+
+def test_a_list_that_was_cut_off_or_grew_is_refused(folder: Path) -> None:
+    head, first, second = (folder / SUMS_FILE).read_text().splitlines(keepends=True)
+    for lines in ((head, first), (head, first, second, second.replace("b.txt", "c.txt")), (head, first, second[:-1])):
+        (folder / SUMS_FILE).write_text("".join(lines))
+        with pytest.raises(ValueError, match=r"SHA256SUMS"):
+            read_sums(folder)
