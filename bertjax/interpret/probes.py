@@ -161,8 +161,8 @@ class Probes:
     def __call__(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
         """The figures of the probes, or none where they would take too long; every process has the same.
 
-        `evaluated`: seconds that the evaluation took; the first probe is expected to take as long, each later one as
-        long as the one before it.
+        `evaluated`: seconds that the evaluation took. At the first, each instrument is expected to take as long, for it
+        is compiled like that; later all of them as long as the time before.
         """
         with self._processes.taking_time():
             due = self._processes.gather("whether to probe", str(int(self._is_due(evaluated))))[0] == "1"
@@ -187,7 +187,7 @@ class Probes:
         return self._spent / max(self._clock() - self._began, 1e-9)
 
     def _is_due(self, evaluated: float) -> bool:
-        expected = self._last if self.taken else evaluated
+        expected = self._last if self.taken else evaluated * len(self._instruments)
         return self._spent + expected <= self._share * (self._clock() + expected - self._began)
 
     def __str__(self) -> str:
