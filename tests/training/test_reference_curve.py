@@ -81,7 +81,6 @@ def tiny(folder: Path) -> Config:
             sources=(f"lines:{write_text(folder / 'text.txt')}",), root=str(folder / "data"), vocab_size=90,
             sequence_length=32, max_predictions=5, held_out=0.1, workers=1,
         ),
-        mesh=MeshConfig(data=1),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=24),
         training=TrainingConfig(
             steps=240, global_batch_size=16, log_every=60, eval_every=60, eval_rows=128, checkpoint_every=240,
