@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the figures of the runs, and their differences from the first."""
-    from bertjax.interpret.comparison_page import comparison_table, render_comparison, verdicts
+    from bertjax.interpret.comparison_page import comparison_tables, render_comparison, verdicts
     from bertjax.interpret.run_comparison import compare_runs
     from bertjax.report.page import text_lines
     from bertjax.storage.files import replace_text
@@ -38,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--rows {arguments.rows}: give a number of rows above 0")
     page = page_path(arguments.html) if arguments.html else None
     comparison = compare_runs(arguments.run, arguments.rows, ProgressLine())
-    table = comparison_table(comparison)
-    print(f"on {comparison.examples}", *text_lines(table, left=(0, 1)), *verdicts(comparison), sep="\n")
+    print(f"on {comparison.examples}")
+    for table in comparison_tables(comparison):
+        print("", table.title, *text_lines(table), sep="\n")
+    print("", *verdicts(comparison), sep="\n")
     if page is not None:
         replace_text(page, render_comparison(comparison))
         print(f"page: {page}")

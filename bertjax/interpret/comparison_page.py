@@ -1,4 +1,4 @@
-"""A comparison of runs as a table for the terminal, and as a page with its differences drawn."""
+"""A comparison of runs as tables for the terminal, and as a page with its differences drawn."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bertjax.report.page import Table, escaped, render_page, table_html
 
 _CLEAR = 0.05  # p-value below which a difference is said to be clear
 _LEFT, _ROW = 24, 42  # in units of the drawing
+_METHOD = (
+    "Differences are from the first run, with 95 % intervals and two-sided p-values by paired bootstrap over the "
+    "examples. They are about these weights, not about other seeds of the same recipe."
+)
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Figures of each run, and for each but the first the difference, its interval and its p-value."""
-    rows = []
+def comparison_tables(comparison: Comparison) -> Iterator[Table]:
+    """A table for each figure: its value of each run, and the difference, its interval and its p-value."""
     for figure in comparison.figures:
-        names = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
-        for run, step, value, difference in names:
-            told = ("", "", "") if difference is None else _told(difference, figure)
-            rows.append((figure.name, run, f"{step:,}", f"{value:{figure.form}}", *told))
-    return Table(
-        "Comparison",
-        f"On {comparison.examples}. Differences from the first run, with 95 % intervals and two-sided p-values by "
-        "paired bootstrap over these examples; they are about these weights, not about other seeds of the same recipe.",
-        ("Figure", "Run", "Step", "Value", "Difference", "95 % interval", "p-value"),
-        tuple(rows),
-    )
+        found = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
+        rows = tuple(
+            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _told(one, figure)))
+            for run, step, value, one in found
+        )
+        note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
+        columns = ("Run", "Step", "Value", "Difference", "95 % interval", "p-value")
+        yield Table(figure.name, note, columns, rows)
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
@@ -67,7 +67,8 @@ def render_comparison(comparison: Comparison) -> str:
         "<h1>Comparison of runs</h1>",
         f'<p class="about">{escaped(" · ".join(comparison.runs))}</p>',
         *(f'<p class="verdict">{escaped(sentence)}.</p>' for sentence in verdicts(comparison)),
-        table_html(comparison_table(comparison)),
+        f'<p class="caption">{_METHOD}</p>',
+        *map(table_html, comparison_tables(comparison)),
         "<h2>Differences from the first run</h2>",
         f'<div class="charts">{"".join(_drawing(comparison, one) for one in comparison.figures)}</div>',
     ]
