@@ -193,7 +193,7 @@ class DevSet:
         path = model.directory / PREDICTIONS / f"{self.name}.tsv"
         if not path.is_file():
             raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
-        head, *lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()] or [[]]
+        head, *lines = [line.split("\t") for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
         ids = [one.translate(WITHOUT_TABS) for one in self.ids]
         if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
             raise ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")

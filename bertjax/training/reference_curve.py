@@ -142,7 +142,8 @@ def read_reference(path: Path) -> Reference:
             raise ValueError(f"{path}: curves.{name}: steps must rise, with a mean and a spread for each; make it anew")
     made = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
             for name, curve in found["curves"].items()}  # fmt: skip
-    return Reference(**found | {"seeds": tuple(found["seeds"]), "curves": made})
+    told = {key: found[key] for key in ("name", "command", "digest", "versions", "device")}
+    return Reference(**told, seeds=tuple(found["seeds"]), curves=made)
 
 
 def reference_of(name: str, command: str, runs: Sequence[str | Place]) -> Reference:

@@ -21,7 +21,7 @@ from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.linear_probe import TagProbe, _word_vectors, classify
 from bertjax.interpret.probes import Probes, gathered, read_probe_files
-from bertjax.interpret.pseudo_likelihood import judge_pairs, read_pair_sets
+from bertjax.interpret.pseudo_likelihood import MinimalPair, PairSet, judge_pairs, read_pair_sets
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.parallel.mesh import make_mesh
 from bertjax.runtime.processes import alone
@@ -131,7 +131,8 @@ def test_weights_on_a_mesh_are_gathered_whole(model: TrainedModel) -> None:
     copies = jax.device_put(whole, NamedSharding(mesh, PartitionSpec()))
     with jax.set_mesh(mesh):
         found = gathered({"spread": spread, "copies": copies, "here": whole})
-        assert judge_pairs(replace(model, params=gathered(model.params)), []) == []
+        pairs = [PairSet("order", (MinimalPair("the bank went", "bank the went"),))]
+        assert judge_pairs(replace(model, params=gathered(model.params)), pairs) == judge_pairs(model, pairs)
     for leaf in found.values():
         np.testing.assert_array_equal(leaf, whole)
         assert leaf.sharding.device_set == {jax.local_devices()[0]}
@@ -170,7 +171,7 @@ def test_the_classifier_is_ridge_regression() -> None:
     draw = np.random.default_rng(0)
     centres = draw.normal(size=(4, 12))
     labels = draw.integers(4, size=300)
-    vectors = (5 + 3 * (centres[labels] + draw.normal(size=(300, 12)))).astype(np.float32)
+    vectors = (5 + 3 * (centres[labels] + 2 * draw.normal(size=(300, 12)))).astype(np.float32)
     found = classify(vectors[:200], labels[:200], vectors[200:], 4)
     scaler = scaling.StandardScaler().fit(vectors[:200].astype(np.float64))
     ridge = linear.RidgeClassifier(alpha=1.0).fit(scaler.transform(vectors[:200].astype(np.float64)), labels[:200])
@@ -193,10 +194,10 @@ def test_what_cannot_be_probed_is_refused_before_text_is_prepared(
     monkeypatch.chdir(tmp_path)
     recipe, source = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 20)
     (tmp_path / "untagged.conll").write_text("a\nword\n")
-    where = ["--data.sources", f"lines:{source}", "--data.root", str(tmp_path / "data"), "--run-dir", str(tmp_path)]
+    where = ["--data.sources", f"lines:{source}", "--data.root", str(tmp_path / "texts"), "--run-dir", str(tmp_path)]
     assert main(["pretrain", str(recipe), *where, *words]) == 1
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "data").exists()
+    assert not (tmp_path / "texts").exists()
 
 
 def test_too_few_tagged_sentences_are_refused(model: TrainedModel) -> None:
