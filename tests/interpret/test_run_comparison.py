@@ -23,52 +23,58 @@ from bertjax.training.telemetry import read_metrics
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs `short` and `long` on one text, and `other` on another."""
+    """A folder with a run `one` of 40 steps, measured and saved at step 4 too, and a run `other` on another text."""
     folder = tmp_path_factory.mktemp("compared")
     recipe = write_recipe(folder)
-    texts = [write_corpus(folder / f"{name}.txt", 80, seed) for seed, name in enumerate(("corpus", "another"))]
-    few = ["--training.eval-rows", "24", "--training.checkpoint-every", "60", "--data.vocab-size", "600"]
-    for name, text, steps in (("short", texts[0], "4"), ("long", texts[0], "40"), ("other", texts[1], "2")):
-        schedule = ["--training.steps", steps, "--optimizer.warmup-steps", "1"]
-        finish(command(recipe, text, folder / name, *few, *schedule), folder / f"{name}.log")
+    few = ["--training.eval-rows", "24", "--optimizer.warmup-steps", "1", "--data.vocab-size", "600"]
+    few += ["--training.eval-every", "4", "--training.checkpoint-every", "4", "--training.keep-last", "20"]
+    for seed, (name, steps) in enumerate({"one": "40", "other": "2"}.items()):
+        text = write_corpus(folder / f"{name}.txt", 80, seed)
+        finish(command(recipe, text, folder / name, *few, "--training.steps", steps), folder / f"{name}.log")
     return folder
 
 
-def test_losses_are_those_that_the_runs_measured(runs: Path) -> None:
-    paths = [str(runs / "short"), str(runs / "long")]
-    found = compare_runs(paths, 0, no_progress)
+@pytest.fixture(scope="module")
+def early(runs: Path) -> str:
+    return str(runs / "one" / "checkpoints" / "4")
+
+
+def test_losses_are_those_that_the_run_measured(runs: Path, early: str) -> None:
+    found = compare_runs([early, str(runs / "one")], 0, no_progress)
     assert (found.steps, found.examples) == ((4, 40), "24 held-out rows of 32 tokens")
     figures = {figure.name: figure for figure in found.figures}
-    for place, path in enumerate(paths):
-        *_, last = (record for record in read_metrics(Path(path) / "metrics.jsonl") if "eval/mlm_loss" in record)
-        for name, logged in (("MLM loss (nats)", "eval/mlm_loss"), ("MLM accuracy", "eval/mlm_accuracy"),
-                             ("NSP accuracy", "eval/nsp_accuracy")):  # fmt: skip
+    logged = {one["step"]: one for one in read_metrics(runs / "one" / "metrics.jsonl") if "eval/mlm_loss" in one}
+    for place, step in enumerate((4, 40)):
+        for name, key in (("MLM loss (nats)", "eval/mlm_loss"), ("MLM accuracy", "eval/mlm_accuracy"),
+                          ("NSP accuracy", "eval/nsp_accuracy")):  # fmt: skip
             # The training's own average divides by a weight that is 1e-5 larger.
-            assert figures[name].values[place] == pytest.approx(last[logged], rel=1e-5)
+            assert figures[name].values[place] == pytest.approx(logged[step][key], rel=1e-5)
     loss = figures["MLM loss (nats)"]
     (difference,) = loss.differences
     assert difference.value == pytest.approx(loss.values[1] - loss.values[0], abs=1e-9)
     assert difference.low < difference.value < difference.high < 0 and difference.p_value < 0.01, "40 steps are better"
 
 
-def test_the_verb_writes_a_table_and_a_page(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    short, long, page = str(runs / "short"), str(runs / "long"), tmp_path / "page.html"
-    assert main(["compare", long, short, long + "/checkpoints/40", "--rows", "12", "--html", str(page)]) == 0
+def test_the_verb_writes_a_table_and_a_page(
+    runs: Path, early: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, page = str(runs / "one"), tmp_path / "page.html"
+    assert main(["compare", one, early, f"{one}/checkpoints/40", "--rows", "12", "--html", str(page)]) == 0
     said = capsys.readouterr().out
     assert "on 12 held-out rows of 32 tokens" in said and f"page: {page}" in said
-    assert re.search(rf"MLM loss \(nats\): {re.escape(short)} is worse than {re.escape(long)} by \d", said)
-    assert f"{long}/checkpoints/40 and {long} are equal" in said
-    assert "<script" not in page.read_text() and short in page.read_text()
+    assert re.search(rf"MLM loss \(nats\): {re.escape(early)} is worse than {re.escape(one)} by \d", said)
+    assert f"{one}/checkpoints/40 and {one} are equal" in said
+    assert "<script" not in page.read_text() and early in page.read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["short"], "short: give two runs or more, each once"),
-        (["short", "short"], "give two runs or more, each once"),
-        (["short", "other"], "other has another vocabulary than"),
-        (["short", "nowhere"], "nowhere: no checkpoint there"),
-        (["short", "long", "--rows", "-1"], "--rows -1: give a number of rows above 0"),
+        (["one"], "one: give two runs or more, each once"),
+        (["one", "one"], "give two runs or more, each once"),
+        (["one", "other"], "other has another vocabulary than"),
+        (["one", "nowhere"], "nowhere: no checkpoint there"),
+        (["one", "other", "--rows", "-1"], "--rows -1: give a number of rows above 0"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
@@ -109,8 +115,8 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_predictions_of_other_examples_are_refused(tuned: Path, runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"runs of several kinds: .*short \(pretraining\), .*much \(sequence\)"):
-        compare_runs([str(runs / "short"), str(tuned / "much")], 0, no_progress)
+    with pytest.raises(ValueError, match=r"runs of several kinds: .*one \(pretraining\), .*much \(sequence\)"):
+        compare_runs([str(runs / "one"), str(tuned / "much")], 0, no_progress)
     shutil.copytree(tuned / "much", tmp_path / "copy")
     predictions = tmp_path / "copy" / "predictions" / "dev.tsv"
     lines = predictions.read_text().splitlines()
