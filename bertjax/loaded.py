@@ -15,7 +15,9 @@ from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.correction import Correction, Examined, default_threshold, examine
 from bertjax.interpret.fill_mask import Guess, Text
+from bertjax.interpret.pseudo_likelihood import Judgement, PairSet, PseudoLikelihood, judge_pairs, pseudo_likelihoods
 from bertjax.model.families.registry import family_of
+from bertjax.storage.progress import Progress, no_progress
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
@@ -129,6 +131,24 @@ class LoadedModel:
         """All words of texts that `correct` examines, with their proposals; see `interpret.correction.examine`."""
         self._require_mlm_head("correct texts")
         return examine(self._model, texts, masked=masked, top=top, number_from=number_from)
+
+    def score(
+        self, texts: Sequence[str], variant: str = "original", progress: Progress = no_progress
+    ) -> list[PseudoLikelihood]:
+        """The pseudo-log-likelihood of each text; see `interpret.pseudo_likelihood`.
+
+        With `variant` "word-l2r" or "whole-word" other pieces of a hidden token's word are hidden too. Raises
+        ValueError for a text without tokens or longer than `max_length`, and for a model without a trained MLM head.
+        """
+        self._require_mlm_head("score texts")
+        return pseudo_likelihoods(self._model, _texts(texts), variant, progress)
+
+    def judge_pairs(
+        self, sets: Sequence[PairSet], variant: str = "original", progress: Progress = no_progress
+    ) -> list[Judgement]:
+        """How many minimal pairs of each set have a good sentence with the higher score. Raises as `score` does."""
+        self._require_mlm_head("score texts")
+        return judge_pairs(self._model, sets, variant, progress)
 
     def _require_mlm_head(self, use: str) -> None:
         if "MLM head" in self._untrained:

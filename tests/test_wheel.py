@@ -54,7 +54,8 @@ def test_a_wheel_has_every_recipe_and_nothing_beside_the_package(clone: Path, tm
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
     assert {name.partition("/")[0] for name in names} == {"bertjax", re.sub(r"-py3.*", ".dist-info", wheel.name)}
-    recipes = {path.name for path in (REPOSITORY / "configs").glob("*.py")}
+    recipes = {path.name for folder, kind in (("configs", "*.py"), ("configs/references", "*.json"))
+               for path in (REPOSITORY / folder).glob(kind)}  # fmt: skip
     assert {Path(name).name for name in names if name.startswith("bertjax/recipes/")} == recipes
     code = "import bertjax.config as c; print(c.__file__, c.load_recipe('lamb:paper').name)"
     place, name = away(tmp_path, code, tmp_path / "installed").split()

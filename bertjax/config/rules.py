@@ -103,6 +103,8 @@ BOUNDS: dict[str, Bounds] = {
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.clip_norm": _NOT_NEGATIVE,
     "distillation.temperature": Bounds(0, above=True),
+    "probe.sample": Bounds(2),
+    "probe.share": Bounds(0, 1, above=True),
     "training.steps": _COUNT,
     "training.global_batch_size": _COUNT,
     "training.grad_accum_steps": _COUNT,

@@ -96,6 +96,17 @@ class DistillationConfig:
 
 
 @dataclass(frozen=True)
+class ProbeConfig:
+    """What is measured of the model at evaluations besides held-out losses; by default nothing."""
+
+    pairs: tuple[str, ...] = may_change(())  # files of minimal pairs as BLiMP's, or folders of them
+    attention: bool = may_change(False)  # how clearly some head shows each of six patterns in held-out text
+    tags: str = may_change("")  # a file of tagged words, on which a linear classifier is fitted to every layer
+    sample: int = may_change(200)  # pairs of a probe at most, sentences of held-out text, and a fifth of tagged ones
+    share: float = may_change(0.03)  # of the time of the run, at most; evaluations in between go without
+
+
+@dataclass(frozen=True)
 class StageConfig:
     """A later stretch of the run with other rows; None keeps what was. The optimizer's state goes on through it."""
 
@@ -138,6 +149,7 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
     stages: tuple[StageConfig, ...] = ()
 
     @property

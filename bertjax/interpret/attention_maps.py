@@ -55,11 +55,12 @@ def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
             f"{model.directory}: model.global_tokens={config.global_tokens!r}, model.attention_block="
             f"{config.attention_block}: probabilities of global tokens and of blocks are not shown; use another model"
         )
-    return _graphdef(config)
+    return reference_graphdef(config)
 
 
 @functools.cache
-def _graphdef(config: ModelConfig) -> nnx.GraphDef:
+def reference_graphdef(config: ModelConfig) -> nnx.GraphDef:
+    """The model in float32 with the reference attention."""
     return abstract_network(config)[0]
 
 

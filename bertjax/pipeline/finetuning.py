@@ -25,6 +25,7 @@ from bertjax.finetune.run import PREDICTIONS, Result, Start
 from bertjax.finetune.run import finetune as finetune_once
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, task_for
+from bertjax.interpret.probes import is_probed
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.pipeline.session import raise_if_stopped, require_same_config, session
 from bertjax.report.page import Table, text_lines
@@ -109,6 +110,8 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
             f"training.budget={early.training.budget!r}: fine-tuning ends after its epochs; set task.epochs, or "
             "training.steps"
         )
+    if is_probed(early):
+        raise ValueError(f"probe={early.probe}: a fine-tuned model is not probed; leave it out, or probe pretraining")
     _require_teachable(request, early)
     require_loggers(early.log)
     for source in filter(None, (request.init_from, request.teacher)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt, require_same_shape
@@ -16,6 +16,7 @@ from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
+from bertjax.interpret.probes import probed, read_probe_files
 from bertjax.model.network import Params
 from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.session import print_now, raise_if_stopped, require_same_config, session
@@ -32,6 +33,7 @@ from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import saved_steps
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
+from bertjax.training.reference_curve import reference_for
 from bertjax.training.run_directory import load_run, require_own_run, seal
 from bertjax.training.stages import open_data
 from bertjax.training.timekeeper import Timekeeper, as_begun, seconds_of_this_process
@@ -109,7 +111,7 @@ def _pretrain(
         config = preflight(config)
         require_sources(config.data)
         require_own_run(as_begun(config))
-        start, teacher = _start_of(config), read_teacher(config)
+        start, teacher, probe_files = _start_of(config), read_teacher(config), read_probe_files(config)
     if announce:
         say(announce)
     with SIGNS.doing("opening the training text"):
@@ -118,8 +120,11 @@ def _pretrain(
     with tensorflow_ahead():
         with SIGNS.doing("planning the first epoch"):
             asked = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
-            job = assemble(config, content, teacher=asked)
+            job = probed(assemble(config, content, teacher=asked), content, probe_files, processes)
         processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
+        if budget is None and (reference := reference_for(job.metadata)) is not None:
+            job = replace(job, remark=reference.remark(job.shown))
+            say(f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same text")
         say(describe(job))
         if processes.count > 1:
             print_now(describe_process(job))
@@ -129,6 +134,8 @@ def _pretrain(
             end = functools.partial(_rehearsed_end, content)
             keeper = Timekeeper(budget, processes, end, say)
         outcome = train(job, say, initial, processes, callbacks, keeper)
+    if job.probe is not None:
+        say(str(job.probe))
     if outcome.exit_code:
         return outcome, None
     processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")

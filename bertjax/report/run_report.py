@@ -8,6 +8,7 @@ from typing import Any
 from bertjax.report.axes import write
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart
 from bertjax.report.page import escaped, render_page, rows_html
+from bertjax.report.probe_charts import probe_charts
 from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import Place
@@ -47,6 +48,7 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
         _tiles(summary),
         "<h2>Curves</h2>",
         f'<div class="charts">{_charts(summary, found)}</div>',
+        _probes(found),
         _completions(summary.completions),
         "<h2>How it was made</h2>",
         _details("Configuration", _flatten(config)),
@@ -137,6 +139,11 @@ def _charts(summary: Summary, found: Curves) -> str:
         _time_chart(found),
     ]
     return "\n".join(chart for chart in charts if chart)
+
+
+def _probes(found: Curves) -> str:
+    charts = probe_charts(found)
+    return f'<h2>What it knows, by step</h2><div class="charts">{"".join(charts)}</div>' if charts else ""
 
 
 def _title(figure: str, summary: Summary) -> str:

@@ -40,6 +40,10 @@ from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, froze
 HELD_OUT_SEED = 0x45564C
 
 
+# Takes the stage, the parameters and the seconds that their evaluation took; more figures by their names in the log.
+Probe = Callable[[Stage, Params, float], dict[str, float]]
+
+
 @dataclass(frozen=True)
 class Rows:
     """The train step of a stage, its rows, and its evaluation."""
@@ -100,6 +104,9 @@ class Job:
     doing: str = "pretraining"  # for the progress line
     shown: tuple[Shown, ...] = ()
     patience: Patience | None = None
+    probe: Probe | None = None
+    # Of a step and its held-out figures: what to say beside them.
+    remark: Callable[[int, Mapping[str, float]], str] = lambda step, figures: ""
 
 
 def preflight(config: Config) -> Config:

@@ -400,7 +400,10 @@ class Loop:
                 self.progress.pause(),
                 SIGNS.doing(lambda: f"step {step:,}  evaluating, batch {read:,} of {batches:,}"),
             ):
+                began = time.perf_counter()
                 figures = rows.evaluation(state.params, go_on)
+                if self.job.probe is not None and not self.processes.stopped:
+                    figures |= self.job.probe(rows.stage, state.params, time.perf_counter() - began)
         if self.processes.stopped:
             return {}
         with_baselines = figures | rows.evaluation.baselines
@@ -410,7 +413,8 @@ class Loop:
                 self.best.offer(step, figures, state.params, self.job.metadata)
             self.telemetry.write(step, with_baselines)
         self.callbacks.tell(lambda one: one.on_evaluation(step, with_baselines))
-        self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}")
+        beside = self.job.remark(step, figures)
+        self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}{beside}")
         self.window_start = time.perf_counter()
         return figures
 

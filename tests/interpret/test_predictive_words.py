@@ -10,13 +10,14 @@ import numpy as np
 from exported_models import trained_model
 
 from bertjax.interpret import attention_patterns as measured
+from bertjax.interpret import masked_tokens
 from bertjax.interpret.token_rows import read_row
 from bertjax.model.network import bind
 from bertjax.storage.progress import no_progress
 
 
 def test_the_predicting_word_lowers_the_probability_most(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "_ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(masked_tokens, "_TOKENS", 5 * 16)
     model = trained_model(tmp_path)
     # So that words mean more to each other than in a model drawn at random.
     model = replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))

@@ -21,7 +21,11 @@ from small_models import random_sentences, small_model, text_of
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, to_dict
 from bertjax.interpret.attention_page import render_attention
+from bertjax.interpret.attention_patterns import PATTERNS
 from bertjax.interpret.attention_view import view_attention
+from bertjax.interpret.comparison_page import render_comparison
+from bertjax.interpret.paired_bootstrap import Difference
+from bertjax.interpret.run_comparison import Compared, Comparison
 from bertjax.plan.answer import Answer, render_plan
 from bertjax.plan.estimates import make_plan
 from bertjax.plan.roofline import Bound
@@ -37,7 +41,7 @@ from bertjax.training.objectives import choose
 from bertjax.training.telemetry import JsonlWriter
 
 WIDTHS = (400, 900, 1400)
-PAGES = ("report", "inspect", "plan", "attention")
+PAGES = ("report", "inspect", "plan", "attention", "compare")
 # What a corpus, a file's name or a config could bring along.
 HOSTILE = "<script>window.ran=1</script><img/src=x/onerror=window.ran=1>"
 PATH = "text:/data/corpora/a_collection_of_long_names/of_novels-and-letters/volume*.txt.xz"
@@ -113,6 +117,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     _report(folder / "report.html")
     _inspection(folder, made["inspect"])
     made["plan"].write_text(_plan(), encoding="utf-8")
+    made["compare"].write_text(_comparison(), encoding="utf-8")
     made["attention"].write_text(_attention(folder / "run"), encoding="utf-8")
     return made
 
@@ -125,7 +130,8 @@ def _report(file: Path) -> None:
         metrics |= {"train/learning_rate": 1e-4 * min(step / 400, 1), "train/grad_norm": 1.2 + draw.random() / 9}
         writer.write(step, metrics | {"perf/tokens_per_second": 35e3, "time/step": 0.9, "time/input_wait": 0.1})
         if step % 1000 == 990:
-            writer.write(step, {"eval/mlm_loss": loss + 0.1, "eval/mlm_accuracy": 0.2, "eval/nsp_accuracy": 0.6})
+            held_out = {"eval/mlm_loss": loss + 0.1, "eval/mlm_accuracy": 0.2, "eval/nsp_accuracy": 0.6}
+            writer.write(step, held_out | _probes(step / 4000))
     writer.close()
     figures = {"eval/mlm_loss": 6.148, "eval/mlm_accuracy": 0.1331, "eval/nsp_accuracy": 0.4}
     baselines = {"unigram_loss": 6.982, "unigram_accuracy": 0.0521, "majority_accuracy": 0.5031}
@@ -146,6 +152,26 @@ def _report(file: Path) -> None:
         ),
     )
     write_report(file.parent, summary, to_dict(Config(name=HOSTILE)), environment())
+
+
+def _probes(share: float) -> dict[str, float]:
+    found = {"probe/pairs_accuracy": 0.52 + 0.2 * share, "probe/tags_by_form": 0.81}
+    found |= {f"probe/pairs/{name}": 0.5 + 0.1 * n * share for n, name in enumerate(("agreement_1", HOSTILE, "b", "c"))}
+    for number, pattern in enumerate(PATTERNS):
+        found[f"probe/attention_{pattern.name.replace(' ', '_')}"] = 0.14 * number * share**2
+    layers = {f"probe/tags_layer_{number}": 0.7 + 0.02 * number + 0.1 * share for number in range(5)}
+    return found | layers | {"probe/tags_accuracy": max(layers.values())}
+
+
+def _comparison() -> str:
+    runs = (f"runs/{HOSTILE}", "runs/second", PATH.removeprefix("text:"))
+    loss = (Difference(3.123, 3.071, -0.094, -0.0103, 0.0124), Difference(3.123, 3.141, -0.02, 0.055, 0.31))
+    share = (Difference(0.4121, 0.4193, 0.001, 0.014, 0.0001), Difference(0.4121, 0.4121, 0.0, 0.0, 1.0))
+    figures = (
+        Compared("MLM loss (nats)", (3.123, 3.071, 3.141), loss, True, ".4f"),
+        Compared(HOSTILE, (0.4121, 0.4193, 0.4121), share, False, ".2%"),
+    )
+    return render_comparison(Comparison(runs, (1_000, 20_000, 1_000_000), f"2,048 rows of {HOSTILE}", figures))
 
 
 def _inspection(folder: Path, page: Path) -> None:

@@ -37,7 +37,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.storage.files import replace_text
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_SPACES = str.maketrans("\t\r\n", "   ")
+WITHOUT_TABS = str.maketrans("\t\r\n", "   ")  # a field of a .tsv
 
 
 class TextKind(Kind):
@@ -308,4 +308,4 @@ def wrong_number(example: TextExample, there: int, what: str, wanted: int) -> Va
 
 
 def _field(value: str | float) -> str:
-    return value.translate(_SPACES) if isinstance(value, str) else f"{value:.6g}"
+    return value.translate(WITHOUT_TABS) if isinstance(value, str) else f"{value:.6g}"

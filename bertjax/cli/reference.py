@@ -1,0 +1,56 @@
+"""`bertjax reference`: the curves of a recipe from runs with several seeds, as a file to compare later runs with."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from bertjax.cli.recipe import add_recipe, configured
+from bertjax.cli.verb import Verb
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `reference`."""
+    add_recipe(parser)
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        action="extend",
+        metavar="SEED",
+        help="seeds of the runs, two or more (0 1 2); each run is in <run directory>_seed<n>",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE.json", help="the file to write; pretrain looks in configs/references (<name>.json)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train the recipe once with each seed, and write the curves."""
+    seeds = arguments.seeds or [0, 1, 2]
+    if len(set(seeds)) < len(seeds) or len(seeds) < 2:
+        raise ValueError(f"--seeds {' '.join(map(str, seeds))}: give two seeds or more, each once")
+    config = configured(arguments)
+    if config.training.budget:
+        raise ValueError(f"training.budget={config.training.budget!r}: runs of a reference have one length; give steps")
+    output = Path(arguments.output or f"{config.name}.json")
+    if output.suffix != ".json" or not output.parent.is_dir():
+        raise ValueError(f"--output {output}: name a .json file in a folder that is there")
+
+    from bertjax.pipeline.reference_runs import make_reference
+
+    command = shlex.join(["bertjax", "pretrain", arguments.config, *arguments.overrides])
+    reference = make_reference(config, config.name, command, seeds, output)
+    for name, curve in reference.curves.items():
+        print(f"  {name:20} {curve.mean[-1]:.4f} ± {curve.spread[-1]:.4f} after {curve.steps[-1]:,} steps")
+    print(f"{len(seeds)} runs; written to {output}")
+    return 0
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax reference quickstart --seeds 0 1 2 --output configs/references/quickstart.json",
+    takes_keys=True,
+)

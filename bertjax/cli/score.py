@@ -1,0 +1,123 @@
+"""`bertjax score`: pseudo-log-likelihoods of texts, and the accuracy on minimal pairs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from bertjax.cli.model_source import add_overwrite, add_source, require_free
+from bertjax.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertjax.loaded import LoadedModel
+
+_VARIANTS = ("original", "word-l2r", "whole-word")  # those of bertjax.interpret.pseudo_likelihood, which imports jax
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `score`."""
+    add_source(parser)
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="a text to score")
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="texts, one per line, or of .jsonl or .parquet, compressed or not; - is standard input",
+    )
+    parser.add_argument(
+        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+    )
+    parser.add_argument(
+        "--pairs",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="minimal pairs, as BLiMP's: tables with sentence_good and sentence_bad, or folders of them",
+    )
+    parser.add_argument(
+        "--variant",
+        choices=_VARIANTS,
+        default="original",
+        help="what is hidden with a token: nothing else (Salazar et al. 2020), the pieces of its word to its right, or "
+        "all of its word (Kauf and Ivanova 2023) (%(default)s)",
+    )
+    parser.add_argument("--output", metavar="FILE", help="also write the figures to a .jsonl, a line for each")
+    add_overwrite(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the score of each text, or the accuracy on each set of minimal pairs."""
+    from bertjax.loaded import open_model
+
+    given = [name for name in ("text", "file", "pairs") if getattr(arguments, name)]
+    if len(given) != 1:
+        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
+        raise ValueError(f"{called} given: give one of TEXT, --file FILE and --pairs FILE")
+    if arguments.field and not arguments.file:
+        raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
+    output = _output(arguments)
+    records = _judged(arguments) if arguments.pairs else _scored(open_model(arguments.run), arguments)
+    if output is not None:
+        from bertjax.storage.files import replace_text
+
+        replace_text(output, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    return 0
+
+
+def _output(arguments: argparse.Namespace) -> Path | None:
+    from bertjax.embed.outputs import output_path
+
+    if not arguments.output:
+        return None
+    output = output_path(arguments.output, (".jsonl",), "scores")
+    require_free(output, arguments)
+    return output
+
+
+def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Print a line for each text, and the pseudo-perplexity of all."""
+    from bertjax.embed.texts import read_texts
+    from bertjax.interpret.pseudo_likelihood import perplexity
+    from bertjax.storage.progress import ProgressLine, no_progress
+    from bertjax.storage.utf8 import ReadCounts
+
+    texts = list(arguments.text or read_texts([arguments.file], arguments.field, ReadCounts()))
+    if not texts:
+        raise ValueError(f"--file {arguments.file}: it has no text; give a file with some")
+    scores = model.score(texts, arguments.variant, ProgressLine() if arguments.file else no_progress)
+    for text, score in zip(texts, scores, strict=True):
+        print(f"{score.log_probability:10.3f}  {score.tokens:4} tokens  {score.per_token:8.3f} per token  {text}")
+    print(f"pseudo-perplexity {perplexity(scores):.3f} over {sum(score.tokens for score in scores):,} tokens")
+    return [{"text": text} | score._asdict() for text, score in zip(texts, scores, strict=True)]
+
+
+def _judged(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Print a line for each set of minimal pairs, and for all of several."""
+    from pathlib import Path
+
+    from bertjax.interpret.pseudo_likelihood import Judgement, read_pair_sets
+    from bertjax.loaded import open_model
+    from bertjax.storage.progress import ProgressLine
+
+    sets = [one for path in arguments.pairs for one in read_pair_sets(Path(path))]
+    judged = open_model(arguments.run).judge_pairs(sets, arguments.variant, ProgressLine())
+    width = max(len(one.name) for one in judged)
+    if len(judged) > 1:
+        judged.append(Judgement("all", sum(one.pairs for one in judged), sum(one.right for one in judged)))
+    for one in judged:
+        print(f"{one.name:{width}}  {one.accuracy:6.1%} ± {one.standard_error:.1%}  of {one.pairs:,} pairs")
+    return [
+        {"name": one.name, "pairs": one.pairs, "right": one.right, "accuracy": one.accuracy,
+         "standard_error": one.standard_error}
+        for one in judged
+    ]  # fmt: skip
+
+
+VERB = Verb(
+    add_arguments,
+    run,
+    example="bertjax score runs/quickstart 'This function returns the array.' 'This function return the array.'",
+    interrupted="nothing was written; run the same command again to start over",
+)

@@ -1,0 +1,108 @@
+"""A comparison of runs as tables for the terminal, and as a page with its differences drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from bertjax.interpret.paired_bootstrap import Difference
+from bertjax.interpret.run_comparison import Compared, Comparison
+from bertjax.report.axes import BOTTOM, RIGHT, TOP, WIDTH, shortened, value_axis
+from bertjax.report.axes import figure as chart_figure
+from bertjax.report.page import Table, escaped, render_page, table_html
+
+_CLEAR = 0.05  # p-value below which a difference is said to be clear
+_LEFT, _ROW = 24, 42  # in units of the drawing
+_METHOD = (
+    "Differences are from the first run, with 95 % intervals and two-sided p-values by paired bootstrap over the "
+    "examples. They are about these weights, not about other seeds of the same recipe."
+)
+
+
+def comparison_tables(comparison: Comparison) -> Iterator[Table]:
+    """A table for each figure: its value of each run, and the difference, its interval and its p-value."""
+    for figure in comparison.figures:
+        found = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
+        rows = tuple(
+            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _told(one, figure)))
+            for run, step, value, one in found
+        )
+        note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
+        columns = ("Run", "Step", "Value", "Difference", "95 % interval", "p-value")
+        yield Table(figure.name, note, columns, rows)
+
+
+def verdicts(comparison: Comparison) -> Iterator[str]:
+    """A sentence for each difference."""
+    for figure in comparison.figures:
+        for run, difference in zip(comparison.runs[1:], figure.differences, strict=True):
+            yield f"{figure.name}: {_verdict(run, comparison.runs[0], difference, figure)}"
+
+
+def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> str:
+    if math.isnan(difference.p_value):
+        return f"{run} and {first} cannot be compared: the figure is not defined on these examples"
+    if difference.value == 0:
+        return f"{run} and {first} are equal"
+    better = (difference.value < 0) == figure.less_is_better
+    told = f"{run} is {'better' if better else 'worse'} than {first} by {abs(difference.value):{figure.form}}"
+    if difference.p_value >= _CLEAR:
+        return f"{told}, which these examples do not tell from chance (p = {difference.p_value:.2g})"
+    return f"{told} (p {_p_value(difference)})"
+
+
+def _p_value(difference: Difference) -> str:
+    return f"= {difference.p_value:.2g}" if difference.p_value >= 0.001 else "< 0.001"
+
+
+def _told(difference: Difference, figure: Compared) -> tuple[str, str, str]:
+    form = f"+{figure.form}"
+    interval = f"{difference.low:{form}} to {difference.high:{form}}"
+    return f"{difference.value:{form}}", interval, _p_value(difference).removeprefix("= ")
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The page as HTML; all text is escaped."""
+    parts = [
+        "<h1>Comparison of runs</h1>",
+        f'<p class="about">{escaped(" · ".join(comparison.runs))}</p>',
+        *(f'<p class="verdict">{escaped(sentence)}.</p>' for sentence in verdicts(comparison)),
+        f'<p class="caption">{_METHOD}</p>',
+        *map(table_html, comparison_tables(comparison)),
+        "<h2>Differences from the first run</h2>",
+        f'<div class="charts">{"".join(_drawing(comparison, one) for one in comparison.figures)}</div>',
+    ]
+    return render_page("Comparison of runs", parts)
+
+
+def _drawing(comparison: Comparison, figure: Compared) -> str:
+    """Each run's difference as a dot on its interval, above an axis with a dashed line at no difference."""
+    names, found = comparison.runs[1:], figure.differences
+    drawn = [one for one in found if not math.isnan(one.p_value)]
+    if not drawn:
+        return ""
+    axis = value_axis(min(0.0, *(one.low for one in drawn)), max(0.0, *(one.high for one in drawn)), "number", count=4)
+    bottom = TOP + _ROW * len(names)
+
+    def px(value: float) -> float:
+        return _LEFT + axis.share(value) * (WIDTH - _LEFT - RIGHT)
+
+    marks = [
+        f'<line class="grid" x1="{px(tick):.1f}" x2="{px(tick):.1f}" y1="{TOP}" y2="{bottom}"/>'
+        f'<text x="{px(tick):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
+        for tick, label in zip(axis.ticks, axis.labels, strict=True)
+    ]
+    marks.append(f'<line class="level" x1="{px(0):.1f}" x2="{px(0):.1f}" y1="{TOP}" y2="{bottom}"/>')
+    for number, (name, one) in enumerate(zip(names, found, strict=True)):
+        y = TOP + _ROW * number
+        marks.append(f'<text x="{_LEFT}" y="{y + 14}">{escaped(shortened(name, WIDTH - _LEFT - RIGHT))}</text>')
+        if one in drawn:
+            clear = "blue" if one.p_value < _CLEAR else "grey"
+            line = f"M{px(one.low):.1f} {y + 29}H{px(one.high):.1f}"
+            marks.append(f'<path class="{clear}" d="{line}"/>')
+            marks.append(f'<circle class="{clear}" cx="{px(one.value):.1f}" cy="{y + 29}" r="4"/>')
+    note = f"minus {comparison.runs[0]}; {'less' if figure.less_is_better else 'more'} is better"
+    across = f"difference {axis.scale}".rstrip()
+    title = f'<text class="axis" x="{WIDTH / 2}" y="{bottom + 37}" text-anchor="middle">{across}</text>'
+    legend = [("p < 0.05", "blue"), ("p of 0.05 or more", "grey"), ("no difference", "level")]
+    return chart_figure(figure.name, bottom + BOTTOM, [*marks, title], legend, note=note)

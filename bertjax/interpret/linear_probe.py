@@ -1,0 +1,146 @@
+"""Linear probes: how well a linear classifier reads the tags of words from the vectors of each layer.
+
+The classifier is ridge regression on one-hot tags, whose exact solution needs no learning rate and no seed. It measures
+what a layer's vectors hold in a form that is easily read (Alain and Bengio 2016; Tenney et al. 2019 for BERT's layers).
+The baseline is the most frequent tag of each word form, which needs no model.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.tags import tags_in
+from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_windows
+from bertjax.interpret.attention_maps import exact_graphdef
+from bertjax.model.network import Params, bind
+from bertjax.model.stack import Layer
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.run_directory import TrainedModel
+
+_TOKENS = 2048  # of a batch
+_TESTED = 5  # one sentence in so many is measured, the others are fitted
+_RIDGE = 1.0  # of vectors that are scaled to a variance of 1
+
+
+@dataclass(frozen=True)
+class TagProbe:
+    """Tagged sentences as rows, and which of their words are fitted and which are measured."""
+
+    windows: TagWindows
+    labels: tuple[str, ...]
+    tags: np.ndarray  # int64 [words]: index of each word's tag
+    measured: np.ndarray  # bool [words]
+    baseline: float  # accuracy of the most frequent tag of each word form
+
+    @classmethod
+    def of(cls, sentences: Sequence[TaggedSentence], tokenizer: Tokenizer, max_length: int) -> TagProbe:
+        """The probe of tagged sentences, of which every fifth is measured. Raises ValueError if they are too few."""
+        if len(sentences) < _TESTED:
+            raise ValueError(
+                f"{sentences[0].where if sentences else 'tags'}: {len(sentences)} sentences, of which one in {_TESTED} "
+                "is measured; give more"
+            )
+        labels = tags_in(sentences)
+        numbers = {label: number for number, label in enumerate(labels)}
+        tags = np.array([numbers[tag] for sentence in sentences for tag in sentence.tags or ()], np.int64)
+        lengths = [len(sentence.words) for sentence in sentences]
+        measured = np.repeat(np.arange(len(sentences)) % _TESTED == _TESTED - 1, lengths)
+        words = [word for sentence in sentences for word in sentence.words]
+        windows = tag_windows(sentences, labels, tokenizer, max_length, TagCounts())
+        return cls(windows, labels, tags, measured, _by_form(words, tags, measured))
+
+    def accuracies(self, model: TrainedModel) -> np.ndarray:
+        """The accuracy from the vectors of the embeddings and of each layer: float64 [layers + 1]."""
+        vectors = _word_vectors(model, self.windows)
+        there = np.zeros(len(self.tags), bool)
+        there[self.windows.word[self.windows.word >= 0]] = True
+        fitted, measured = there & ~self.measured, there & self.measured
+        return np.array(
+            [
+                np.mean(
+                    classify(layer[fitted], self.tags[fitted], layer[measured], len(self.labels)) == self.tags[measured]
+                )
+                for layer in vectors
+            ]
+        )
+
+
+def classify(known: np.ndarray, labels: np.ndarray, asked: np.ndarray, classes: int) -> np.ndarray:
+    """The class of each vector of `asked` by ridge regression on `known` [n, D] and their labels [n]: int64.
+
+    Vectors are centred and scaled by their standard deviation in `known`; the intercept is not shrunk.
+    """
+    mean, spread = known.mean(axis=0, dtype=np.float64), known.std(axis=0, dtype=np.float64)
+    scale = np.where(spread > 0, spread, 1.0)
+    x, targets = (known - mean) / scale, np.eye(classes)[labels]
+    shares = targets.mean(axis=0)
+    weights = np.linalg.solve(x.T @ x + _RIDGE * np.eye(x.shape[1]), x.T @ (targets - shares))
+    return (((asked - mean) / scale) @ weights + shares).argmax(axis=1)
+
+
+def _by_form(words: Sequence[str], tags: np.ndarray, measured: np.ndarray) -> float:
+    """The accuracy of each word form's most frequent tag among the fitted words; of new forms that of all words."""
+    pairs = list(zip(words, tags.tolist(), measured.tolist(), strict=True))
+    counts: dict[str, Counter[int]] = {}
+    overall = Counter(tag for _, tag, test in pairs if not test)
+    for word, tag, test in pairs:
+        if not test:
+            counts.setdefault(word, Counter())[tag] += 1
+    best = {word: min(of, key=lambda tag: (-of[tag], tag)) for word, of in counts.items()}
+    otherwise = min(overall, key=lambda tag: (-overall[tag], tag))
+    return float(np.mean([best.get(word, otherwise) == tag for word, tag, test in pairs if test]))
+
+
+def _word_vectors(model: TrainedModel, windows: TagWindows) -> np.ndarray:
+    """The vector of the first piece of each word: float32 [layers + 1, words, D]; zeros for words without pieces."""
+    layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
+    words = sum(len(sentence.words) for sentence in windows.sentences)
+    found = np.zeros((layers, words, width), np.float32)
+    graphdef = exact_graphdef(model)
+    for batch, of_token in _batches(windows, model.tokenizer.pad_id):
+        with jax.default_matmul_precision("highest"):
+            states = np.asarray(_states(graphdef, model.params, *batch))
+        found[:, of_token[of_token >= 0]] = states[:, of_token >= 0]
+    return found
+
+
+def _batches(windows: TagWindows, pad_id: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """ids, types and sequence ids, int32 [B, L], of equal shape in all batches, and the word of each token or -1."""
+    rows = windows.rows
+    width = -(-int(rows.lengths.max()) // 16) * 16
+    height = min(max(1, _TOKENS // width), len(rows))
+    for first in range(0, len(rows), height):
+        ids = np.full((height, width), pad_id, np.int32)
+        types, sequences = np.zeros_like(ids), np.zeros_like(ids)
+        of_token = np.full((height, width), -1, np.int64)
+        for place, row in enumerate(range(first, min(first + height, len(rows)))):
+            part = slice(rows.offsets[row], rows.offsets[row + 1])
+            n = rows.lengths[row]
+            ids[place, :n], types[place, :n] = rows.tokens["input_ids"][part], rows.tokens["token_type_ids"][part]
+            sequences[place, :n], of_token[place, :n] = 1, windows.word[part]
+        yield [ids, types, sequences], of_token
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _states(
+    graphdef: nnx.GraphDef, params: Params, ids: jax.Array, types: jax.Array, sequence_ids: jax.Array
+) -> jax.Array:
+    """Hidden states after the embeddings and after each layer: float32 [layers + 1, B, L, D]."""
+    encoder = bind(graphdef, params).encoder
+    first, relative = encoder.embeddings(ids, types, sequence_ids, None, True), encoder.of_distances()
+
+    def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None) -> tuple[jax.Array, jax.Array]:
+        x = layer(x, sequence_ids, None, True, "xla", window, relative)
+        return x, x
+
+    last, hidden = encoder.through_layers(step, first)
+    return jnp.concatenate([first[None], hidden[:-1], encoder.normed(last)[None]])

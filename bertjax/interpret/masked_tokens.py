@@ -1,0 +1,71 @@
+"""The log probability that a model gives to tokens which are hidden behind [MASK], one asked for in each row."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bertjax.interpret.attention_maps import reference_graphdef
+from bertjax.interpret.token_rows import TokenRow, padded
+from bertjax.model.network import Params, bind
+from bertjax.training.run_directory import TrainedModel
+
+_TOKENS = 4096  # of a batch, at most
+_SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled
+
+
+class MaskedToken(NamedTuple):
+    """A row with masks in it, and which token stood at one of them."""
+
+    row: TokenRow
+    place: int
+    token: int
+
+
+def log_probabilities(model: TrainedModel, asked: Iterable[MaskedToken]) -> Iterator[float]:
+    """log p(token at its place | row) in nats for each, in order; float32 with the reference attention.
+
+    Neighbours in the sequence whose rows have about one length share a batch.
+    """
+    graphdef = reference_graphdef(model.config.model)
+    for width, group in itertools.groupby(asked, lambda one: _width(len(one.row), model.max_length)):
+        most = max(1, _TOKENS // width)
+        while part := list(itertools.islice(group, most)):
+            height = min(most, 1 << (len(part) - 1).bit_length())
+            filled = part + part[:1] * (height - len(part))
+            batch = padded([one.row for one in filled], width)
+            places = np.array([[one.place] for one in filled], np.int32)
+            tokens = np.array([one.token for one in filled], np.int32)
+            with jax.default_matmul_precision("highest"):
+                found = np.asarray(_of_tokens(graphdef, model.params, *batch, places, tokens))
+            yield from found[: len(part)].tolist()
+
+
+def _width(tokens: int, longest: int) -> int:
+    width = _SHORTEST
+    while width < tokens:
+        width *= 2
+    return max(tokens, min(width, longest))
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _of_tokens(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    ids: jax.Array,
+    types: jax.Array,
+    sequence_ids: jax.Array,
+    places: jax.Array,
+    tokens: jax.Array,
+) -> jax.Array:
+    """float32 [B]: the log probability of a token at one place of each row."""
+    bert = bind(graphdef, params)
+    logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), places)[:, 0]
+    return jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), tokens[:, None], axis=1)[:, 0]

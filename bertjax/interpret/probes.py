@@ -1,0 +1,214 @@
+"""Probes of a run: what its model knows at evaluations, by minimal pairs, attention patterns and tags of words.
+
+They read the weights and change nothing: a run with probes has the batches, the steps and the weights of one without.
+Each process counts their time, and they wait until they cost at most `probe.share` of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bertjax.config import Config
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.tags import read_tagged, tag_layout, tags_in
+from bertjax.input.randomness import derive_key, permute
+from bertjax.input.training_data import TrainingData
+from bertjax.interpret.attention_maps import exact_graphdef
+from bertjax.interpret.attention_patterns import PATTERNS, WordTable, measure_patterns
+from bertjax.interpret.fill_mask import mlm_model
+from bertjax.interpret.linear_probe import TagProbe
+from bertjax.interpret.pseudo_likelihood import PairSet, judge_pairs, read_pair_sets, require_scored
+from bertjax.interpret.sample_text import SampleText
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.model.families.registry import family_of
+from bertjax.model.network import Params, abstract_network
+from bertjax.runtime.processes import Processes
+from bertjax.storage.progress import no_progress
+from bertjax.storage.remote import place_of
+from bertjax.training.job import Job
+from bertjax.training.run_directory import TrainedModel
+from bertjax.training.stages import Stage
+
+_SENTENCES = 5  # tagged ones for each pair of the sample
+
+Instrument = Callable[[TrainedModel], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class ProbeFiles:
+    """The files that the config's probes name, as they were read."""
+
+    pairs: tuple[PairSet, ...]
+    tagged: tuple[TaggedSentence, ...]
+
+
+def is_probed(config: Config) -> bool:
+    """Whether a config names a probe."""
+    return bool(config.probe.pairs or config.probe.tags or config.probe.attention)
+
+
+def read_probe_files(config: Config) -> ProbeFiles:
+    """The files of a config's probes, before text is prepared. Raises ValueError naming file and line."""
+    pairs = [one for path in config.probe.pairs for one in read_pair_sets(Path(path))]
+    tagged: list[TaggedSentence] = []
+    if config.probe.tags:
+        path = Path(config.probe.tags)
+        if not path.is_file():
+            raise ValueError(f"probe.tags={config.probe.tags!r}: no such file; name a file of tagged words (.conllu)")
+        tagged = read_tagged(path, tag_layout(path))[: _SENTENCES * config.probe.sample]
+        tags_in(tagged)
+    return ProbeFiles(tuple(_sampled(pairs, config.probe.sample)), tuple(tagged))
+
+
+def _sampled(sets: list[PairSet], count: int) -> list[PairSet]:
+    """About `count` pairs of all sets, as many of each; always the same ones."""
+    most = max(1, count // max(len(sets), 1))
+    return [replace(one, pairs=tuple(one.pairs[n] for n in _drawn(len(one.pairs), most))) for one in sets]
+
+
+def _drawn(total: int, count: int) -> list[int]:
+    drawn = permute(np.arange(min(count, total)), total, derive_key(0, "probed pairs"))
+    return sorted(drawn.tolist())
+
+
+def probed(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> Job:
+    """The job, whose evaluations are followed by the probes of its config.
+
+    Raises ValueError for a model that they cannot be asked of, and for texts that are too long for it.
+    """
+    if not is_probed(job.config):
+        return job
+    instruments = _instruments(_model(job, job.stages[0].stage, None), content, files)
+    return replace(job, probe=Probes(job, instruments, processes))
+
+
+def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
+    """The network of a stage as the other verbs have it; without weights their shapes stand for them."""
+    config = replace(job.config, model=stage.model)
+    graphdef, shapes, _ = abstract_network(config.model)
+    params = shapes if params is None else params
+    return TrainedModel(place_of(config.directory), stage.stop, config, job.tokenizer, graphdef, params)
+
+
+def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) -> list[Instrument]:
+    asked, found = model.config.probe, []
+    if asked.pairs:
+        require_scored(mlm_model(model), [text for one in files.pairs for pair in one.pairs for text in pair])
+        found.append(functools.partial(_judged, files.pairs))
+    if asked.attention:
+        exact_graphdef(model)
+        template = family_of(model.config.model.family).template
+        text = SampleText("held-out text", content.held_out_text(), model.tokenizer, template)
+        rows = text.pairs(asked.sample // 2, model.max_length)
+        if not rows:
+            raise ValueError(
+                "probe.attention=True: the held-out text has no two sentences in sequence that are short enough for a "
+                "row; hold out more (data.held_out), or leave it out"
+            )
+        fills = "mlm_head" in model.params and not model.config.model.causal
+        found.append(functools.partial(_attended, rows, fills))
+    if asked.tags:
+        exact_graphdef(model)
+        found.append(functools.partial(_tagged, TagProbe.of(files.tagged, model.tokenizer, model.max_length)))
+    return found
+
+
+def _judged(sets: tuple[PairSet, ...], model: TrainedModel) -> dict[str, float]:
+    """The accuracy on minimal pairs: of all, and of each of several sets."""
+    judged = judge_pairs(model, sets)
+    figures = {"probe/pairs_accuracy": sum(one.right for one in judged) / sum(one.pairs for one in judged)}
+    return figures | ({f"probe/pairs/{one.name}": one.accuracy for one in judged} if len(judged) > 1 else {})
+
+
+def _attended(rows: list[TokenRow], fills_masks: bool, model: TrainedModel) -> dict[str, float]:
+    """The strength of each pattern in the head that shows it most; nothing of one that no token could show."""
+    sums = measure_patterns(model, rows, WordTable(model), fills_masks, no_progress)
+    clearest = [float(strengths.max()) for strengths in sums.strengths]
+    names = (f"probe/attention_{pattern.name.replace(' ', '_')}" for pattern in PATTERNS)
+    return {name: value for name, value in zip(names, clearest, strict=True) if not math.isnan(value)}
+
+
+def _tagged(probe: TagProbe, model: TrainedModel) -> dict[str, float]:
+    """The accuracy of a linear classifier of tags on every layer, and of the most frequent tag of each word form."""
+    accuracies = probe.accuracies(model).tolist()
+    layers = {f"probe/tags_layer_{number}": value for number, value in enumerate(accuracies)}
+    return layers | {"probe/tags_accuracy": max(accuracies), "probe/tags_by_form": probe.baseline}
+
+
+class Probes:
+    """Called after every evaluation; takes the probes where their time allows it."""
+
+    def __init__(
+        self, job: Job, instruments: list[Instrument], processes: Processes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._job, self._instruments, self._processes, self._clock = job, instruments, processes, clock
+        self._share, self._began = job.config.probe.share, clock()
+        self._spent = self._last = 0.0  # seconds: of all probes, and of the last one
+        self.taken = self.passed_over = 0
+
+    def __call__(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
+        """The figures of the probes, or none where they would take too long; every process has the same.
+
+        `evaluated`: seconds that the evaluation took. At the first, each instrument is expected to take as long, for it
+        is compiled like that; later all of them as long as the time before.
+        """
+        with self._processes.taking_time():
+            due = self._processes.gather("whether to probe", str(int(self._is_due(evaluated))))[0] == "1"
+            if not due:
+                self.passed_over += 1
+                return {}
+            began = self._clock()
+            whole = gathered(params)
+            figures: dict[str, float] = {}
+            if self._processes.first:
+                model = _model(self._job, stage, whole)
+                figures = {name: value for one in self._instruments for name, value in one(model).items()}
+            figures = json.loads(self._processes.gather("figures of probes", json.dumps(figures))[0])
+        self.taken += 1
+        self._last = self._clock() - began
+        self._spent += self._last
+        return figures | {"probe/seconds": self._last, "probe/share": self.share}
+
+    @property
+    def share(self) -> float:
+        """The share of the time since the beginning that probes have taken."""
+        return self._spent / max(self._clock() - self._began, 1e-9)
+
+    def _is_due(self, evaluated: float) -> bool:
+        expected = self._last if self.taken else evaluated * len(self._instruments)
+        return self._spent + expected <= self._share * (self._clock() + expected - self._began)
+
+    def __str__(self) -> str:
+        """What to tell of them when the run has ended."""
+        much = f"{self._spent:.1f} s, {self.share:.1%} of the time (probe.share={self._share:g})"
+        more = f"; {self.passed_over} evaluation(s) went without, to stay below that" if self.passed_over else ""
+        return f"probes: taken at {self.taken} evaluation(s), in {much}{more}"
+
+
+def gathered(params: Params) -> Params:
+    """The whole weights on this process's first device; every process takes part."""
+    here = jax.local_devices()[0]
+
+    def whole(leaf: Any) -> jax.Array:
+        if leaf.is_fully_addressable and leaf.sharding.device_set == {here}:
+            return leaf
+        on_host = np.asarray(leaf) if _is_here(leaf) else multihost_utils.process_allgather(leaf, tiled=True)
+        return jax.device_put(jnp.asarray(on_host), here)
+
+    return jax.tree.map(whole, params)
+
+
+def _is_here(leaf: jax.Array) -> bool:
+    return leaf.is_fully_addressable or leaf.is_fully_replicated

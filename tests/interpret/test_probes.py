@@ -1,0 +1,210 @@
+"""Probes of a run: figures as the verbs measure them, weights as without them, and no more time than they may take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from jax.sharding import NamedSharding, PartitionSpec
+from small_models import small_model
+from tiny_runs import command, digests, finish, write_recipe
+
+from bertjax.__main__ import main
+from bertjax.config import Config, MeshConfig, ProbeConfig
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.tags import read_tagged, tag_layout
+from bertjax.interpret.attention_maps import look_inside
+from bertjax.interpret.linear_probe import TagProbe, _word_vectors, classify
+from bertjax.interpret.probes import Probes, gathered, read_probe_files
+from bertjax.interpret.pseudo_likelihood import MinimalPair, PairSet, judge_pairs, read_pair_sets
+from bertjax.interpret.token_rows import TokenRow
+from bertjax.parallel.mesh import make_mesh
+from bertjax.runtime.processes import alone
+from bertjax.training.run_directory import TrainedModel, load_run
+from bertjax.training.telemetry import curves, read_metrics
+
+TAGS = ("DET", "ADJ", "NOUN", "VERB", "DET", "ADJ", "NOUN", "PUNCT")  # of the sentences of the generated corpus
+
+
+def write_probes(folder: Path, corpus: Path) -> list[str]:
+    """Files of two sets of pairs and of tags about a corpus, as options of the command line."""
+    lines = [line for line in corpus.read_text().splitlines() if line]
+    pairs = folder / "pairs"
+    pairs.mkdir()
+    for name, (one, two) in {"order": (1, 2), "verb": (2, 3)}.items():
+        rows = []
+        for line in lines[:12]:
+            words = line.split()
+            words[one], words[two] = words[two], words[one]
+            rows.append(json.dumps({"sentence_good": line, "sentence_bad": " ".join(words)}))
+        (pairs / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    told = ["\n".join(f"{word} {tag}" for word, tag in zip(line.split(), TAGS, strict=True)) for line in lines[:40]]
+    (folder / "tags.conll").write_text("\n\n".join(told) + "\n")
+    asked = ["--probe.pairs", str(pairs), "--probe.tags", str(folder / "tags.conll"), "--probe.attention", "True"]
+    return [*asked, "--probe.sample", "8", "--probe.share", "1"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same short run with probes and without."""
+    folder = tmp_path_factory.mktemp("probed")
+    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 80)
+    few = ["--training.steps", "4", "--optimizer.warmup-steps", "1", "--training.eval-every", "2"]
+    few += ["--training.eval-rows", "16", "--data.vocab-size", "600"]
+    finish(command(recipe, source, folder / "plain", *few), folder / "plain.log")
+    finish(command(recipe, source, folder / "probed", *few, *write_probes(folder, source)), folder / "probed.log")
+    return folder
+
+
+def test_a_run_with_probes_has_the_weights_of_one_without(runs: Path) -> None:
+    assert digests(runs / "probed") == digests(runs / "plain")
+    plain, probed = (curves(read_metrics(runs / name / "metrics.jsonl")) for name in ("plain", "probed"))
+    assert not any(name.startswith("probe/") for name in plain)
+    kept = ("train/", "eval/", "baseline/")
+    assert {n: v for n, v in probed.items() if n.startswith(kept)} == {
+        n: v for n, v in plain.items() if n.startswith(kept)
+    }
+
+
+def test_its_figures_are_those_of_its_last_checkpoint(runs: Path) -> None:
+    found = curves(read_metrics(runs / "probed" / "metrics.jsonl"))
+    assert found["probe/pairs_accuracy"][0] == [2, 4]
+    last = {name: values[-1] for name, (_, values) in found.items()}
+    model = load_run(runs / "probed")
+    files = read_probe_files(model.config)
+    assert [len(one.pairs) for one in files.pairs] == [4, 4] and len(files.tagged) == 40
+    judged = judge_pairs(model, files.pairs)
+    assert last["probe/pairs_accuracy"] == sum(one.right for one in judged) / 8
+    assert {one.name: one.accuracy for one in judged} == {n: last[f"probe/pairs/{n}"] for n in ("order", "verb")}
+    assert {*files.pairs[0].pairs} < {*read_pair_sets(runs / "pairs")[0].pairs}
+    sentences = read_tagged(runs / "tags.conll", tag_layout(runs / "tags.conll"))
+    probe = TagProbe.of(sentences, model.tokenizer, model.max_length)
+    layers = [last[f"probe/tags_layer_{number}"] for number in range(3)]
+    np.testing.assert_allclose(layers, probe.accuracies(model), atol=0.05)  # 64 words; a tie may fall either way
+    assert last["probe/tags_accuracy"] == max(layers) and last["probe/tags_by_form"] == pytest.approx(probe.baseline)
+    assert -1 < last["probe/attention_next_word"] < 1 and last["probe/attention_separators"] < 1
+    assert 0 < last["probe/share"] < 1 and last["probe/seconds"] > 0
+    assert "probes: taken at 2 evaluation(s), in " in (runs / "probed.log").read_text()
+    assert "What it knows, by step" in (runs / "probed" / "report.html").read_text()
+    assert "What it knows, by step" not in (runs / "plain" / "report.html").read_text()
+
+
+def test_probes_wait_until_they_cost_their_share_at_most() -> None:
+    """Evaluations every 10 s: the first probe is expected to take as long as its evaluation, and takes 6 s."""
+    now = [0.0]
+
+    def slow(_: TrainedModel) -> dict[str, float]:
+        now[0] += 6.0
+        return {"probe/pairs_accuracy": 0.5}
+
+    class _Job:
+        config = Config(probe=ProbeConfig(pairs=("x",), share=0.1))
+
+    with alone() as processes, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertjax.interpret.probes._model", lambda *_: None)
+        probes = Probes(_Job(), [slow], processes, clock=lambda: now[0])  # type: ignore[arg-type]
+        taken = []
+        for _ in range(30):
+            now[0] += 10.0
+            if probes(None, {}, evaluated=1.5):  # type: ignore[arg-type]
+                taken.append(now[0])
+                assert probes.share <= 0.1 or len(taken) == 1
+        assert taken[0] == 20.0 + 6.0 and 3 <= len(taken) <= 5
+    assert probes.share <= 0.1 and probes.taken == len(taken) and probes.passed_over == 30 - len(taken)
+    assert f"taken at {len(taken)} evaluation(s)" in str(probes) and "went without" in str(probes)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return small_model(tmp_path_factory.mktemp("run"))
+
+
+def test_weights_on_a_mesh_are_gathered_whole(model: TrainedModel) -> None:
+    mesh = make_mesh(MeshConfig(data=2, fsdp=4))
+    whole = model.params["encoder"]["embeddings"]["word"]
+    spread = jax.device_put(whole, NamedSharding(mesh, PartitionSpec(None, "fsdp")))
+    copies = jax.device_put(whole, NamedSharding(mesh, PartitionSpec()))
+    with jax.set_mesh(mesh):
+        found = gathered({"spread": spread, "copies": copies, "here": whole})
+        pairs = [PairSet("order", (MinimalPair("the bank went", "bank the went"),))]
+        assert judge_pairs(replace(model, params=gathered(model.params)), pairs) == judge_pairs(model, pairs)
+    for leaf in found.values():
+        np.testing.assert_array_equal(leaf, whole)
+        assert leaf.sharding.device_set == {jax.local_devices()[0]}
+
+
+SENTENCES = [
+    TaggedSentence(f"t:{n}", str(n), tuple(text.split()), tuple(tags.split()))
+    for n, (text, tags) in enumerate(
+        [
+            ("the bank of money", "D N P N"),
+            ("a family went to the store", "D N V P D N"),
+            ("strawberries went in", "N V P"),
+            ("the muddy strawberries", "D J N"),
+            ("the water sat", "D N V"),
+        ]
+    )
+]
+
+
+def test_vectors_of_words_are_those_of_their_first_pieces(model: TrainedModel) -> None:
+    probe = TagProbe.of(SENTENCES, model.tokenizer, model.max_length)
+    vectors = _word_vectors(model, probe.windows)
+    rows = [TokenRow.of(model.tokenizer, [ids]) for ids in model.tokenizer.encode_sentences(
+        [" ".join(sentence.words) for sentence in SENTENCES])]  # fmt: skip
+    wanted = []
+    for row, inside in zip(rows, look_inside(model, rows), strict=True):
+        first = np.unique(row.word_numbers, return_index=True)[1][1:-1]
+        wanted.append(inside.hidden[:, first])
+    np.testing.assert_allclose(vectors, np.concatenate(wanted, axis=1), rtol=1e-4, atol=1e-5)
+    assert probe.measured.tolist() == [False] * 16 + [True] * 3
+    assert probe.baseline == pytest.approx(2 / 3)  # `water` is new, and N most frequent; `sat` is new and no N
+
+
+def test_the_classifier_is_ridge_regression() -> None:
+    linear, scaling = (pytest.importorskip(f"sklearn.{name}") for name in ("linear_model", "preprocessing"))
+    draw = np.random.default_rng(0)
+    centres = draw.normal(size=(4, 12))
+    labels = draw.integers(4, size=300)
+    vectors = (5 + 3 * (centres[labels] + 2 * draw.normal(size=(300, 12)))).astype(np.float32)
+    found = classify(vectors[:200], labels[:200], vectors[200:], 4)
+    scaler = scaling.StandardScaler().fit(vectors[:200].astype(np.float64))
+    ridge = linear.RidgeClassifier(alpha=1.0).fit(scaler.transform(vectors[:200].astype(np.float64)), labels[:200])
+    np.testing.assert_array_equal(found, ridge.predict(scaler.transform(vectors[200:].astype(np.float64))))
+    assert 0.5 < np.mean(found == labels[200:]) < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--probe.pairs", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        (["--probe.tags", "nowhere.conllu"], "probe.tags='nowhere.conllu': no such file; name a file of tagged words"),
+        (["--probe.tags", "untagged.conll"], "untagged.conll:1: 1 columns, and the tag should be in column 2"),
+        (["--probe.attention", "True", "--probe.share", "0"], "probe.share=0.0 must be in (0, 1]"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_before_text_is_prepared(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, source = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 20)
+    (tmp_path / "untagged.conll").write_text("a\nword\n")
+    where = ["--data.sources", f"lines:{source}", "--data.root", str(tmp_path / "texts"), "--run-dir", str(tmp_path)]
+    assert main(["pretrain", str(recipe), *where, *words]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "texts").exists()
+
+
+def test_too_few_tagged_sentences_are_refused(model: TrainedModel) -> None:
+    with pytest.raises(ValueError, match="t:0: 3 sentences, of which one in 5 is measured; give more"):
+        TagProbe.of(SENTENCES[:3], model.tokenizer, 64)
+
+
+def test_fine_tuning_has_no_probes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["finetune", "classification", "--init-from", "hf:nowhere", "--probe.attention", "True"]) == 1
+    assert "a fine-tuned model is not probed; leave it out" in capsys.readouterr().err

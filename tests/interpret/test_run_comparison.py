@@ -1,0 +1,128 @@
+"""`compare`: runs on the same held-out rows, and on the predictions of a task."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from small_tasks import content_of, small_config, small_start, write_classes
+from tiny_runs import command, finish, write_recipe
+
+from bertjax.__main__ import main
+from bertjax.finetune.run import finetune
+from bertjax.interpret.run_comparison import compare_runs
+from bertjax.runtime.processes import alone
+from bertjax.storage.progress import no_progress
+from bertjax.training.telemetry import read_metrics
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run `one` of 40 steps, measured and saved at step 4 too, and a run `other` on another text."""
+    folder = tmp_path_factory.mktemp("compared")
+    recipe = write_recipe(folder)
+    few = ["--training.eval-rows", "24", "--optimizer.warmup-steps", "1", "--data.vocab-size", "600"]
+    few += ["--training.eval-every", "4", "--training.checkpoint-every", "4", "--training.keep-last", "20"]
+    for seed, (name, steps) in enumerate({"one": "40", "other": "2"}.items()):
+        text = write_corpus(folder / f"{name}.txt", 80, seed)
+        finish(command(recipe, text, folder / name, *few, "--training.steps", steps), folder / f"{name}.log")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def early(runs: Path) -> str:
+    return str(runs / "one" / "checkpoints" / "4")
+
+
+def test_losses_are_those_that_the_run_measured(runs: Path, early: str) -> None:
+    found = compare_runs([early, str(runs / "one")], 0, no_progress)
+    assert (found.steps, found.examples) == ((4, 40), "24 held-out rows of 32 tokens")
+    figures = {figure.name: figure for figure in found.figures}
+    logged = {one["step"]: one for one in read_metrics(runs / "one" / "metrics.jsonl") if "eval/mlm_loss" in one}
+    for place, step in enumerate((4, 40)):
+        for name, key in (("MLM loss (nats)", "eval/mlm_loss"), ("MLM accuracy", "eval/mlm_accuracy"),
+                          ("NSP accuracy", "eval/nsp_accuracy")):  # fmt: skip
+            # The training's own average divides by a weight that is 1e-5 larger.
+            assert figures[name].values[place] == pytest.approx(logged[step][key], rel=1e-5)
+    loss = figures["MLM loss (nats)"]
+    (difference,) = loss.differences
+    assert difference.value == pytest.approx(loss.values[1] - loss.values[0], abs=1e-9)
+    assert difference.low < difference.value < difference.high < 0 and difference.p_value < 0.01, "40 steps are better"
+
+
+def test_the_verb_writes_a_table_and_a_page(
+    runs: Path, early: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, page = str(runs / "one"), tmp_path / "page.html"
+    assert main(["compare", one, early, f"{one}/checkpoints/40", "--rows", "12", "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert "on 12 held-out rows of 32 tokens" in said and f"page: {page}" in said
+    assert re.search(rf"MLM loss \(nats\): {re.escape(early)} is worse than {re.escape(one)} by \d", said)
+    assert f"{one}/checkpoints/40 and {one} are equal" in said
+    assert "<script" not in page.read_text() and early in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["one"], "one: give two runs or more, each once"),
+        (["one", "one"], "give two runs or more, each once"),
+        (["one", "other"], "other has another vocabulary than"),
+        (["one", "nowhere"], "nowhere: no checkpoint there"),
+        (["one", "other", "--rows", "-1"], "--rows -1: give a number of rows above 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    runs: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *(word if word[0] == "-" else str(runs / word) for word in words)]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two fine-tuned runs of one task, `much` and `little`."""
+    folder = tmp_path_factory.mktemp("tuned")
+    start, data = small_start(folder / "start"), write_classes(folder / "data", 64, 32)
+    for name, epochs in (("much", 6.0), ("little", 0.5)):
+        config = small_config("classification", start, data, folder / name, epochs=epochs)
+        with alone() as processes:
+            finetune(config, start, content_of(config, start), processes, lambda _: None)
+    return folder
+
+
+def test_predictions_of_a_task_are_compared(tuned: Path) -> None:
+    found = compare_runs([str(tuned / "little"), str(tuned / "much")], 0, no_progress)
+    assert found.examples == "32 examples of dev of classification"
+    accuracy, f1 = found.figures
+    assert (accuracy.name, f1.name) == ("accuracy", "macro_f1")
+    gold = [row["label"] for row in rows_of(tuned / "data" / "dev.tsv")]
+    for value, run in zip(accuracy.values, ("little", "much"), strict=True):
+        predicted = [row["prediction"] for row in rows_of(tuned / run / "predictions" / "dev.tsv")]
+        assert value == pytest.approx(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
+    (difference,) = accuracy.differences
+    assert difference.low <= difference.value <= difference.high and 0 < difference.p_value <= 1
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def test_predictions_of_other_examples_are_refused(tuned: Path, runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"runs of several kinds: .*one \(pretraining\), .*much \(sequence\)"):
+        compare_runs([str(runs / "one"), str(tuned / "much")], 0, no_progress)
+    shutil.copytree(tuned / "much", tmp_path / "copy")
+    predictions = tmp_path / "copy" / "predictions" / "dev.tsv"
+    lines = predictions.read_text().splitlines()
+    predictions.write_text("\n".join(lines[:-1]) + "\n")
+    with pytest.raises(ValueError, match="holds no prediction for each example of the task; fine-tune again"):
+        compare_runs([str(tuned / "little"), str(tmp_path / "copy")], 0, no_progress)
+    predictions.unlink()
+    with pytest.raises(ValueError, match="no such file; fine-tune to the end, which writes it"):
+        compare_runs([str(tuned / "little"), str(tmp_path / "copy")], 0, no_progress)
