@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -42,6 +43,7 @@ from bertjax.config import Config, with_values
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.input.training_data import TrainingData
+from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.storage.files import replace_text
 from bertjax.storage.progress import ProgressLine
 from bertjax.training.checkpoint import DIRECTORY as CHECKPOINTS
@@ -126,11 +128,20 @@ def times(arguments: argparse.Namespace) -> None:
     theirs = _fastest({setting: speed for setting, speed in final.items() if setting.side == "transformers"})
     same = {setting: speed for setting, speed in final.items() if setting.objectives == theirs.objectives}
     ours = _fastest({setting: speed for setting, speed in same.items() if setting.side == "bertjax"})
-    for setting in (theirs, ours):
-        print(f"chosen: {setting}, {final[setting].rate:,.0f} real tokens/s; objectives {setting.objectives}")
-    print(f"ratio bertjax / transformers in real tokens/s: {final[ours].rate / final[theirs].rate:.2f}")
-    told = {setting.side: {"setting": str(setting), "seconds": final[setting].seconds} for setting in (theirs, ours)}
+    told = {setting.side: {"setting": str(setting), **final[setting]._asdict()} for setting in (theirs, ours)}
     replace_text(arguments.folder / "times.json", json.dumps(told, indent=1) + "\n")
+    _tell_chosen(arguments.folder)
+
+
+def _tell_chosen(folder: Path) -> None:
+    told = _read(folder / "times.json")
+    rates = {side: Speed(one["seconds"], one["tokens"]).rate for side, one in told.items()}
+    for side, one in told.items():
+        setting = NAMED[one["setting"]]
+        print(
+            f"chosen: {setting} ({setting.objectives}), {one['seconds']:.4f} s a step, {rates[side]:,.0f} real tokens/s"
+        )
+    print(f"ratio bertjax / transformers in real tokens/s: {rates['bertjax'] / rates['transformers']:.2f}")
 
 
 def _fastest(speeds: Mapping[Setting, Speed]) -> Setting:
@@ -179,6 +190,7 @@ def one(arguments: argparse.Namespace) -> None:
 def _train_theirs(
     arguments: argparse.Namespace, config: Config, setting: Setting, run: Path, *, count: int, every: int
 ) -> None:
+    keep_freed_memory()  # before torch's first thread, as bertjax does: it helps both sides
     from their_trainer import LaidOut, pretrain
 
     content = _opened(config)
@@ -262,8 +274,7 @@ def tasks(arguments: argparse.Namespace) -> None:
 def table(arguments: argparse.Namespace) -> None:
     """Print what every side reached: losses over the minutes, the minutes to transformers' last loss, the tasks."""
     curves = {name: _curves(arguments, name) for name in ENTRANTS}
-    for side, told in _read(arguments.folder / "times.json").items():
-        print(f"{side:14} {told['setting']}, {told['seconds']:.4f} s a step")
+    _tell_chosen(arguments.folder)
     for name, found in curves.items():
         points = [
             [point for curve in found.values() for point in curve[number : number + 1]] for number in range(POINTS)
@@ -274,18 +285,25 @@ def table(arguments: argparse.Namespace) -> None:
         folders = sorted((arguments.folder / "tasks").glob(f"{name}_[0-9]*_{task}"))
         values = [value for folder in folders if (value := best(folder, TASKS[task].figure)) is not None]
         print(f"{name:14} {task} {TASKS[task].figure.removeprefix('eval/')} {mean(values)}")
-    ratios, least = [], []
+    _tell_minutes(curves)
+
+
+def _tell_minutes(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
+    """The minutes that bertjax needs to transformers' last loss with the same seed, in the better of its two runs."""
+    found = []
     for number, theirs in curves["transformers"].items():
-        wanted = theirs[-1]
+        loss, whole = theirs[-1].loss, theirs[-1].minutes
         ours = [curves[name][number] for name in ("bertjax", "bertjax_third") if number in curves[name]]
-        minutes = min((_minutes_to(wanted.loss, curve) for curve in ours), default=float("inf"))
-        least.append(minutes)
-        ratios.append(minutes / wanted.minutes)
+        minutes = min((_minutes_to(loss, curve) for curve in ours), default=math.inf)
         print(
-            f"seed {number}: bertjax reaches transformers' last loss of {wanted.loss:.4f} after {minutes:.2f} minutes"
+            f"seed {number}: bertjax has transformers' last loss of {loss:.4f} after {minutes:.2f} of {whole:.2f} minutes"
         )
-    print(f"minutes of bertjax to transformers' last loss: {mean(least, 1)}")
-    print(f"ratio bertjax / transformers in minutes to that loss: {mean(ratios, 1)}")
+        found.append((minutes, minutes / whole))
+    if any(math.isinf(minutes) for minutes, _ in found):
+        print("bertjax does not reach transformers' last loss with every seed")
+        return
+    print(f"minutes of bertjax to transformers' last loss: {mean([minutes for minutes, _ in found], 1)}")
+    print(f"ratio bertjax / transformers in minutes to that loss: {mean([share for _, share in found], 1)}")
 
 
 class Point(NamedTuple):
@@ -313,11 +331,19 @@ def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
         if after.loss <= loss:
             share = (before.loss - loss) / (before.loss - after.loss)
             return before.minutes + share * (after.minutes - before.minutes)
-    return float("inf")
+    return math.inf
 
 
 def everything(arguments: argparse.Namespace) -> None:
-    """All phases; the speeds are measured once."""
+    """All phases; the speeds are measured once. What another commit measured is not taken for this one's."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True).stdout
+    path = arguments.folder / "commit"
+    if path.exists() and path.read_text() != commit:
+        raise SystemExit(
+            f"{arguments.folder} is of commit {path.read_text().strip()}; remove it or give another --folder"
+        )
+    replace_text(path, commit)
     if not (arguments.folder / "times.json").exists():
         times(arguments)
     for phase in (train, measure, tasks, table):

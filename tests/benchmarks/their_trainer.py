@@ -16,6 +16,7 @@ from their_pretraining import pretraining
 
 from bertjax.config import Config
 from bertjax.input.training_data import RunBatches
+from bertjax.text.pool import cores
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.telemetry import METRICS_FILE
 
@@ -85,6 +86,7 @@ def pretrain(
     schedule and seed are the config's, and its dtype bfloat16 is autocast.
     """
     training, optimizer = config.training, config.optimizer
+    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
     transformers.set_seed(training.seed)
     network = pretraining(config.model)[0]
     if "nsp" not in training.objectives:
