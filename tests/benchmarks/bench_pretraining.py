@@ -295,9 +295,8 @@ def _tell_minutes(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
         loss, whole = theirs[-1].loss, theirs[-1].minutes
         ours = [curves[name][number] for name in ("bertjax", "bertjax_third") if number in curves[name]]
         minutes = min((_minutes_to(loss, curve) for curve in ours), default=math.inf)
-        print(
-            f"seed {number}: bertjax has transformers' last loss of {loss:.4f} after {minutes:.2f} of {whole:.2f} minutes"
-        )
+        reached = f"bertjax has transformers' last loss of {loss:.4f} after {minutes:.2f}"
+        print(f"seed {number}: {reached} of {whole:.2f} minutes")
         found.append((minutes, minutes / whole))
     if any(math.isinf(minutes) for minutes, _ in found):
         print("bertjax does not reach transformers' last loss with every seed")
