@@ -55,7 +55,7 @@ class LaidOut(torch.utils.data.Dataset):
 
 
 class Exports(transformers.TrainerCallback):
-    """The model in Hugging Face's layout with its tokenizer, in a folder for every so many steps."""
+    """The model in Hugging Face's layout with its tokenizer, every so many steps a folder that appears whole."""
 
     def __init__(self, folder: Path, tokenizer: Path, every: int) -> None:
         self._folder, self._tokenizer, self._every = folder, tokenizer, every
@@ -63,9 +63,11 @@ class Exports(transformers.TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Write, if it is time."""
         if self._every and state.global_step % self._every == 0:
-            target = self._folder / str(state.global_step)
-            model.save_pretrained(target)
-            shutil.copytree(self._tokenizer, target, dirs_exist_ok=True)
+            target, partial = self._folder / str(state.global_step), self._folder / "partial"
+            model.save_pretrained(partial)
+            shutil.copytree(self._tokenizer, partial, dirs_exist_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
 
 
 def pretrain(
