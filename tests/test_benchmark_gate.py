@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -61,6 +62,14 @@ def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd)
     assert "| fast | 1234.5 MB/s | nothing |" in table
 
 
+def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypatch) -> None:
+    made = entry("loss", "print('speed 6.1 unigram 6.9')", "most = 6.4")
+    made = made.replace("([\\d.,]+)'", "([\\d.,]+) unigram ([\\d.]+)'").replace("'nothing'", "'{} of tokens alone'")
+    figures(gate, tmp_path / "a.toml", made)
+    assert run(gate, monkeypatch, tmp_path) == 0
+    assert "| loss | 6.1 MB/s | 6.9 of tokens alone |" in gate.README.read_text()
+
+
 @pytest.mark.parametrize(
     ("bar", "printed", "verdict"),
     [
@@ -106,3 +115,4 @@ def test_every_figure_is_made_by_a_program_that_exists(gate) -> None:
         assert (BENCHMARKS.parents[1] / figure.command[0]).is_file(), figure.name
         assert figure.shown.format(1.5) != figure.shown, figure.name
         assert figure.bar == "none" or len(figure.set_by) > 20, figure.name
+        assert re.compile(figure.reads).groups == 1 + figure.beside.count("{}"), figure.name

@@ -22,7 +22,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,9 @@ class Figure:
     command: tuple[
         str, ...
     ]  # words behind `python`, from the root of the repository; {data} and {folder} are filled in
-    reads: str  # pattern of its output, whose first match has the value as its one group
+    reads: str  # pattern of its output, whose first match has the value as its first group
     shown: str  # the value for a reader, as a format
-    beside: str  # what the value is compared with
+    beside: str  # what the value is compared with; the pattern's further groups fill its braces
     least: float | None
     most: float | None
     set_by: str  # who set the bar and why
@@ -86,7 +86,10 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
 
 
 def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, float | str]]:
-    """Each figure with its value, or with the reason why there is none. A command that several read runs once."""
+    """Each figure with its value, or with the reason why there is none. A command that several read runs once.
+
+    What a value stands beside is filled in.
+    """
     outputs: dict[tuple[str, ...], str] = {}
     for figure in figures:
         if absent := [name for name in figure.data if not (data / name).exists()]:
@@ -98,8 +101,11 @@ def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tup
             start = time.monotonic()
             outputs[words] = _output(words)
             print(f"({time.monotonic() - start:.0f} s)", flush=True)
-        matches = re.findall(figure.reads, outputs[words])
-        yield figure, float(matches[0].replace(",", "")) if matches else "failed: the output has no such figure"
+        if found := re.search(figure.reads, outputs[words]):
+            value, *others = found.groups()
+            yield replace(figure, beside=figure.beside.format(*others)), float(value.replace(",", ""))
+        else:
+            yield figure, "failed: the output has no such figure"
 
 
 def _output(words: Sequence[str]) -> str:
@@ -150,7 +156,9 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> s
         if figure.readme and (found := results.get(figure.name)):
             made = f"`{' '.join(figure.command).removeprefix('tests/benchmarks/').format(data='DATA', folder='DIR')}`"
             shown = figure.shown.format(found["value"])
-            lines.append(f"| {figure.name} | {shown} | {figure.beside} | {made}, {found['commit']} |")
+            lines.append(
+                f"| {figure.name} | {shown} | {found.get('beside', figure.beside)} | {made}, {found['commit']} |"
+            )
     return "\n".join(lines)
 
 
@@ -196,7 +204,8 @@ def main() -> int:
             table.append((figure.name, value, figure.bar))
             ends_well &= value.startswith("skipped")
             continue
-        RESULTS.write_text(json.dumps(read_results() | {figure.name: {"value": value} | about}, indent=1) + "\n")
+        one = {"value": value, "beside": figure.beside} | about
+        RESULTS.write_text(json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
         verdict = "holds" if figure.holds(value) else "FALLS SHORT"
         table.append((figure.name, figure.shown.format(value), f"{figure.bar}: {verdict}"))
         ends_well &= figure.holds(value)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turns import STEP_SECONDS, Run, in_turns
+from turns import STEP_SECONDS, Run, in_turns, steps_of
 
 
 class Recipe(NamedTuple):
@@ -101,9 +101,7 @@ def compare_in_turns(arguments: argparse.Namespace) -> None:
     of_turns = {side: [statistics.median(steps) for steps in turns] for side, turns in found.items()}
     means = []
     for side, turns in found.items():
-        every = [seconds for steps in turns for seconds in steps]
-        # In a step of three times the median a program was compiled.
-        steps = [seconds for seconds in every if seconds < 3 * statistics.median(every)]
+        steps = steps_of(turns)
         means.append(statistics.fmean(steps))
         print(
             f"{side:12} seconds a step: median {statistics.median(steps):.3f}, mean {statistics.fmean(steps):.3f} "

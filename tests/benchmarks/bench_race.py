@@ -187,25 +187,33 @@ def seed(arguments: argparse.Namespace) -> None:
 
 def tasks(arguments: argparse.Namespace) -> None:
     """Fine-tune every finished run for every task; what is done already is not done again."""
-    folder, data = arguments.folder, arguments.data
-    if not (folder / "sst2").is_dir():
-        (folder / "sst2").mkdir()
-        write_sentences(data / "glue", folder / "sst2", 10_000)
-    where = {
-        "sst2": ["--data", str(folder / "sst2")],
-        "mrpc": ["--data", str(data / "glue")],
-        "qnli": ["--data", str(write_qnli(data / "glue_subsets", folder / "qnli"))],
-        "pos": ["--train", str(next((data / "pos").glob("en_*")))],
-    }
-    beir = write_beir(data / "retrieval" / "cranfield", folder / "beir")
+    folder = arguments.folder
+    beir = write_beir(arguments.data / "retrieval" / "cranfield", folder / "beir")
     for number, name, task in itertools.product(range(arguments.seeds), arguments.recipes, arguments.tasks):
         run, out = folder / "runs" / f"{name}_{number}", folder / "tasks" / f"{name}_{number}_{task}"
         if task == RETRIEVAL:
             _search(run, beir, out)
         else:
-            recipe = ["--learning-rate", *RATES, "--batch-size", "32", "--epochs", str(TASKS[task].epochs)]
-            words = ["finetune", TASKS[task].name, "--init-from", str(run), *where[task], *recipe]
-            assert verb([*words, "--run-dir", str(out)]) == 0, words
+            fine_tune(task, str(run), files_of(task, folder, arguments.data), out)
+
+
+def files_of(task: str, folder: Path, data: Path) -> list[str]:
+    """The words that tell `bertjax finetune` where the files of a task are; those of a part of a set are made."""
+    if task == "sst2":
+        if not (folder / "sst2").is_dir():
+            (folder / "sst2").mkdir()
+            write_sentences(data / "glue", folder / "sst2", 10_000)
+        return ["--data", str(folder / "sst2")]
+    if task == "qnli":
+        return ["--data", str(write_qnli(data / "glue_subsets", folder / "qnli"))]
+    return ["--train", str(next((data / "pos").glob("en_*")))] if task == "pos" else ["--data", str(data / "glue")]
+
+
+def fine_tune(task: str, source: str, files: list[str], out: Path) -> None:
+    """Fine-tune a run, or hf:DIR, at each of the rates, into folders below `out`; what is done is not done again."""
+    recipe = ["--learning-rate", *RATES, "--batch-size", "32", "--epochs", str(TASKS[task].epochs)]
+    words = ["finetune", TASKS[task].name, "--init-from", source, *files, *recipe, "--run-dir", str(out)]
+    assert verb(words) == 0, words
 
 
 def _search(run: Path, beir: Path, out: Path) -> None:
@@ -229,9 +237,9 @@ def table(arguments: argparse.Namespace) -> None:
         for task in arguments.tasks:
             figure = RETRIEVAL if task == RETRIEVAL else TASKS[task].figure
             folders = sorted((arguments.folder / "tasks").glob(f"{name}_*_{task}"))
-            told.append(f"{task} {_mean([best for folder in folders if (best := _best(folder, figure)) is not None])}")
+            told.append(f"{task} {mean([found for folder in folders if (found := best(folder, figure)) is not None])}")
         ends = [_last(path) for path in sorted((arguments.folder / "runs").glob(f"{name}_*/metrics.jsonl"))]
-        print(f"{name:12} held-out MLM loss {_mean(ends, 1)}  {'  '.join(told)}")
+        print(f"{name:12} held-out MLM loss {mean(ends, 1)}  {'  '.join(told)}")
 
 
 def _last(metrics: Path) -> float:
@@ -240,12 +248,13 @@ def _last(metrics: Path) -> float:
     ][-1]
 
 
-def _best(folder: Path, figure: str) -> float | None:
+def best(folder: Path, figure: str) -> float | None:
+    """The best value of a figure among the fine-tuned models below a folder."""
     results = [json.loads(path.read_text())["result"]["figures"][figure] for path in folder.rglob("results.json")]
     return max(results, default=None)
 
 
-def _mean(values: list[float], scale: float = 100) -> str:
+def mean(values: list[float], scale: float = 100) -> str:
     """Mean and standard error, times `scale`."""
     if not values:
         return "-"

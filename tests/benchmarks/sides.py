@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -113,6 +113,14 @@ def ours(work: Work) -> Run:
     return run
 
 
+def dense_labels(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The labels of a batch as transformers takes them, int64 [B, L]: -100 where nothing is predicted."""
+    labels = np.full(batch["input_ids"].shape, -100)
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
+    return labels
+
+
 def theirs(work: Work) -> Run:
     """transformers' class by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
     import torch
@@ -127,13 +135,10 @@ def theirs(work: Work) -> Run:
     is_gpu = work.device == "cuda"
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=is_gpu or None)
     forward = torch.compile(loss_of) if work.compiled else loss_of
-    labels = np.full(batch["input_ids"].shape, -100)
-    rows, slots = np.nonzero(batch["mlm_weights"])
-    labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
     inputs = {
         "input_ids": batch["input_ids"],
         "token_type_ids": batch["token_type_ids"],
-        "labels": labels,
+        "labels": dense_labels(batch),
         "pair_labels": batch["pair_labels"][:, 0],
     }
     if (batch["sequence_ids"] == 0).any():  # without a mask SDPA has its fastest kernels

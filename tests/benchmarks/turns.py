@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -68,3 +69,9 @@ def in_turns(runs: Mapping[str, Run], turns: int) -> dict[str, list[list[float]]
             for name in list(runs)[:: -1 if turn % 2 else 1]:
                 found[name].append(stepping[name].turn())
     return found
+
+
+def steps_of(turns: Sequence[Sequence[float]]) -> list[float]:
+    """The seconds of the steps of all turns, without those of three times the median: a program was compiled there."""
+    every = [seconds for steps in turns for seconds in steps]
+    return [seconds for seconds in every if seconds < 3 * statistics.median(every)]

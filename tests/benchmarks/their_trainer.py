@@ -1,0 +1,163 @@
+"""Pretraining by transformers' own Trainer, whose collator masks rows that are laid out beforehand."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from sides import dense_labels
+from their_finetuning import StepTimes
+from their_pretraining import pretraining
+
+from bertjax.config import Config
+from bertjax.input.training_data import RunBatches
+from bertjax.text.pool import cores
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.telemetry import METRICS_FILE
+
+_AT_A_TIME = 4_096  # rows
+_MULTIPLE = 16  # of the length of grouped rows
+_WITHOUT = -100  # the label of a position without a prediction, to torch
+
+
+class LaidOut(torch.utils.data.Dataset):
+    """The first rows of a run before masking, as the features that transformers' collator takes."""
+
+    def __init__(self, batches: RunBatches, count: int, tokenizer: Tokenizer, *, pairs: bool) -> None:
+        """With `pairs` the rows have the label of next-sentence prediction."""
+        read = [batches.batch(number, _AT_A_TIME) for number in range(math.ceil(count / _AT_A_TIME))]
+        ids = [_unmasked(batch).astype(np.uint32 if tokenizer.vocab_size > 1 << 16 else np.uint16) for batch in read]
+        self._ids = np.concatenate(ids)[:count]
+        self._types = np.concatenate([batch["token_type_ids"].astype(np.int8) for batch in read])[:count]
+        self._lengths = np.concatenate([(batch["sequence_ids"] > 0).sum(1) for batch in read])[:count]
+        self._labels = np.concatenate([batch["pair_labels"][:, 0] for batch in read])[:count] if pairs else None
+        self._is_special = np.zeros(tokenizer.vocab_size, np.int8)
+        self._is_special[[tokenizer.cls_id, tokenizer.sep_id]] = 1
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        length = self._lengths[number]
+        ids = self._ids[number, :length]
+        made = {
+            "input_ids": ids.tolist(),
+            "token_type_ids": self._types[number, :length].tolist(),
+            "attention_mask": [1] * int(length),
+            "special_tokens_mask": self._is_special[ids].tolist(),
+        }
+        return made if self._labels is None else made | {"next_sentence_label": int(self._labels[number])}
+
+
+class Exports(transformers.TrainerCallback):
+    """The model in Hugging Face's layout with its tokenizer, every so many steps a folder that appears whole."""
+
+    def __init__(self, folder: Path, tokenizer: Path, every: int) -> None:
+        self._folder, self._tokenizer, self._every = folder, tokenizer, every
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Write, if it is time."""
+        if self._every and state.global_step % self._every == 0:
+            target, partial = self._folder / str(state.global_step), self._folder / "partial"
+            model.save_pretrained(partial)
+            shutil.copytree(self._tokenizer, partial, dirs_exist_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
+
+
+def pretrain(
+    config: Config,
+    rows: LaidOut,
+    run: Path,
+    exports: Path,
+    tokenizer: Path,
+    *,
+    compiled: bool,
+    grouped: bool,
+    every: int,
+) -> None:
+    """Train on the rows to the last step of the config, or go on from the newest checkpoint in `run`.
+
+    `every` so many steps a checkpoint and an export are written (0: never). `grouped` puts rows of about one length
+    into a batch and pads to the longest; other rows are all padded to the length of the config. Model, sizes, rate,
+    schedule and seed are the config's, and its dtype bfloat16 is autocast.
+    """
+    training, optimizer = config.training, config.optimizer
+    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
+    transformers.set_seed(training.seed)
+    network = pretraining(config.model)[0]
+    if "nsp" not in training.objectives:
+        network = transformers.BertForMaskedLM(network.config)
+    vocabulary = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    trainer = transformers.Trainer(
+        model=network,
+        args=transformers.TrainingArguments(
+            output_dir=str(run),
+            max_steps=training.steps,
+            per_device_train_batch_size=training.global_batch_size,
+            learning_rate=optimizer.learning_rate,
+            warmup_steps=optimizer.warmup_steps,
+            lr_scheduler_type="linear",
+            optim="adamw_torch_fused",
+            weight_decay=optimizer.weight_decay,
+            adam_beta1=optimizer.beta1,
+            adam_beta2=optimizer.beta2,
+            adam_epsilon=optimizer.eps,
+            max_grad_norm=optimizer.clip_norm,
+            bf16=config.execution.dtype == "bfloat16",
+            torch_compile=compiled,
+            train_sampling_strategy="group_by_length" if grouped else "random",
+            remove_unused_columns=False,  # the collator reads special_tokens_mask
+            seed=training.seed,
+            save_strategy="steps" if every else "no",
+            save_steps=max(every, 1),
+            save_total_limit=2,
+            logging_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=rows,
+        processing_class=vocabulary,
+        data_collator=transformers.DataCollatorForLanguageModeling(
+            vocabulary,
+            mlm_probability=config.data.mask_probability,
+            pad_to_multiple_of=_MULTIPLE if grouped else config.data.sequence_length,
+        ),
+        callbacks=[StepTimes(run / METRICS_FILE), Exports(exports, tokenizer, every)],
+    )
+    trainer.train(resume_from_checkpoint=_newest_checkpoint(run))
+
+
+@torch.inference_mode()
+def held_out_loss(folder: Path, batches: list[dict[str, np.ndarray]]) -> float:
+    """The mean loss in nats of the masked tokens of batches of bertjax, of a model in Hugging Face's layout."""
+    network = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    total, count = 0.0, 0
+    for batch in batches:
+        labels = torch.tensor(dense_labels(batch))
+        logits = network(
+            input_ids=torch.tensor(batch["input_ids"], dtype=torch.long),
+            token_type_ids=torch.tensor(batch["token_type_ids"], dtype=torch.long),
+            attention_mask=torch.tensor(batch["sequence_ids"] > 0, dtype=torch.long),
+        ).logits
+        chosen = labels != _WITHOUT
+        total += float(torch.nn.functional.cross_entropy(logits[chosen], labels[chosen], reduction="sum"))
+        count += int(chosen.sum())
+    return total / count
+
+
+def _unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
+    labels = dense_labels(batch)
+    return np.where(labels == _WITHOUT, batch["input_ids"], labels)
+
+
+def _newest_checkpoint(run: Path) -> str | None:
+    """The newest one that was written whole: the state comes last."""
+    whole = [path.parent for path in run.glob("checkpoint-*/trainer_state.json")]
+    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
