@@ -63,9 +63,7 @@ def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
     assert_same(values_and_gradients(ours(ids, keys, rate)), values_and_gradients(formula))
 
 
-@pytest.mark.parametrize(
-    ("length", "causal", "slopes", "rate"), [(200, False, (0.5, 0.25), 0.2), (256, True, (), 0.0)]
-)
+@pytest.mark.parametrize(("length", "causal", "slopes", "rate"), [(200, False, (0.5, 0.25), 0.2), (256, True, (), 0.0)])
 def test_long_rows_are_the_formula(
     length: int, causal: bool, slopes: tuple[float, ...], rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
