@@ -6,13 +6,16 @@ Reproduces: no single model. The network is ModernBERT-base (2024) with 32,768 t
     the rows of 8,192, and theta raised there. Rows are whole documents, packed. Variants: 24gb, 80gb.
 Text: 2.8e9 tokens are read on 24 GB, somewhat less than English Wikipedia and books have; 24e9 on 80 GB, for which add
     web pages: text that is read more than four times teaches less (Muennighoff et al. 2023).
-Arithmetic: 136 million parameters. A token costs 0.80 GFLOP in rows of 1,024, as much as BERT-Large's half, and 1.33 in
-    rows of 8,192, where attention is 47 % of it. An eighth of the tokens are in long rows. A day has 22.7 hours of steps;
-    the rest is for evaluation, checkpoints and compilation.
-    24gb: 2.4e18 FLOP at 30 TFLOP/s (18 % of the data sheet of an RTX 4090, 42 % of an RTX 3090's): 37,000 tokens/s in
-    rows of 1,024, 2.8e9 a day, 21 for each parameter: no larger network would do better with as much (Hoffmann et al.
-    2022 found 20 for decoders). 80gb: 2.1e19 FLOP at 258 TFLOP/s, the 26 % of an H100 that ModernBERT's authors had:
-    320,000 tokens/s, 24e9 a day, 178 for each parameter. At 40 % either is done in 15 hours, or reads half as much again.
+Cost: 136,120,832 parameters. A token costs 0.80 GFLOP in rows of 1,024 and 1.33 in rows of 8,192, where attention is
+    47 % of it; an eighth of the tokens are in long rows. A day has 22.7 hours of steps; the rest is for evaluation,
+    checkpoints and compilation.
+    24gb: 2.4e18 FLOP. Estimate: 22.6 hours at 30 TFLOP/s (18 % of the data sheet of an RTX 4090, 42 % of an RTX 3090's),
+    which is 37,000 tokens/s in rows of 1,024 and 2.8e9 a day, 21 for each parameter; 20 is what decoders of best use of
+    their FLOP have (Hoffmann et al. 2022), so a larger network would gain nothing.
+    80gb: 2.1e19 FLOP. Estimate: 22.6 hours at 258 TFLOP/s, the 26 % of an H100 that ModernBERT's authors had: 320,000
+    tokens/s in rows of 1,024 and 24e9 a day, 178 for each parameter. At 40 % it takes 15 hours.
+    `bertjax bench` measures your GPU; for a slower one change --training.steps, --stages.0.start and
+    --optimizer.decay-steps.
 Schedule: 2^18 and 2^19 tokens a step. The rate is ModernBERT's 8e-4, of its first batches of 786,432 tokens, times the
     root of the ratio.
 Expected: not measured. MosaicBERT-base had a GLUE average of 79.6 after 9 hours of an A100, cramming 80.7 after a day of
