@@ -75,8 +75,6 @@ def their_tokenizer(family: str, **options: Any) -> Any:
     ours, known = tokenizer_of(family), family_of(family)
     named = f"{family_of(family).huggingface.beginning}Tokenizer"
     kind = getattr(transformers, named, transformers.BertTokenizer)  # ERNIE has BERT's
-    if family == "bigbird":
-        kind = transformers.BertTokenizer  # its own takes pieces alone; the template is the same
     if isinstance(ours, ByteLevelBPE) and not hasattr(transformers, named):
         # ModernBERT has a tokenizer.json alone, with this template.
         backend = tokenizers.Tokenizer.from_str(ours.backend.to_str())
