@@ -43,9 +43,10 @@ class DataConfig:
     split_documents: Literal["auto", "always", "never"] = "auto"
     workers: int = may_change(0)  # processes that prepare text; 0 = one per core
     sequence_length: int = 128
-    # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names).
-    rows: Literal["pairs", "full_sentences", "doc_sentences"] = "pairs"
-    packing: Literal["none", "pairs"] = "none"  # a sentence pair to a row, or as many as fit
+    # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names), or
+    # whole documents, longer ones in even parts.
+    rows: Literal["pairs", "full_sentences", "doc_sentences", "documents"] = "pairs"
+    packing: Literal["none", "pairs"] = "none"  # a sentence pair, or text, to a row, or as many as fit
     pairs_per_row: int = 8  # at most, when packed
     max_predictions: int = 20  # masked positions per sentence pair at most; the paper's 20 at length 128
     predict: Literal["masked", "next"] = "masked"  # hidden tokens, or at every position the token that follows

@@ -82,7 +82,8 @@ def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 SHORTEST_PART = 8  # tokens, special ones included
-_BUCKETS = (16, 32, 64, 128, 192, 256, 384)  # lengths that rows are padded to, and the longest
+# Lengths that rows are padded to, and the longest.
+_BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 _TOKENIZED_AT_ONCE = 256  # texts
 _WINDOW_TOKENS = 1 << 17  # per device, sorted by length together; more means less padding and more memory
 _WINDOW_BATCHES = 16  # at least
@@ -133,8 +134,7 @@ class TextEncoder:
         self.max_length = _checked_length(model, encoding)
         self._graphdef = abstract_network(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
-        # A single row may exceed the default of the device.
-        self._batch_tokens = encoding.batch_tokens or max(tokens_at_once(self._mesh), self.max_length)
+        self._batch_tokens = encoding.batch_tokens or tokens_at_once(self._mesh)
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
         self.width = vector_width(model.config.model, encoding.layer)
 
@@ -205,7 +205,7 @@ class TextEncoder:
         shards, start = batch_shards(self._mesh), 0
         while start < len(order):
             length = min(bucket for bucket in (*_BUCKETS, self.max_length) if bucket >= lengths[order[start]])
-            most = self._batch_tokens // length
+            most = max(1, self._batch_tokens // length)  # one row may exceed the default of the device
             height = shards * power_of_two_below(min(most, self.encoding.batch_size or most))
             numbers = order[start : start + height]
             start += len(numbers)

@@ -20,7 +20,7 @@ from bertjax.text.ragged import before_in_row, places_in
 # several numbers too, have fewer.
 _LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _PACKED_LENGTHS = tuple(length for length in _LENGTHS if length not in (48, 96))
-_STEP_BEYOND = 128  # of lengths over the longest of these
+_STEPS_BEYOND = 4  # lengths from the longest of these to its double, and so on
 
 # Long packed rows leave fewer gaps at their ends, but cost more attention.
 _LONG_ENOUGH = 128
@@ -158,9 +158,11 @@ def pack_examples(lengths: np.ndarray, key: int, multiple: int = 1) -> PackedLay
 
 
 def one_of_few(needed: int, lengths: Sequence[int]) -> int:
-    """The first of these lengths, ascending, that is enough; a multiple of 128 where none is."""
-    beyond = -(-needed // _STEP_BEYOND) * _STEP_BEYOND
-    return next((length for length in lengths if length >= needed), beyond)
+    """The first of these lengths, ascending, that is enough; beyond them four between a power of two and the next."""
+    if fitting := [length for length in lengths if length >= needed]:
+        return fitting[0]
+    step = (1 << (needed - 1).bit_length()) // (2 * _STEPS_BEYOND)
+    return -(-needed // step) * step
 
 
 def _few(rows: int) -> int:

@@ -23,6 +23,7 @@ from bertjax.input.plan import (
     token_shares,
 )
 from bertjax.input.randomness import derive_key
+from bertjax.input.whole_documents import build_document_plan
 from bertjax.text.ragged import places_in
 
 LEAST_DOCUMENTS = 2
@@ -158,16 +159,14 @@ class Epochs:
         )
 
     def _sentences(self, number: int) -> SentencePlan:
-        documents = self._split.document_offsets
-        return build_sentence_plan(
-            documents,
-            self._split.sentence_offsets,
-            every_document(len(documents) - 1) if self.shares is None else self._mixture(number),
-            room=self._data.sequence_length - self._template.of_text,
-            crossing=self._data.rows == "full_sentences",
-            seed=self._seed,
-            epoch=number,
-        )
+        documents, sentences = self._split.document_offsets, self._split.sentence_offsets
+        reading = every_document(len(documents) - 1) if self.shares is None else self._mixture(number)
+        room = self._data.sequence_length - self._template.of_text
+        if self._data.rows == "documents":
+            return build_document_plan(documents, sentences, reading, room=room)
+        crossing = self._data.rows == "full_sentences"
+        how = {"room": room, "crossing": crossing, "seed": self._seed, "epoch": number}
+        return build_sentence_plan(documents, sentences, reading, **how)
 
     def _lengths(self, plan: EpochPlan | SentencePlan) -> np.ndarray:
         """Tokens of each pair or run of sentences, special ones included: int64 [N]."""

@@ -307,14 +307,28 @@ def build_sentence_plan(
     such rows begin change from epoch to epoch.
     """
     begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
+
+    def row_ends(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return np.minimum(_row_ends(documents, sentences, begin, room, crossing), end)
+
+    return cut_ranges(begin, end, row_ends, len(sentences))
+
+
+def cut_ranges(
+    begin: np.ndarray, end: np.ndarray, first_ends: Callable[[np.ndarray, np.ndarray], np.ndarray], offsets: int
+) -> SentencePlan:
+    """Rows from ranges of sentences [begin, end), int64 [n], which advance in parallel.
+
+    `first_ends` says where the first row of each range ends; `offsets` is the number of sentence offsets.
+    """
     starts, counts = [], []
     while len(begin):
-        stop = np.minimum(_row_ends(documents, sentences, begin, room, crossing), end)
+        stop = first_ends(begin, end)
         starts.append(begin)
         counts.append(stop - begin)
         unfinished = stop < end
         begin, end = stop[unfinished], end[unfinished]
-    kind = np.int32 if len(sentences) <= 2**31 else np.int64
+    kind = np.int32 if offsets <= 2**31 else np.int64
     return SentencePlan(np.concatenate(starts).astype(kind), np.concatenate(counts).astype(np.uint16))
 
 

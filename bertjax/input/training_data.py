@@ -17,6 +17,7 @@ from bertjax.input.layout import BERT, Template
 from bertjax.input.masking.marked import require_marked
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
+from bertjax.input.whole_documents import notes_on_cuts
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
@@ -139,7 +140,10 @@ def open_training_data(
         return Records.open(stages, progress, objectives)
     require_marked(stages[0], [stage.masking for stage in stages])
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
-    return StoredText(open_store(stages[0], progress), objectives, template, tables)
+    store = open_store(stages[0], progress)
+    text = StoredText(store, objectives, template, tables)
+    text.notes += notes_on_cuts(store.split("train"), stages, template)
+    return text
 
 
 def sizes(data: TrainingData) -> str:

@@ -74,7 +74,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """One kind of rows, unpacked and packed; rows of running text are full without packing."""
+    """One kind of rows, unpacked and packed; running text is packed where the config says so."""
 
     kind: RowKind
     single: Rows
@@ -92,7 +92,8 @@ def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFi
         made = replace(kind, data=replace(kind.data, packing=packing))
         return _measured(made.batches(split, tokenizer), kind.data)
 
-    return RowFigures(kind, packed("none"), packed("pairs") if kind.data.rows == "pairs" else None)
+    is_packed = kind.data.rows == "pairs" or kind.data.packing == "pairs"
+    return RowFigures(kind, packed("none"), packed("pairs") if is_packed else None)
 
 
 def _measured(batches: PairBatches, data: DataConfig) -> Rows:

@@ -374,7 +374,9 @@ def test_a_mean_over_tokens_is_refused_only_where_a_head_reads_it() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("family", "layers"), [("modernbert", 5), ("longformer", 2), ("bigbird", 2)])
+@pytest.mark.parametrize(
+    ("family", "layers"), [("modernbert", 5), ("longformer", 2), ("bigbird", 2), ("deberta", 2), ("deberta-v3", 2)]
+)
 def test_a_long_family_at_2048_tokens_equals_transformers(family: str, layers: int) -> None:
     """With the published windows, blocks and bases; a full row, one padded beyond a window, packed rows against single
     ones. Of Longformer the first 40 tokens of a row are global and another one, of BigBird the blocks are its class's.

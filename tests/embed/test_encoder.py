@@ -152,6 +152,15 @@ def test_a_device_is_given_what_suits_it(tiny: tuple[TrainedModel, Path]) -> Non
     assert {length * height for _, length, height in encoder._batches([64] * 64 + [10] * 128)} == {2048}
 
 
+def test_rows_of_a_long_model_are_as_long_as_their_texts_need(tmp_path: Path) -> None:
+    model = trained_model(tmp_path, max_position_embeddings=8192)
+    data = replace(model.config.data, sequence_length=8192)
+    model = replace(model, config=replace(model.config, data=data))
+    encoder = TextEncoder(model, Encoding(), jax.devices()[:1])
+    made = [(len(rows), length) for rows, length, _ in encoder._batches([8192, 4097, 3000, 520, 513, 40])]
+    assert made == [(1, 8192), (1, 6144), (1, 3072), (2, 768), (1, 64)], "768 tokens twice, and no filler to 8,192"
+
+
 def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(max_length=10), jax.devices()[:1])
     long, short = (embedding.vectors for embedding in encoder.encode(["the museum " * 10, "the museum " * 4]))

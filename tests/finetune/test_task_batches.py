@@ -64,7 +64,16 @@ def test_a_feed_takes_batches_of_changing_shape_and_starts_anywhere(engine: str,
 
 @pytest.mark.parametrize(
     ("needed", "most", "length"),
-    [(1, 512, 16), (17, 512, 32), (17, 20, 20), (65, 128, 96), (513, 1024, 640), (30, 30, 30)],
+    [
+        (1, 512, 16),
+        (17, 512, 32),
+        (17, 20, 20),
+        (65, 128, 96),
+        (513, 1024, 640),
+        (30, 30, 30),
+        (1025, 8192, 1280),
+        (8190, 8192, 8192),
+    ],
 )
 def test_few_lengths_and_none_beyond_the_position_table(needed: int, most: int, length: int) -> None:
     assert padded_length(needed, most) == length

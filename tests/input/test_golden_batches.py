@@ -36,6 +36,8 @@ STREAMS = {
     "full_sentences": replace(PAIRS, rows="full_sentences"),
     "doc_sentences": replace(PAIRS, rows="doc_sentences"),
     "doc_sentences_packed": replace(PAIRS, rows="doc_sentences", packing="pairs", pairs_per_row=4),
+    "documents": replace(PAIRS, rows="documents"),
+    "documents_packed": replace(PAIRS, rows="documents", packing="pairs", pairs_per_row=4),
     "next_tokens": replace(PAIRS, rows="doc_sentences", predict="next"),
     "ngrams": NGRAMS,
     "spans": SPANS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,8 @@ from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 from bertjax.config import DataConfig
 from bertjax.input import plan
 from bertjax.input.batches import PairBatches
+from bertjax.input.layout import BERT
+from bertjax.input.whole_documents import notes_on_cuts
 
 corpora = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=12), min_size=2, max_size=8)
 SPECIALS = Specials()
@@ -86,6 +89,32 @@ def test_rows_across_documents_hold_all_text_in_order(documents: list, length: i
     assert len(seen) == len(set(seen)) == edges[-1] - FIRST_TOKEN - too_long.sum(), "all but what no row can hold"
 
 
+@settings(max_examples=80, derandomize=True)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=40), min_size=2, max_size=8), st.integers(12, 60))
+def test_rows_of_documents_are_whole_or_even_parts(documents: list, length: int) -> None:
+    split = MemorySplit(documents, all_different=True)
+    edges = split.sentence_offsets + FIRST_TOKEN
+    bounds = edges[split.document_offsets]
+    rows = rows_of(epoch_of(documents, replace(DATA, sequence_length=length, rows="documents")))
+    texts = [row[1:-1] for row in rows]
+    assert [token for text in texts for token in text] == list(range(FIRST_TOKEN, edges[-1])), "each token once"
+    starts = np.array([text[0] for text in texts])
+    assert np.isin(starts, edges).all() and np.isin(bounds[:-1], starts).all()
+    assert all(len(row) <= length for row in rows)
+    for begin, end in itertools.pairwise(bounds):
+        sizes = [len(text) for text in texts if begin <= text[0] < end]
+        assert (len(sizes) == 1) == (end - begin <= length - 2), "whole where it fits"
+        assert min(sizes) >= sum(sizes) / len(sizes) - len(sizes) * 9, "no part is a short remainder"
+
+
+def test_rows_of_documents_have_a_note_on_those_that_are_cut() -> None:
+    split = MemorySplit([[5] * 3, [5] * 8, [5] * 4])
+    stages = [replace(DATA, rows="documents"), replace(DATA, rows="documents", sequence_length=64), DATA]
+    cut, whole = notes_on_cuts(split, stages, BERT)
+    assert "1 of 3 documents" in cut and "24 tokens and are cut into 2 parts at the ends of sentences" in cut
+    assert whole.endswith("0 of 3 documents of the training split do not fit into 64 tokens")
+
+
 def test_rows_across_documents_are_as_full_as_they_can_be() -> None:
     documents = random_documents(400, seed=3, sentences=6, tokens=9)
     data = replace(DATA, sequence_length=128, rows="full_sentences")
@@ -95,7 +124,7 @@ def test_rows_across_documents_are_as_full_as_they_can_be() -> None:
     assert rows_of(epoch_of(documents, data, 0)) != rows_of(epoch_of(documents, data, 1)), "other rows each epoch"
 
 
-@pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences"])
+@pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences", "documents"])
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_the_stream_is_as_pure_as_that_of_pairs(rows: str, packing: str) -> None:
     data = DataConfig(sequence_length=48, max_predictions=8, rows=rows, packing=packing)

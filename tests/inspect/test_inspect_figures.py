@@ -218,7 +218,7 @@ def test_pairs_of_sentence_order_are_those_of_the_run(store, packing):
     assert found.label_0 == pytest.approx((whole.rows(np.arange(found.per_epoch))["pair_labels"] == 0).mean())
 
 
-@pytest.mark.parametrize("rows", ["pairs", "doc_sentences", "full_sentences"])
+@pytest.mark.parametrize("rows", ["pairs", "doc_sentences", "full_sentences", "documents"])
 def test_rows_of_another_template_without_an_objective_about_pairs(store, rows):
     template = Template(separators=2, token_types=False)
     data = replace(DATA, rows=rows, mask_special=True, mask_probability=0.5, max_predictions=24)

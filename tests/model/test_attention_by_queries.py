@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, some_ids
+from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, outputs_and_gradients, some_ids
 
-from bertjax.model.attention.backends import visible
+from bertjax.model.attention import backends
+from bertjax.model.attention.backends import attend, visible
 from bertjax.model.attention.positions import attention_by_queries, relative_terms
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, row_keys
 
@@ -60,6 +61,37 @@ def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
         return [np.asarray(x, np.float64) for x in (out, *gradients)]
 
     assert_same(values_and_gradients(ours(ids, keys, rate)), values_and_gradients(formula))
+
+
+@pytest.mark.parametrize(("length", "causal", "slopes", "rate"), [(200, False, (0.5, 0.25), 0.2), (256, True, (), 0.0)])
+def test_long_rows_are_the_formula(
+    length: int, causal: bool, slopes: tuple[float, ...], rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = some_ids(length, packed=True)
+    keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        how = {"packed": True, "causal": causal, "slopes": slopes, "dropout_keys": keys, "dropout_rate": rate}
+        return attend("xla", q, k, v, ids, **how)
+
+    whole = outputs_and_gradients(attention, ids)
+    monkeypatch.setattr(backends, "WHOLE_ROWS", 128)
+    assert_same(outputs_and_gradients(lambda *qkv: attention(*qkv), ids), whole)
+
+
+def test_long_rows_of_a_model_without_windows_need_memory_in_proportion() -> None:
+    def needed(length: int) -> int:
+        q = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
+        ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+
+        def total(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
+            how = {"packed": False, "causal": False, "dropout_keys": None, "dropout_rate": 0.0}
+            return jnp.sum(jnp.sin(attend("xla", q, k, v, ids, **how)))
+
+        compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, q, q, ids).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert needed(8192) <= 4.1 * needed(2048)
 
 
 def test_memory_grows_with_the_length() -> None:

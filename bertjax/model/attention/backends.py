@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention import windows
-from bertjax.model.attention.positions import with_alibi
+from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.attention.splash import splash_attention
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
@@ -25,6 +25,7 @@ from bertjax.parallel.sharding import spec
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
+WHOLE_ROWS = 1024  # the longest rows whose scores XLA computes at once: of 8,192 tokens and 12 heads they are 3.2 GB
 
 
 def attend(
@@ -45,12 +46,15 @@ def attend(
 
     `packed=False` means that every row is one sequence and then padding. The caller asks `choose_attention` whether a
     back end can compute this. A window is XLA's where the back end is cudnn, which has none; rows in which that pays
-    are computed by blocks.
+    are computed by blocks, as are long rows by XLA.
     """
     dropped = dropout_keys, dropout_rate
     if window and backend in ("xla", "cudnn") and windows.pays(q.shape[1], window):
         of_window = {"window": window, "causal": causal, "slopes": slopes}
         return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_window)
+    if backend == "xla" and not window and q.shape[1] > WHOLE_ROWS:
+        of_row = {"scale": q.shape[-1] ** -0.5, "causal": causal, "slopes": slopes}
+        return attention_by_queries(q, k, v, sequence_ids, *dropped, **of_row)
     if backend == "xla" or (backend == "cudnn" and window):
         return xla_attention(q, k, v, visible(sequence_ids, causal, window), *dropped, slopes)
     assert not slopes, f"{backend} has no slopes"

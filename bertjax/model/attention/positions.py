@@ -23,7 +23,7 @@ from bertjax.model.attention.windows import (
     places_of,
 )
 
-QUERIES = 128  # of a block, where scores get relative terms
+QUERIES = 128  # of a block, where the scores of a row are not computed at once
 
 # (queries [B, H, C, K], times the scale; their places, int32 [C]) -> what is added to the scores, float32 [B, H, C, L]
 Added = Callable[[jax.Array, jax.Array], jax.Array]
@@ -112,24 +112,28 @@ def attention_by_queries(
     dropout_rate: float,
     *,
     scale: float,
-    added: Added,
+    added: Added | None = None,
+    causal: bool = False,
+    slopes: tuple[float, ...] = (),
 ) -> jax.Array:
     """softmax(scale q k + added) v within sequences: [B, L, H, K] -> [B, L, H, K], with the dense reference's dropout.
 
-    `sequence_ids` is int32 [B, L]. What is added is made for one block of queries, in the forward pass and again in the
-    backward pass, which keeps q, k, v and what `added` uses: no array is [B, H, L, L]. Memory grows with the length,
-    time with its square.
+    `sequence_ids` is int32 [B, L]; `slopes` are ALiBi's, one a head. What is added is made for one block of queries, in
+    the forward pass and again in the backward pass, which keeps q, k, v and what `added` uses: no array is [B, H, L,
+    L]. Memory grows with the length, time with its square.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
-    scoring = Scoring(length, dropout_keys, dropout_rate)
+    scoring = Scoring(length, dropout_keys, dropout_rate, slopes)
     blocks, ids = in_blocks(heads_first(q * scale), size), in_blocks(sequence_ids[:, None], size, NOWHERE)
     k, v, row = heads_first(k), heads_first(v), jnp.arange(length, dtype=jnp.int32)
 
     @jax.checkpoint
     def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         q, ids, places = block  # [B, H, C, K], [B, 1, C], [C, 1]
-        same = ids[:, :, None, :, None] == sequence_ids[:, None, None, None, :]
-        keys = Keys(k, v, same, row, added(q, places[:, 0])[:, :, None])
+        seen = ids[:, :, None, :, None] == sequence_ids[:, None, None, None, :]
+        if causal:
+            seen &= row <= places
+        keys = Keys(k, v, seen, row, added(q, places[:, 0])[:, :, None] if added else None)
         return attend_blocks(q[:, :, None], places, [keys], scoring)[:, :, 0]
 
     out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), places_of(blocks)))

@@ -1,0 +1,54 @@
+"""A text of thousands of tokens is learned from and predicted whole, by the members whose rows may be so long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from family_models import traits
+from small_tasks import BEASTS, COLOURS, content_of, small_config, small_start
+
+from bertjax.finetune.predict import TaskModel
+from bertjax.finetune.run import finetune
+from bertjax.runtime.processes import alone
+from bertjax.training.run_directory import load_run
+
+pytestmark = pytest.mark.long
+
+
+def text_of(draw: np.random.Generator, colour: str, tokens: int) -> str:
+    """Sentences of six tokens; behind the first 540 tokens every third one names the colour."""
+    sentences = []
+    for number in range(tokens // 6):
+        beasts = draw.choice(BEASTS, 2)
+        named = colour if number >= 90 and number % 3 == 0 else "a"
+        sentences.append(f"the {beasts[0]} saw {named} {beasts[1]} .")
+    return " ".join(sentences)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "longformer"])
+def test_a_class_that_is_told_behind_the_first_512_tokens_is_learned(family: str, tmp_path: Path) -> None:
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    start = small_start(
+        tmp_path / "start", **(traits(family) | still | {"window": 16, "max_position_embeddings": 8192})
+    )
+    draw, folder = np.random.default_rng(0), tmp_path / "data"
+    folder.mkdir()
+    for name, count in (("train", 96), ("dev", 24)):
+        told = draw.choice(COLOURS, count)
+        lines = [f"{text_of(draw, colour, int(draw.integers(700, 1000)))}\t{colour}" for colour in told]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    config = small_config("classification", start, folder, tmp_path / "run", epochs=12)
+    training = replace(config.training, eval_every=1000, global_batch_size=8)
+    config = replace(config, data=replace(config.data, sequence_length=8192), training=training)
+    with alone() as processes:
+        result = finetune(config, start, content_of(config, start), processes, lambda _: None)
+    assert result.figures["eval/accuracy"] >= 0.9, result.figures
+    model = TaskModel(load_run(result.directory))
+    asked = [(colour, text_of(draw, colour, tokens)) for tokens in (900, 2500, 8000) for colour in COLOURS]
+    found = model.predict([text for _, text in asked])
+    assert not model.counts.any_cut
+    right = [prediction.label == colour for prediction, (colour, _) in zip(found, asked, strict=True)]
+    assert all(right[:3]) and np.mean(right) >= 0.7, right
