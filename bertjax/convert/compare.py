@@ -140,12 +140,12 @@ def _row(model: TrainedModel, pair: tuple[str, str]) -> tuple[list[int], list[in
 
 
 def within_limit(
-    ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], real: np.ndarray, who: str
+    ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], real: np.ndarray, who: str, limit: float = LIMIT
 ) -> Difference:
-    """Raises RuntimeError if any of theirs is farther from ours than `LIMIT`."""
+    """Raises RuntimeError if any of theirs is farther from ours than the limit."""
     found = Difference({name: relative_difference(ours[name], theirs[name], real) for name in theirs})
-    if not found.largest <= LIMIT:
-        raise RuntimeError(f"{who} computes other outputs, off by {found} (limit {LIMIT})")
+    if not found.largest <= limit:
+        raise RuntimeError(f"{who} computes other outputs, off by {found} (limit {limit})")
     return found
 
 

@@ -28,6 +28,10 @@ FORMATS: dict[str, Entry] = {
     "tf1": Entry("bertjax.convert.tf1.format", source="tf1"),
     "sentence-transformers": Entry("bertjax.convert.sentence_transformers.format"),
     "onnx": Entry("bertjax.convert.onnx.format", extra="onnx", needs="onnx"),
+    "web": Entry("bertjax.convert.web.format", extra="onnx", needs="onnxruntime"),
+    "stablehlo": Entry("bertjax.convert.stablehlo.format"),
+    "savedmodel": Entry("bertjax.convert.savedmodel.format", extra="", needs="tensorflow"),
+    "litert": Entry("bertjax.convert.litert.format", extra="litert", needs="ai_edge_litert"),
 }
 
 
