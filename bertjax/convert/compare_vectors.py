@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.convert.compare import INPUTS, LIMIT, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import HIDDEN, VECTOR, gives_logits, inputs_of
-from bertjax.convert.onnx.exporter import MODEL_FILE
+from bertjax.convert.onnx.exporter import loaded
 from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
@@ -38,14 +38,7 @@ def compare_with_onnxruntime(
     """`compare_outputs` with those of onnxruntime from a folder's file; None where it is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(Path(directory) / MODEL_FILE, providers=["CPUExecutionProvider"])
-    names = [made.name for made in session.get_outputs()]
-
-    def run(inputs: Rows) -> Rows:
-        return dict(zip(names, session.run(names, inputs), strict=True))
-
+    run = loaded(Path(directory))
     return compare_outputs(model, Vectors(pooling, normalize), f"{directory}: onnxruntime", run, pairs, limit)
 
 

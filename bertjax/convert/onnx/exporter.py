@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-if TYPE_CHECKING:
-    import onnx
-from typing import get_args
+import numpy as np
 
 import bertjax
 from bertjax.convert.format import Vectors
@@ -17,6 +16,9 @@ from bertjax.convert.graph.export import Layout, add_network, arrays_of, inputs_
 from bertjax.model.pooling import Pooling
 from bertjax.storage.remote import Place
 from bertjax.training.run_directory import TrainedModel
+
+if TYPE_CHECKING:
+    import onnx
 
 Precision = Literal["float32", "float16", "int8"]
 
@@ -116,3 +118,16 @@ def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: P
     onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
     onnx.checker.check_model(str(path), full_check=True)
     return folder / DATA_FILE if large else path
+
+
+def loaded(folder: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """The graph of a folder, as onnxruntime executes it: outputs of inputs, by name."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / MODEL_FILE, providers=["CPUExecutionProvider"])
+    names = [made.name for made in session.get_outputs()]
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(names, inputs), strict=True))
+
+    return run
