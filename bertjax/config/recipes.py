@@ -25,7 +25,7 @@ from bertjax.config.values import check_types
 T = TypeVar("T")
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-_SECTION = re.compile(r"^([A-Z][a-z]+): ", re.M)
+_SECTION = re.compile(r"(?<=\n)([A-Z][a-z]+): ")  # the first line is the title, whatever it begins with
 
 
 class UnknownVariantError(ValueError):

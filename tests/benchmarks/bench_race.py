@@ -55,6 +55,7 @@ class Entrant(NamedTuple):
     recipe: str
     predictions: int = 20
     keys: Mapping[str, Any] = {}
+    student: bool = False  # has the vocabulary of --teacher
 
 
 STUDENT = {"hidden_size": 384, "num_hidden_layers": 3, "num_attention_heads": 12, "intermediate_size": 1_536}
@@ -64,11 +65,12 @@ RECIPES = {
     "roberta": Entrant("roberta:base"),
     "electra": Entrant("electra:small"),
     "modernbert": Entrant("modernbert:base", 70),
+    "deberta": Entrant("deberta:v3-small", keys={"model.generator_layers": 2}),
     # A student of --teacher, whose vocabulary both have, and the same one without it.
-    "alone": Entrant("bert_mini", keys=ALONE),
-    "taught": Entrant("bert_mini", keys=ALONE | {"training.objectives": ["mlm", "distil_layers"]}),
+    "alone": Entrant("bert_mini", keys=ALONE, student=True),
+    "taught": Entrant("bert_mini", keys=ALONE | {"training.objectives": ["mlm", "distil_layers"]}, student=True),
 }
-FAMILY = [name for name in RECIPES if name not in ("alone", "taught")]
+FAMILY = [name for name, entrant in RECIPES.items() if not entrant.student]
 
 
 class Task(NamedTuple):
@@ -138,7 +140,7 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -
         stages=(),
     )
     keys = dict(entrant.keys)
-    if keys:
+    if entrant.student:
         keys["data.vocab"] = str(arguments.teacher / "vocab.txt")
     if "distil_layers" in keys.get("training.objectives", ()):
         keys["distillation.teacher"] = f"hf:{arguments.teacher}"

@@ -18,6 +18,7 @@ from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, Model
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.runtime.host_memory import keep_freed_memory
+from bertjax.text.pool import cores
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
@@ -121,6 +122,7 @@ def theirs(work: Work) -> Run:
     assert work.pairs == 1, "transformers has no packed rows"
     network, loss_of = pretraining(work.model)
     network = network.to(work.device).train()
+    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
     torch.set_float32_matmul_precision("high")
     is_gpu = work.device == "cuda"
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=is_gpu or None)

@@ -101,6 +101,8 @@ def their_tokenizer(family: str, **options: Any) -> Any:
             # DebertaTokenizer of transformers 5 puts two separators into a pair, microsoft/DeBERTa one.
             theirs.backend_tokenizer.post_processor = with_template(ours, known.template).post_processor
         return theirs
+    if kind.model is not tokenizers.models.WordPiece:
+        kind = transformers.BertTokenizer  # BigBird's is of SentencePiece, with BERT's template
     return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **options)
 
 

@@ -70,13 +70,13 @@ def test_dropout_is_that_of_the_dense_mask() -> None:
 
 
 def test_random_blocks_are_others_and_the_same_every_time() -> None:
-    plan = random_blocks(7, 3, 4, 32)
+    plan = random_blocks(7, 3, 4, 32, 3)
     assert plan.shape == (4, 30, 3)
     for u in range(30):
         seen_anyway = {0, u, u + 1, u + 2, 31}
         assert all(len(seen_anyway | set(chosen)) == len(seen_anyway) + 3 for chosen in plan[:, u].tolist())
-    assert np.array_equal(plan, random_blocks(7, 3, 4, 32))
-    others = (random_blocks(8, 3, 4, 32), random_blocks(7, 4, 4, 32), plan[::-1])
+    assert np.array_equal(plan, random_blocks(7, 3, 4, 32, 3))
+    others = (random_blocks(8, 3, 4, 32, 3), random_blocks(7, 4, 4, 32, 3), plan[::-1])
     assert all((plan != other).any() for other in others)
 
 
@@ -88,4 +88,4 @@ def test_the_keys_of_a_token_are_those_of_the_dense_mask() -> None:
 
 @pytest.mark.parametrize(("length", "expected"), [(704, False), (705, True), (4096, True)])
 def test_short_rows_are_full_as_in_transformers(length: int, expected: bool) -> None:
-    assert is_sparse(length) is expected
+    assert is_sparse(length, 64, 3) is expected

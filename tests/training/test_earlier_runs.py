@@ -13,7 +13,8 @@ import pytest
 
 from bertjax.config import Config, ModelConfig, TrainingConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
-from bertjax.training.checkpoint import DIRECTORY, Checkpoints, run_metadata
+from bertjax.training.checkpoint import DIRECTORY, Checkpoints
+from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.earlier_runs import expected_loss
 from bertjax.training.telemetry import METRICS_FILE
 

@@ -142,9 +142,9 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
 
 def _not_expressed(config: ModelConfig) -> list[str]:
     """The fields that are not as `config.json` would say, as name=value."""
-    if head_of(config).transformers in family_of(config.family).transformers.lacking:
-        return [f"model.head={config.head!r}"]
     try:
+        if head_of(config).transformers in family_of(config.family).transformers.lacking:
+            return [f"model.head={config.head!r}"]
         found = from_config_json(to_config_json(config, {}), "config.json")
     except ValueError as error:
         return [f"model {config.family}: {error}"]

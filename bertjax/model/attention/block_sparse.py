@@ -24,11 +24,8 @@ from bertjax.model.attention.windows import (
     places_of,
 )
 
-BLOCK = 64  # tokens of a block of the published models
-RANDOM = 3  # random blocks that a block of theirs sees
 
-
-def is_sparse(length: int, block: int = BLOCK, random: int = RANDOM) -> bool:
+def is_sparse(length: int, block: int, random: int) -> bool:
     """Whether rows of `length` tokens have more blocks than the full square pays for; else attention is full."""
     return length > longest_full(block, random)
 
@@ -38,7 +35,7 @@ def longest_full(block: int, random: int) -> int:
     return (5 + 2 * random) * block
 
 
-def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
+def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int) -> np.ndarray:
     """The random blocks that block 1 to n - 2 of `blocks` see in each head of a layer: int32 [heads, n - 2, random].
 
     They differ from each other and from the blocks that it sees anyway. A function of its arguments alone, the same in
@@ -55,7 +52,7 @@ def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int = 
     return chosen
 
 
-def keys_per_token(length: int, block: int = BLOCK, random: int = RANDOM) -> float:
+def keys_per_token(length: int, block: int, random: int) -> float:
     """The keys that a token of a row sees on average, for counting FLOPs: all of them in rows that are not sparse."""
     if not is_sparse(length, block, random):
         return length
@@ -64,7 +61,7 @@ def keys_per_token(length: int, block: int = BLOCK, random: int = RANDOM) -> flo
     return block * (2 * blocks + (blocks - 2) * (5 + random) - 2) / blocks
 
 
-def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int = RANDOM) -> np.ndarray:
+def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int) -> np.ndarray:
     """What takes the place of `random_blocks` in transformers' BigBird outside of training: block 0 every time.
 
     A key of block 0 then counts 1 + `random` times in blocks 1 to n - 2, as if its score had ln(1 + random) more. It is
@@ -99,7 +96,7 @@ def block_sparse_attention(
     dropout_keys: jax.Array | None,
     dropout_rate: float,
     *,
-    block: int = BLOCK,
+    block: int,
 ) -> jax.Array:
     """softmax(q k / sqrt(K)) v over the blocks that are seen, within a sequence: [B, L, H, K] -> [B, L, H, K].
 

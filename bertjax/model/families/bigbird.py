@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.block_sparse import BLOCK, RANDOM
 from bertjax.model.families.bert import MLM, NSP, layers
 from bertjax.model.families.family import Class, Family, HuggingFace, Keys, dense, norm, tables
 from bertjax.tokenization.tokenizer import TextRules
@@ -32,6 +31,7 @@ _ANSWER = (
     *norm("inner/norm", "qa_classifier.output.LayerNorm"),
     *dense("head/dense", "qa_classifier.qa_outputs"),
 )
+_BLOCK, _RANDOM = 64, 3  # tokens of a block, and random blocks that it sees, of the published models
 _SPARSE, _FULL = "block_sparse", "original_full"
 _SEED = "bertjax_random_blocks_seed"  # a key of ours
 _LIKE_TRANSFORMERS = -1
@@ -57,8 +57,8 @@ def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind != _SPARSE:
         raise ValueError(f"{where}: attention_type is {kind!r}; bertjax has {_SPARSE!r} and {_FULL!r}")
     found = {
-        "attention_block": values.get("block_size", BLOCK),
-        "random_blocks": values.get("num_random_blocks", RANDOM),
+        "attention_block": values.get("block_size", _BLOCK),
+        "random_blocks": values.get("num_random_blocks", _RANDOM),
         "random_blocks_seed": values.get(_SEED, _LIKE_TRANSFORMERS),
     }
     for name, least in (("attention_block", 1), ("random_blocks", 1), ("random_blocks_seed", -1)):
@@ -73,8 +73,8 @@ _BASE = ModelConfig(
     vocab_size=50_358,
     hidden_act="gelu_tanh",
     max_position_embeddings=4096,
-    attention_block=BLOCK,
-    random_blocks=RANDOM,
+    attention_block=_BLOCK,
+    random_blocks=_RANDOM,
     **_ARCHITECTURE,
 )
 

@@ -101,7 +101,7 @@ def read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"position_embedding": "learned" if biased else "none"}
     kinds = values.get("pos_att_type") or []
     kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
-    if sorted(kinds) != sorted(_OF_DISTANCES):
+    if not isinstance(kinds, list) or sorted(map(str, kinds)) != sorted(_OF_DISTANCES):
         raise ValueError(f"{where}: pos_att_type is {kinds!r}; bertjax has both {' and '.join(sorted(_OF_DISTANCES))}")
     farthest = whole_number(values, "max_relative_positions", -1, where)
     if farthest < 1:

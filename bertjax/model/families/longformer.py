@@ -32,10 +32,10 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """One window for all layers. Raises ValueError for several, and for one that has no middle."""
     told = values.get("attention_window", _WINDOW)
-    windows = {*told} if isinstance(told, list) else {told}
-    if len(windows) != 1 or any(type(one) is not int or one < 2 or one % 2 for one in windows):
+    windows = told if isinstance(told, list) and told else [told]
+    if any(type(one) is not int or one < 2 or one % 2 or one != windows[0] for one in windows):
         raise ValueError(f"{where}: attention_window is {told!r}; bertjax has one even window for all layers")
-    return {"window": windows.pop() // 2}
+    return {"window": windows[0] // 2}
 
 
 def _sizes() -> dict[str, ModelConfig]:

@@ -1,0 +1,212 @@
+"""Run the benchmarks, compare their figures with the bars in figures.toml, and keep them for the README.
+
+    python -m tests.benchmarks [NAME ...] [--races] [--data DATA]     run all but the races, or those named
+    python -m tests.benchmarks --readme                               only write the README's table
+
+Ends with a table of figures, bars and verdicts, and with exit code 1 if a figure falls short of its bar or a benchmark
+does not run. What was measured, with command, commit, machine and date, goes to results.json; the README's table of
+results is made from it. Benchmarks whose data are missing are skipped, with the reason. Run it on a machine that does
+nothing else: ratios are measured in turns, but times are of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+FIGURES, RESULTS, README = HERE / "figures.toml", HERE / "results.json", REPOSITORY / "README.md"
+DATA = REPOSITORY.parent / "shared" / "data"
+BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
+_PACKAGES = ("jax", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One entry of figures.toml."""
+
+    name: str
+    command: tuple[
+        str, ...
+    ]  # words behind `python`, from the root of the repository; {data} and {folder} are filled in
+    reads: str  # pattern of its output, whose first match has the value as its one group
+    shown: str  # the value for a reader, as a format
+    beside: str  # what the value is compared with
+    least: float | None
+    most: float | None
+    set_by: str  # who set the bar and why
+    data: tuple[str, ...]  # folders of DATA that it needs
+    race: bool  # takes long: only with --races, or by name
+    readme: bool  # has a row in the README's table
+
+    @property
+    def bar(self) -> str:
+        """The bar for a reader."""
+        limits = {"at least": self.least, "at most": self.most}
+        parts = [f"{word} {limit:g}" for word, limit in limits.items() if limit is not None]
+        return " and ".join(parts) or "none"
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is within the bar."""
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
+    """The entries by name. Raises ValueError for an unknown key, a name that comes twice and an entry without a bar's
+    reason.
+    """
+    found: dict[str, Figure] = {}
+    optional = {"least": None, "most": None, "data": (), "race": False, "readme": True, "set_by": ""}
+    for entry in tomllib.loads(path.read_text())["figure"]:
+        values = optional | entry
+        unknown = sorted(values.keys() - Figure.__dataclass_fields__.keys())
+        if unknown or values["name"] in found:
+            raise ValueError(
+                f"{path}: {values.get('name')}: {f'unknown key {unknown[0]}' if unknown else 'named twice'}"
+            )
+        one = Figure(**values | {"command": tuple(values["command"]), "data": tuple(values["data"])})
+        if one.bar != "none" and not one.set_by:
+            raise ValueError(f"{path}: {one.name} has a bar, but set_by does not say who set it and why")
+        found[one.name] = one
+    return found
+
+
+def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, float | str]]:
+    """Each figure with its value, or with the reason why there is none. A command that several read runs once."""
+    outputs: dict[tuple[str, ...], str] = {}
+    for figure in figures:
+        if absent := [name for name in figure.data if not (data / name).exists()]:
+            yield figure, f"skipped: needs {data / absent[0]}; give --data"
+            continue
+        words = tuple(word.format(data=data, folder=folder) for word in figure.command)
+        if words not in outputs:
+            print(f"\n$ python {' '.join(words)}", flush=True)
+            start = time.monotonic()
+            outputs[words] = _output(words)
+            print(f"({time.monotonic() - start:.0f} s)", flush=True)
+        matches = re.findall(figure.reads, outputs[words])
+        yield figure, float(matches[0].replace(",", "")) if matches else "failed: the output has no such figure"
+
+
+def _output(words: Sequence[str]) -> str:
+    """What a command prints, which is also shown."""
+    lines = []
+    with subprocess.Popen([sys.executable, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        print(f"exit code {process.returncode}")
+    return "".join(lines)
+
+
+def circumstances() -> dict[str, str]:
+    """Commit, machine, versions and date of a measurement."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=REPOSITORY, capture_output=True, text=True
+    ).stdout.strip()
+    versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if _is_installed(name)]
+    return {
+        "commit": described or "unknown",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "versions": f"Python {platform.python_version()}, {', '.join(versions)}",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
+    return names[0].strip() if names else platform.machine()
+
+
+def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> str:
+    """The rows of the README, of what has been measured."""
+    lines = ["| | measured | beside | made by |", "|---|---|---|---|"]
+    for figure in figures.values():
+        if figure.readme and (found := results.get(figure.name)):
+            made = f"`{' '.join(figure.command).removeprefix('tests/benchmarks/').format(data='DATA', folder='DIR')}`"
+            shown = figure.shown.format(found["value"])
+            lines.append(f"| {figure.name} | {shown} | {figure.beside} | {made}, {found['commit']} |")
+    return "\n".join(lines)
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with its table replaced. Raises ValueError if the two comments round the table are not there."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"README.md has no lines {BEGIN!r} and {END!r} round its table of results")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def _write_readme(figures: Mapping[str, Figure]) -> None:
+    README.write_text(with_table(README.read_text(), readme_table(figures, read_results())))
+
+
+def read_results() -> dict[str, Any]:
+    """What was measured, by name."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def main() -> int:
+    """Run what is asked for. Returns the exit code."""
+    figures = read_figures()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="figures whose name has this in it")
+    parser.add_argument("--races", action="store_true", help="also those that take long")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("BERTJAX_TEST_DATA", DATA)))
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "benchmarks")
+    parser.add_argument("--readme", action="store_true", help="only write the README's table")
+    arguments = parser.parse_args()
+    if arguments.readme:
+        _write_readme(figures)
+        return 0
+    named = [one for one in figures.values() if any(name in one.name for name in arguments.names)]
+    chosen = named if arguments.names else [one for one in figures.values() if arguments.races or not one.race]
+    if not chosen:
+        raise SystemExit(f"no figure's name has {arguments.names} in it; there are: {'; '.join(figures)}")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    about, table, ends_well = circumstances(), [], True
+    for figure, value in measure(chosen, arguments.data, arguments.folder):
+        if isinstance(value, str):
+            table.append((figure.name, value, figure.bar))
+            ends_well &= value.startswith("skipped")
+            continue
+        RESULTS.write_text(json.dumps(read_results() | {figure.name: {"value": value} | about}, indent=1) + "\n")
+        verdict = "holds" if figure.holds(value) else "FALLS SHORT"
+        table.append((figure.name, figure.shown.format(value), f"{figure.bar}: {verdict}"))
+        ends_well &= figure.holds(value)
+    _write_readme(figures)
+    width = max(len(name) for name, _, _ in table)
+    print(f"\n{', '.join(about.values())}")
+    for name, value, verdict in table:
+        print(f"{name:{width}}  {value}  ({verdict})")
+    return 0 if ends_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""The plan of every recipe on a machine of every kind, compiled for it, as tables in launch/plans.md.
+
+    python tests/benchmarks/plan_table.py [--recipes NAME ...] [--topologies NAME ...] [--folder DIR] [--write]
+
+Each plan is made in a process of its own and kept in DIR, by default build/plans/, so that the same command goes on
+where it was interrupted; a plan of other code or another recipe is made again with --again. GPUs need jax's CUDA
+plug-in, TPUs libtpu; a machine whose compiler is missing is left out, which the last lines say. `--write` writes what
+is known to launch/plans.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.config.recipes import load_recipe, recipe_names
+from bertjax.plan.topologies import GIB, set_environment
+from bertjax.storage.files import replace_text
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "launch" / "plans.md"
+TOPOLOGIES = {
+    "v5e:4x4": "16 TPU v5e",
+    "v4:2x2x4": "16 TPU v4",
+    "v5p:2x2x4": "16 TPU v5p",
+    "v6e:4x4": "16 TPU v6e",
+    "tpu7x:2x2x4": "16 TPU7x (32 devices)",
+    "h100:8": "8 H100",
+    "h200:8": "8 H200",
+    "b200:8": "8 B200",
+}
+SMALL = ("quickstart", "bert_mini", "tinybert")  # for one chip or a CPU: no machine of 16 chips is asked for them
+INTRODUCTION = """# Plans of the recipes
+
+What `bertjax plan RECIPE --topology NAME` says of every recipe, each in its first variant, compiled for the machine by
+its own compiler. Memory is the most that a device needs in any stage, of what it has; a step is the least that its
+compute, memory traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of
+the whole recipe at best, and if nothing that devices send each other is hidden. This page is made by
+`python tests/benchmarks/plan_table.py --write`, here with jax {jax}.
+"""
+
+
+def plan(recipe: str, topology: str) -> dict[str, Any]:
+    """The figures of one plan, or why there is none."""
+    set_environment(topology)
+    from dataclasses import replace
+
+    import jax
+
+    from bertjax.plan.estimates import make_plan
+    from bertjax.plan.topologies import open_topology
+    from bertjax.text.trained_vocabulary import vocabulary_size
+
+    config = load_recipe(recipe)
+    config = replace(config, model=replace(config.model, vocab_size=vocabulary_size(config.data)[0]))
+    where = open_topology(topology, 1)
+    try:
+        made = make_plan(config, where, say=lambda line: print(line, file=sys.stderr))
+    except ValueError as error:
+        return {"jax": jax.__version__, "refused": str(error).splitlines()[0]}
+    bounds = [stage.bound for stage in made.stages]
+    return {
+        "jax": jax.__version__,
+        "fits": made.fits,
+        "needed": max(stage.needed or 0 for stage in made.stages),
+        "capacity": made.stages[0].capacity,
+        "steps": [stage.steps for stage in made.stages],
+        "seconds": [bound and bound.overlapped for bound in bounds],
+        "limits": [bound and bound.limited_by for bound in bounds],
+        "mfu": [stage.mfu_bound for stage in made.stages],
+        "hours": made.hours,
+        "chips": where.chips,
+    }
+
+
+def row(recipe: str, found: Mapping[str, Any]) -> str:
+    """One recipe on one machine."""
+    if "refused" in found:
+        return f"| {recipe} | {found['refused']} | | | | | |"
+    memory = f"{found['needed'] / GIB:.2f} of {found['capacity'] / GIB:.1f} GiB"
+    if not found["fits"]:
+        return f"| {recipe} | {memory}: does not fit | | | | | |"
+    low, high = found["hours"]
+    steps = " / ".join(f"{1e3 * one:,.3g}" for one in found["seconds"])
+    limits = " / ".join(dict.fromkeys(found["limits"]))
+    mfu = " / ".join(f"{one:.0%}" for one in found["mfu"])
+    span = f"{low:,.1f}" if f"{low:,.1f}" == f"{high:,.1f}" else f"{low:,.1f} to {high:,.1f}"
+    return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {span} | {low * found['chips']:,.0f} |"
+
+
+def page(folder: Path) -> str:
+    """All that is known, a table for each machine."""
+    parts, versions = [], set()
+    for topology, title in TOPOLOGIES.items():
+        known = {
+            name: json.loads(path.read_text()) for name in RECIPES if (path := _file(folder, name, topology)).exists()
+        }
+        if not known:
+            continue
+        versions |= {found["jax"] for found in known.values()}
+        parts.append(f"## {title}: `{topology}`\n")
+        parts.append("| recipe | memory of a device | step at best, ms | limit | MFU at most | hours | chip-hours |")
+        parts.append("|---|---|---|---|---|---|---|")
+        parts += [row(name, found) for name, found in known.items()]
+        parts.append("")
+    return "\n".join([INTRODUCTION.format(jax=", ".join(sorted(versions))), *parts])
+
+
+RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
+
+
+def make(recipes: Sequence[str], topologies: Sequence[str], folder: Path, again: bool) -> list[str]:
+    """Make the plans that are not there. Returns what could not be made, a line for each."""
+    failed = []
+    for topology in topologies:
+        for name in recipes:
+            path = _file(folder, name, topology)
+            if path.exists() and not again:
+                continue
+            print(f"{name} on {topology}", flush=True)
+            words = [sys.executable, __file__, "--one", name, topology]
+            ended = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+            if ended.returncode:
+                failed.append(f"{name} on {topology}: {(ended.stderr.strip().splitlines() or ['no message'])[-1]}")
+                continue
+            replace_text(path, ended.stdout.splitlines()[-1] + "\n")
+    return failed
+
+
+def _file(folder: Path, recipe: str, topology: str) -> Path:
+    return folder / f"{recipe}-{topology.replace(':', '-')}.json"
+
+
+def main() -> int:
+    """Make plans, and write the page if it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--recipes", nargs="+", default=RECIPES, choices=recipe_names())
+    parser.add_argument("--topologies", nargs="*", default=list(TOPOLOGIES), choices=TOPOLOGIES)
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "plans")
+    parser.add_argument("--again", action="store_true", help="make plans anew that are there")
+    parser.add_argument("--write", action="store_true", help="write launch/plans.md")
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(plan(*arguments.one)))
+        return 0
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    failed = make(arguments.recipes, arguments.topologies, arguments.folder, arguments.again)
+    if arguments.write:
+        replace_text(PAGE, page(arguments.folder))
+        print(PAGE)
+    for line in failed:
+        print(line)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""`python -m tests.benchmarks`: figures against their bars, what is kept of them, and the README's table."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent / "benchmarks"
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The gate's module, with files of its own."""
+    spec = importlib.util.spec_from_file_location("benchmark_gate", BENCHMARKS / "__main__.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "benchmark_gate", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    module.README.write_text(f"before\n{module.BEGIN}\n{module.END}\nafter\n")
+    return module
+
+
+def figures(gate: ModuleType, path: Path, *entries: str) -> None:
+    """Makes these the entries of the gate."""
+    path.write_text("".join(f"[[figure]]\n{entry}\n" for entry in entries))
+    read = gate.read_figures
+    gate.read_figures = lambda: read(path)
+
+
+def entry(name: str, printed: str, bar: str) -> str:
+    return (
+        f"name = '{name}'\ncommand = ['-c', '''{printed}''']\nreads = 'speed ([\\d.,]+)'\nshown = '{{:.1f}} MB/s'\n"
+        f"beside = 'nothing'\nset_by = 'this test'\n{bar}"
+    )
+
+
+def run(gate: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--folder", str(folder / "made"), *words])
+    return gate.main()
+
+
+def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd) -> None:
+    counted = "print(open(r'COUNT', 'a').write('x')); print('speed 1,234.5'); print('speed 2')"
+    command = counted.replace("COUNT", str(tmp_path / "count"))
+    figures(gate, tmp_path / "a.toml", entry("fast", command, "least = 1000"), entry("also", command, "most = 2000"))
+    assert run(gate, monkeypatch, tmp_path) == 0
+    said = capfd.readouterr().out
+    assert "fast  1234.5 MB/s  (at least 1000: holds)" in said and "also  1234.5 MB/s  (at most 2000: holds)" in said
+    assert (tmp_path / "count").read_text() == "x"  # a command that two figures read runs once
+    kept = json.loads(gate.RESULTS.read_text())
+    assert kept["fast"]["value"] == 1234.5 and kept["fast"]["commit"] and "cores" in kept["fast"]["machine"]
+    table = gate.README.read_text()
+    assert table.startswith("before\n") and table.endswith("\nafter\n")
+    assert "| fast | 1234.5 MB/s | nothing |" in table
+
+
+@pytest.mark.parametrize(
+    ("bar", "printed", "verdict"),
+    [
+        ("least = 4", "print('speed 3.9')", "FALLS SHORT"),
+        ("most = 3", "print('speed 3.9')", "FALLS SHORT"),
+        ("least = 1", "print('nothing')", "the output has no such figure"),
+        ("least = 1", "raise SystemExit(2)", "the output has no such figure"),
+    ],
+)
+def test_what_falls_short_ends_with_an_error(gate, tmp_path, monkeypatch, capfd, bar, printed, verdict) -> None:
+    figures(gate, tmp_path / "a.toml", entry("slow", printed, bar), entry("good", "print('speed 5')", "least = 1"))
+    assert run(gate, monkeypatch, tmp_path) == 1
+    said = capfd.readouterr().out
+    assert verdict in said and "good  5.0 MB/s  (at least 1: holds)" in said
+
+
+def test_missing_data_and_races_are_left_out(gate, tmp_path, monkeypatch, capfd) -> None:
+    long = entry("race", "print('speed 1')", "race = true")
+    figures(gate, tmp_path / "a.toml", entry("text", "print('speed 1')", "data = ['wiki']"), long)
+    assert run(gate, monkeypatch, tmp_path, "--data", str(tmp_path)) == 0
+    said = capfd.readouterr().out
+    assert f"text  skipped: needs {tmp_path / 'wiki'}" in said and "\nrace" not in said
+    assert run(gate, monkeypatch, tmp_path, "race") == 0
+    assert "race  1.0 MB/s  (none: holds)" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ([entry("a", "", ""), entry("a", "", "")], "a: named twice"),
+        ([entry("a", "", "limit = 3")], "a: unknown key limit"),
+        ([entry("a", "", "least = 3").replace("set_by = 'this test'\n", "")], "a has a bar, but set_by does not say"),
+    ],
+)
+def test_a_wrong_entry_is_named(gate, tmp_path, made, message) -> None:
+    figures(gate, tmp_path / "a.toml", *made)
+    with pytest.raises(ValueError, match=message):
+        gate.read_figures()
+
+
+def test_every_figure_is_made_by_a_program_that_exists(gate) -> None:
+    for figure in gate.read_figures().values():
+        assert (BENCHMARKS.parents[1] / figure.command[0]).is_file(), figure.name
+        assert figure.shown.format(1.5) != figure.shown, figure.name
+        assert figure.bar == "none" or len(figure.set_by) > 20, figure.name
