@@ -21,7 +21,7 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.model.family_heads import HEADS
-from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
@@ -164,7 +164,8 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     """
     config = model.config.model
     graphdef = abstract_network(config)[0]
-    heads = [head for head in class_of(config).outputs if head in model.params]
+    # Of a task a family that transformers lacks has logits too.
+    heads = [] if head_of(config).of_task else [head for head in class_of(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
     marked = _marked(model, batch)
 

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model
-from family_models import IN_TRANSFORMERS, family_model
+from family_models import family_model
+from their_families import IN_TRANSFORMERS, small
 
 from bertjax.__main__ import main
 from bertjax.convert.compare_vectors import LIMITS
@@ -103,6 +104,13 @@ def test_a_family_without_a_class_in_transformers_goes_to_onnx(family: str, tmp_
     form = format_here("onnx")
     assert difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < 5e-6
     assert not (tmp_path / "out" / "config.json").exists(), "transformers has no such network"
+    fields = {
+        key: value for key, value in vars(small(family)).items() if key not in ("vocab_size", "head", "num_labels")
+    }
+    fields |= {"max_position_embeddings": 80}
+    assert (
+        difference(form, fine_tuned_model(tmp_path / "run", "sequence", ("a", "b"), **fields), tmp_path / "it") < 5e-6
+    )
 
 
 @LONG
@@ -169,8 +177,8 @@ def test_the_command_line_writes_a_precision_and_refuses_it_where_there_is_one(
     assert main(["export", str(run), "--to", "onnx", "--precision", "int8"]) == 0
     said = capsys.readouterr().out
     assert "compared with onnxruntime on real text: logits" in said and f"{run}/onnx-int8: logits" in said
-    assert main(["export", str(run), "--to", "savedmodel", "--precision", "int8"]) == 1
-    assert "--precision int8: --to savedmodel has one precision; leave --precision out" in capsys.readouterr().err
+    assert main(["export", str(run), "--to", "stablehlo", "--precision", "int8"]) == 1
+    assert "--precision int8: --to stablehlo has one precision; leave --precision out" in capsys.readouterr().err
 
 
 def test_every_executed_format_is_known_here() -> None:

@@ -16,7 +16,7 @@ import pytest
 from exported_models import fine_tuned_model, trained_model
 from page_browser import NAMES, Browser, installed
 
-from bertjax.convert.compare import PAIRS, pair_batch
+from bertjax.convert.compare import pair_batch
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import inputs_of
 from bertjax.convert.onnx.exporter import loaded
@@ -25,6 +25,7 @@ from bertjax.convert.web.page import PACKAGES
 from bertjax.training.run_directory import TrainedModel
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+TEXTS = (("The museum opened.", "of 1877"), ("naïve drawings", "and the museum"), ("The 北京", "a"))  # all are whole
 LABELS = ("bad", "</script><b>", "good")
 WAIT = "new Promise(done => setTimeout(done, 200))"
 
@@ -111,9 +112,9 @@ def test_a_browser_computes_what_onnxruntime_computes(
     assert "here in the browser" in said, (said, browser.complaints)
     assert not browser.complaints
     assert all(url.startswith(("http://127.0.0.1", "blob:", "data:")) for url in browser.requests), browser.requests
-    lines = json.dumps(["\t".join(pair) for pair in PAIRS])
+    lines = json.dumps(["\t".join(pair) for pair in TEXTS])
     found = browser.ask(f"answer({lines})")["outputs"]
-    batch = pair_batch(model, PAIRS)
+    batch = pair_batch(model, TEXTS)
     wanted = loaded(folder)({name: batch[name] for name in inputs_of(model.config.model)})
     for name, output in found.items():
         theirs = np.reshape(output["data"], output["dims"])

@@ -83,7 +83,7 @@ def require_function(model: TrainedModel, vectors: Vectors, form: str) -> None:
 
 def require_graph(model: TrainedModel, vectors: Vectors, form: str) -> None:
     """As `require_function`, for a network that is written as a graph."""
-    _require(model.config.model, _OF_GRAPHS, form)
+    _require(model.config.model, _OF_FUNCTIONS | _OF_GRAPHS, form)
     require_function(model, vectors, form)
 
 

@@ -112,8 +112,14 @@ def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: P
 
     graph, arrays = OnnxGraph(inputs_of(model.config.model)), arrays_of(model)
     add_network(graph, arrays, model, vectors)
-    made = lowered(graph.model("bertjax", bertjax.__version__), precision)
-    large = made.ByteSize() > _LARGEST_MESSAGE
+    made = graph.model("bertjax", bertjax.__version__)
+    size = sum(len(weight.raw_data) for weight in made.graph.initializer)
+    large = size > _LARGEST_MESSAGE
+    if large and precision != "float32":
+        raise ValueError(
+            f"--precision {precision}: weights of {size:,} bytes are too many for onnxruntime's converters"
+        )
+    made = lowered(made, precision)
     path = folder / MODEL_FILE
     onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
     onnx.checker.check_model(str(path), full_check=True)

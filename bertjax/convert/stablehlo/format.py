@@ -66,7 +66,7 @@ def export_stablehlo(model: TrainedModel, directory: str | Place, vectors: Vecto
     def write(folder: Path) -> Path:
         exported = exported_function(model, vectors)
         (folder / MODEL_FILE).write_bytes(exported.serialize())
-        arrays = {name: np.asarray(x) for name, x in named_arrays(jax.device_get(model.params)).items()}
+        arrays = {name: np.asarray(x) for name, x in jax.device_get(_weights(model, vectors)).items()}
         save_file(arrays, folder / WEIGHTS_FILE)
         (folder / WEIGHTS_FILE).chmod((folder / MODEL_FILE).stat().st_mode)
         write_texts(folder, {SIGNATURE_FILE: as_json(_signature(model, vectors, exported))})
@@ -77,7 +77,7 @@ def export_stablehlo(model: TrainedModel, directory: str | Place, vectors: Vecto
 
 def exported_function(model: TrainedModel, vectors: Vectors) -> jax.export.Exported:
     """The network as a `Function` for any batch and length. Products are float32, also where a device has faster."""
-    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in named_arrays(model.params).items()}
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in _weights(model, vectors).items()}
     names, most = inputs_of(model.config.model), longest(model.config.model)
     bounds = [f"length <= {most}"] if most else []
     rows = jax.export.symbolic_args_specs(
@@ -101,14 +101,25 @@ def _without_locations() -> Iterator[None]:
         jax.config.update(setting, before)
 
 
+def _weights(model: TrainedModel, vectors: Vectors) -> dict[str, jax.Array]:
+    """The parameters that the outputs depend on: of vectors, those of no head."""
+    named = named_arrays(model.params)
+    if gives_logits(model, vectors.pooling):
+        return named
+    read = ("encoder/", "pooler/") if vectors.pooling == "pooler" else ("encoder/",)
+    return {name: x for name, x in named.items() if name.startswith(read)}
+
+
 def _function(model: TrainedModel, vectors: Vectors) -> Function:
     config = model.config.model
-    graphdef, treedef = abstract_network(config)[0], jax.tree.structure(model.params)
+    graphdef, shapes, _ = abstract_network(config)
+    treedef, named = jax.tree.structure(shapes), named_arrays(shapes)
     headed = gives_logits(model, vectors.pooling)
 
     def computed(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
-        names = named_arrays(jax.tree.unflatten(treedef, range(treedef.num_leaves)))
-        bert = bind(graphdef, jax.tree.unflatten(treedef, [weights[name] for name in names]))
+        # What is no weight of the function stands in the network without being read.
+        leaves = [weights[name] if name in weights else jnp.zeros(leaf.shape) for name, leaf in named.items()]
+        bert = bind(graphdef, jax.tree.unflatten(treedef, leaves))
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         types = inputs.get("token_type_ids", jnp.zeros_like(ids))
         hidden = bert.encode(ids, types, mask, packed=False)

@@ -34,6 +34,7 @@ _PAGE = """\
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
+<link rel="icon" href="data:,">
 <style>{style}</style>
 </head>
 <body>
