@@ -116,9 +116,7 @@ def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: P
     size = sum(len(weight.raw_data) for weight in made.graph.initializer)
     large = size > _LARGEST_MESSAGE
     if large and precision != "float32":
-        raise ValueError(
-            f"--precision {precision}: weights of {size:,} bytes are too many for onnxruntime's converters"
-        )
+        raise ValueError(f"--precision {precision}: weights of {size:,} bytes are beyond onnxruntime's converters")
     made = lowered(made, precision)
     path = folder / MODEL_FILE
     onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
