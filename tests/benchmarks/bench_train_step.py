@@ -5,6 +5,9 @@
     python tests/benchmarks/bench_train_step.py albert        # ALBERT-Base v2, MLM and sentence order
     python tests/benchmarks/bench_train_step.py distilbert    # DistilBERT, MLM
     python tests/benchmarks/bench_train_step.py electra       # ELECTRA-Small, generator and discriminator
+    python tests/benchmarks/bench_train_step.py modernbert-512    # ModernBERT-Base, 2 x 512, 30 % predicted
+    python tests/benchmarks/bench_train_step.py modernbert-4096   # six of its layers, 1 x 4,096
+    python tests/benchmarks/bench_train_step.py deberta-512       # DeBERTa-Base, 2 x 512
 
 Both sides: the same batches, fp32, the member's dropout, forward, backward, clip and update. Prints each round, the
 ratio of the medians, and the rate that the matmuls alone would allow at this machine's measured matmul speed.
@@ -20,8 +23,10 @@ from sides import SIDES, Side, Work
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.families.albert import ALBERT
+from bertjax.model.families.deberta import DEBERTA
 from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, GENERATOR_WIDTHS
+from bertjax.model.families.modernbert import MODERNBERT
 from bertjax.training.flops import measured_peak_flops, train_flops_per_token
 
 
@@ -32,13 +37,21 @@ def bert(layers: int, hidden: int, heads: int, forward: int) -> ModelConfig:
     )
 
 
-WORK = {  # name: (model, rows, objectives)
-    "tiny": (bert(2, 128, 2, 512), 64, ("mlm", "nsp")),
-    "mini": (bert(4, 256, 4, 1024), 32, ("mlm", "nsp")),
-    "base": (ModelConfig(), 8, ("mlm", "nsp")),
-    "albert": (ALBERT.presets["base-v2"], 8, ("mlm", "sop")),
-    "distilbert": (DISTILBERT.presets["base"], 8, ("mlm",)),
-    "electra": (replace(ELECTRA.presets["small"], generator_width=GENERATOR_WIDTHS["small"]), 16, ("mlm", "rtd")),
+def modernbert(layers: int) -> ModelConfig:
+    """ModernBERT-Base with so many of its 22 layers."""
+    return replace(MODERNBERT.presets["base"], num_hidden_layers=layers)
+
+
+WORK = {
+    "tiny": Work(bert(2, 128, 2, 512), 64),
+    "mini": Work(bert(4, 256, 4, 1024), 32),
+    "base": Work(ModelConfig(), 8),
+    "albert": Work(ALBERT.presets["base-v2"], 8, ("mlm", "sop")),
+    "distilbert": Work(DISTILBERT.presets["base"], 8, ("mlm",)),
+    "electra": Work(replace(ELECTRA.presets["small"], generator_width=GENERATOR_WIDTHS["small"]), 16, ("mlm", "rtd")),
+    "modernbert-512": Work(modernbert(22), 2, ("mlm",), length=512, predictions=154),
+    "modernbert-4096": Work(modernbert(6), 1, ("mlm",), length=4096, predictions=1229),
+    "deberta-512": Work(DEBERTA.presets["base"], 2, ("mlm",), length=512, predictions=77),
 }
 
 
@@ -48,9 +61,10 @@ def main() -> None:
     parser.add_argument("size", choices=WORK)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    config, rows, objectives = WORK[arguments.size]
+    work = WORK[arguments.size]
+    config = work.model
     execution = ExecutionConfig(scan_unroll=config.num_hidden_layers, logits_chunk=320)
-    work = Work(config, rows, objectives, execution=execution)
+    work = replace(work, execution=execution)
     sides = {name: Side(name, work) for name in SIDES}
     for side in sides.values():
         side.ready()
