@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_exports.py --model RUN --data DEV.tsv --folder DIR [--formats onnx litert:int8 ...]
 
-RUN is a model of one label for a text, DEV.tsv has the columns `sentence` and `label`, as GLUE's SST-2. A format is a
-name of `bertjax export --to`, and behind a colon a precision. The first is the one that others are compared with.
+RUN is a model of one label for a text, DEV.tsv has the columns `sentence` and `label`, the label's number, as GLUE's
+SST-2. A format is a name of `bertjax export --to`, and behind a colon a precision. Others are compared with the first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def accuracy(model: TrainedModel, folder: Path, run: Run, examples: list[dict[st
         of = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
         inputs = {name: np.array([getattr(row, of[name]) for row in rows]) for name in inputs_of(model.config.model)}
         found = run(inputs)["logits"].argmax(axis=-1)
-        right += sum(model.labels[n] == example["label"] for n, example in zip(found, batch, strict=True))
+        right += sum(str(n) == example["label"] for n, example in zip(found, batch, strict=True))
     return right / len(examples)
 
 
