@@ -58,6 +58,8 @@ def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    # Without this mark it warns of a model that was not prepared; this graph has nothing to fuse or to infer.
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         quantize_dynamic(
@@ -69,7 +71,9 @@ def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:
             weight_type=QuantType.QInt8,
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
-        return onnx.load(path)
+        made = onnx.load(path)
+    del made.metadata_props[:]
+    return made
 
 
 MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
