@@ -70,7 +70,7 @@ def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
     return lambda: next((reason for check in checks if (reason := check())), "")
 
 
-_WORKERS = str(min(4, os.cpu_count() or 1))
+_WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
 _PYTEST = ("-m", "pytest", "--long", "-m", "long", "-ra", "--durations=20", "--junitxml={logs}/pytest.xml")
 _KILLED = ("configs/quickstart.py", "--data.sources", "docs:numpy,jax")
 

@@ -24,8 +24,9 @@ def pretraining(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
 def _network(model: ModelConfig) -> torch.nn.Module:
     name = family_of(model.family).huggingface.pretraining.name
     values = huggingface_config(model, pad_token_id=0)
-    made = transformers.AutoConfig.for_model(**values, attn_implementation="sdpa")
-    return getattr(transformers, name)(made)
+    kind = getattr(transformers, name)
+    attention = "sdpa" if kind._supports_sdpa else "eager"  # DeBERTa has no other
+    return kind(transformers.AutoConfig.for_model(**values, attn_implementation=attention))
 
 
 def _with_one_network(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
