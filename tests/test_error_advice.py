@@ -94,6 +94,9 @@ PREPARE = ["prepare", "RECIPE", "--data.root", "data"]
         ("tensorflow_datasets", [*PREPARE, "--data.sources", "tfds:pg19"], ["tfds:pg19", "tensorflow-datasets"]),
         ("tensorflow", [*PREPARE, "--data.sources", "tfrecord:a"], ["tfrecord:a", "pip install tensorflow"]),
         ("onnx", ["export", "nowhere", "--to", "onnx"], ["--to onnx", "bertjax[onnx]"]),
+        ("onnxruntime", ["export", "nowhere", "--to", "web"], ["--to web", "bertjax[onnx]"]),
+        ("ai_edge_litert", ["export", "nowhere", "--to", "litert"], ["--to litert", "bertjax[litert]"]),
+        ("tensorflow", ["export", "nowhere", "--to", "savedmodel"], ["--to savedmodel", "pip install tensorflow"]),
         ("pyarrow", ["embed", "nowhere", "--output", "a.parquet"], ["--output a.parquet", "bertjax[parquet]"]),
     ],
 )

@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pooling",
         choices=POOLINGS,
-        help="how token vectors become one vector: for sentence-transformers (mean) and onnx (none; a fine-tuned model "
-        "then gives its logits)",
+        help="how token vectors become one vector: for sentence-transformers and web (mean), and for the other formats "
+        "that are executed (none); without one a fine-tuned model gives its logits",
     )
     parser.add_argument("--normalize", action="store_true", help="scale that vector to length 1")
     parser.add_argument(
@@ -27,8 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for huggingface: the head of pretraining that is written: pretraining (all of them), encoder (none), or "
         "one, such as mlm or nsp; transformers' class for it then loads the folder without a report (pretraining)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "float16", "int8"),
+        help="of weights, for onnx (float32), litert and web (int8); int8 rounds what they are multiplied with too",
+    )
     parser.add_argument("--generator", action="store_true", help="write the generator that an ELECTRA was trained with")
-    parser.add_argument("--output", metavar="DIR", help="directory to write (RUN/<format>, RUN/<format>-generator)")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="directory to write (RUN/<format>, with -<precision> and -generator where they are asked for)",
+    )
     add_overwrite(parser)
     parser.add_argument(
         "--push", metavar="NAME", help="also upload it to this repository of the Hugging Face Hub: ORG/NAME or NAME"
@@ -53,8 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
         if form.with_head is None:
             raise ValueError(f"--head {arguments.head}: --to {arguments.to} writes all heads or none; leave --head out")
         form = form.with_head(arguments.head)
-    assert form.export is not None, "one of the formats that are written"
     name = arguments.to
+    if arguments.precision:
+        if arguments.precision not in form.precisions:
+            raise ValueError(f"--precision {arguments.precision}: --to {name} has one precision; leave --precision out")
+        form, name = form.precisions[arguments.precision](), f"{name}-{arguments.precision}"
+    assert form.export is not None, "one of the formats that are written"
     if arguments.generator:
         if model.generator is None:
             raise ValueError(f"--generator: {arguments.run} was trained without one; leave it out")

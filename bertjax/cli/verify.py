@@ -135,7 +135,9 @@ def _has(*names: str) -> Callable[[Path], bool]:
 
 
 # A checkpoint of numbers and a run's folder of them; the files that only an export has, then those that it shares.
-_is_export = _has("SHA256SUMS", "model.safetensors", "model.onnx", "bert_model.ckpt.*")
+_is_export = _has(
+    "SHA256SUMS", "model.safetensors", "model.onnx", "model.tflite", "1/saved_model.pb", "bert_model.ckpt.*"
+)
 _BY_KIND: tuple[tuple[Callable[[Path], bool], Callable[[Path], list[Part]]], ...] = (
     (lambda folder: folder.absolute().name.isdecimal() and _has("state", "metadata")(folder), _checkpoint),
     (_has("checkpoints"), _run),

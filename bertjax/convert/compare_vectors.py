@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.convert.compare import INPUTS, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
-from bertjax.convert.onnx.exporter import HIDDEN, MODEL_FILE, VECTOR, gives_logits
+from bertjax.convert.compare import INPUTS, LIMIT, LOGITS, PAIRS, Difference, our_outputs, pair_batch, within_limit
+from bertjax.convert.format import Vectors
+from bertjax.convert.graph.export import HIDDEN, VECTOR, gives_logits, inputs_of
+from bertjax.convert.onnx.exporter import loaded
 from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
 from bertjax.training.run_directory import TrainedModel
 
 _STATES, _VECTORS = "hidden states", "vectors"
+Rows = Mapping[str, np.ndarray]  # inputs or outputs by name
+# Of the relative difference, by the precision of weights. Vectors without anything in common are 1.4 apart.
+LIMITS = {"float32": LIMIT, "float16": 1e-2, "int8": 0.3}
 
 
 def compare_with_onnxruntime(
@@ -28,33 +33,42 @@ def compare_with_onnxruntime(
     pooling: Pooling,
     normalize: bool,
     pairs: Sequence[tuple[str, str]] = PAIRS,
+    limit: float = LIMIT,
 ) -> Difference | None:
-    """Compare our float32 outputs with those of onnxruntime from a folder's file; None where it is not installed.
+    """`compare_outputs` with those of onnxruntime from a folder's file; None where it is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    run = loaded(Path(directory))
+    return compare_outputs(model, Vectors(pooling, normalize), f"{directory}: onnxruntime", run, pairs, limit)
+
+
+def compare_outputs(
+    model: TrainedModel,
+    vectors: Vectors,
+    who: str,
+    run: Callable[[Rows], Rows],
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+    limit: float = LIMIT,
+) -> Difference:
+    """Compare our float32 outputs with those of an export, which `run` makes of the inputs of `inputs_of`.
 
     A padded batch of pairs of texts, and the first pair alone. Raises RuntimeError if they differ by more than the
     limit.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
-        return None
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(Path(directory) / MODEL_FILE, providers=["CPUExecutionProvider"])
-    headed = gives_logits(model, pooling)
-    known = {made.name for made in session.get_inputs()}
     batch = pair_batch(model, pairs)
     alone = {name: x[:1, : int(batch["attention_mask"][0].sum())] for name, x in batch.items()}
     found: dict[str, float] = {}
     for rows in (batch, alone):
-        inputs = {name: x for name, x in rows.items() if name in known}
-        if headed:
-            ends = session.run(list(head_of(model.config.model).outputs), inputs)
+        theirs = run({name: rows[name] for name in inputs_of(model.config.model)})
+        if gives_logits(model, vectors.pooling):
+            ends = [theirs[name] for name in head_of(model.config.model).outputs]
             theirs = {LOGITS: ends[0] if len(ends) == 1 else np.stack(ends, axis=-1)}
             ours = our_outputs(model, rows)
         else:
-            names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if pooling != "none" else {})
-            theirs = dict(zip(names, session.run(list(names.values()), inputs), strict=True))
-            ours = _our_vectors(model, rows, pooling, normalize)
-        difference = within_limit(ours, theirs, rows["attention_mask"] == 1, f"{directory}: onnxruntime")
+            names = {_STATES: HIDDEN} | ({_VECTORS: VECTOR} if vectors.pooling != "none" else {})
+            theirs = {name: theirs[output] for name, output in names.items()}
+            ours = _our_vectors(model, rows, vectors.pooling, vectors.normalize)
+        difference = within_limit(ours, theirs, rows["attention_mask"] == 1, who, limit)
         found = {name: max(value, found.get(name, 0)) for name, value in difference.of.items()}
     return Difference(found)
 

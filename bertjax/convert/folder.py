@@ -97,7 +97,7 @@ def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
     card, file = target / CARD_FILE, target / weights
     if isinstance(target, RemotePath) and not card.is_file():
         return
-    if not (card.is_file() and file.is_file()) or digest_in_card(card, weights) != sha256_of_file(file):
+    if not (card.is_file() and file.is_file()) or digest_in_card(card, file.name) != sha256_of_file(file):
         raise ValueError(f"export to {target}: {weights} there is not the one its {CARD_FILE} speaks of; {advice}")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -42,9 +42,11 @@ class Format:
     read: Callable[[str], ForeignModel] | None = None  # of a folder
     # Downloads what has a name that is no folder here: (the folder, the name of exactly that content).
     fetch: Callable[[str], tuple[Path, str]] | None = None
+    of_texts: bool = False  # without a head an export has vectors of texts, also where no pooling is named
     pooling: Pooling | None = None  # of an export unless the user names one; None: the format has no vectors of texts
     describe: Callable[[TrainedModel, Place], list[str]] = lambda model, place: []  # lines about an export
     with_head: Callable[[str], Format] | None = None  # the format for a model with this head of pretraining alone
+    precisions: Mapping[str, Callable[[], Format]] = field(default_factory=dict)  # of weights -> the format with them
     gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # outputs of an export, where it chose
 
     def vectors(self, model: TrainedModel, pooling: Pooling | None, normalize: bool) -> Vectors:
@@ -58,6 +60,6 @@ class Format:
                 raise ValueError("this format has no vectors of texts; leave --pooling and --normalize out")
             return Vectors()
         head = head_of(model.config.model)
-        if head.of_task and not head.outputs and pooling is None:
+        if (head.of_task or self.of_texts) and not head.outputs and pooling is None:
             return Vectors("mean", True)
         return Vectors(pooling or self.pooling, normalize)

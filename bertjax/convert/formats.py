@@ -19,15 +19,21 @@ class Entry:
     module: str  # has the format as `FORMAT`
     source: str = ""  # what stands before DIR in a source to read: hf:DIR; "" where nothing is read
     exports: bool = True
-    extra: str = ""  # of bertjax, to be installed with it
-    needs: str = ""  # the module that the extra brings
+    needs: tuple[tuple[str, str], ...] = ()  # modules that an export takes, each with what pip is to be given
 
+
+_ONNX, _RUNTIME = ("onnx", "'bertjax[onnx]'"), ("onnxruntime", "'bertjax[onnx]'")
+_TENSORFLOW, _LITERT = ("tensorflow", "tensorflow"), ("ai_edge_litert", "'bertjax[litert]'")
 
 FORMATS: dict[str, Entry] = {
     "huggingface": Entry("bertjax.convert.huggingface.format", source="hf"),
     "tf1": Entry("bertjax.convert.tf1.format", source="tf1"),
     "sentence-transformers": Entry("bertjax.convert.sentence_transformers.format"),
-    "onnx": Entry("bertjax.convert.onnx.format", extra="onnx", needs="onnx"),
+    "onnx": Entry("bertjax.convert.onnx.format", needs=(_ONNX,)),
+    "web": Entry("bertjax.convert.web.format", needs=(_ONNX, _RUNTIME)),
+    "stablehlo": Entry("bertjax.convert.stablehlo.format"),
+    "savedmodel": Entry("bertjax.convert.savedmodel.format", needs=(_TENSORFLOW,)),
+    "litert": Entry("bertjax.convert.litert.format", needs=(_TENSORFLOW, _LITERT)),
 }
 
 
@@ -38,9 +44,8 @@ def format_of(name: str) -> Format:
 
 def require_extra(name: str) -> None:
     """Raise ModuleNotFoundError, with what to install, if a format cannot be written here."""
-    entry = FORMATS[name]
-    if entry.needs:
-        require_package(entry.needs, f"'bertjax[{entry.extra}]'", f"--to {name}")
+    for module, install in FORMATS[name].needs:
+        require_package(module, install, f"--to {name}")
 
 
 def exported() -> tuple[str, ...]:

@@ -101,7 +101,8 @@ def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]
 
 def _front_matter(model: TrainedModel, library: str, task: str) -> str:
     """What the Hub reads of a card, and the title."""
-    model_type = family_of(model.config.model.family).transformers.model_type
+    family = family_of(model.config.model.family)
+    model_type = family.huggingface.model_type if family.huggingface else family.name
     return f"{_FRONT_MATTER.format(library=library, task=task, model_type=model_type)}\n# {model.config.name}"
 
 

@@ -202,7 +202,7 @@ class SequenceNetwork(TaskNetwork):
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, num_labels]."""
-        return self.sequence_logits(hidden_BLD, jnp.zeros((len(sequence_ids), 1), jnp.int32))[:, 0]
+        return self.sequence_logits(hidden_BLD, jnp.zeros((sequence_ids.shape[0], 1), jnp.int32))[:, 0]
 
 
 class ChoiceNetwork(TaskNetwork):
@@ -224,7 +224,7 @@ class ChoiceNetwork(TaskNetwork):
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, 1]."""
-        return self.choice_logits(hidden_BLD, jnp.zeros((len(sequence_ids), 1), jnp.int32))
+        return self.choice_logits(hidden_BLD, jnp.zeros((sequence_ids.shape[0], 1), jnp.int32))
 
 
 class TokenNetwork(TaskNetwork):

@@ -75,8 +75,8 @@ class Browser:
             raise RuntimeError(f"{method}: {answer['error']['message']}")
         return answer["result"]
 
-    def open(self, page: Path, width: int = 1280, *, dark: bool = False, height: int = 900) -> None:
-        """Open a file in a window of that many pixels, and wait until it is loaded."""
+    def open(self, page: Path | str, width: int = 1280, *, dark: bool = False, height: int = 900) -> None:
+        """Open a file or a URL in a window of that many pixels, and wait until it is loaded."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -84,7 +84,7 @@ class Browser:
         self._loaded = False
         self.complaints.clear()
         self.requests.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not self._loaded:
             self._note(self._next())
 

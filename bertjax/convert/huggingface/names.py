@@ -116,7 +116,7 @@ def left_out(config: ModelConfig) -> tuple[str, ...]:
 
 def has_class(config: ModelConfig) -> bool:
     """Whether transformers has a class for a model of this config."""
-    return not _not_expressed(config)
+    return family_of(config.family).huggingface is not None and not _not_expressed(config)
 
 
 def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:

@@ -58,7 +58,7 @@ def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokeni
 def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | bytes]:
     """The vocabulary's own files, and the model in the library's order where the family's tokenizer has another."""
     files: dict[str, str | bytes] = dict(tokenizer.files)
-    order = family.transformers.pieces
+    order = family.huggingface and family.huggingface.pieces
     if order is None or not isinstance(tokenizer, SentencePiece):
         return files
     original = order.original(tokenizer.files[tokenizer.main_file], tokenizer.main_file)

@@ -6,24 +6,31 @@ from collections.abc import Collection
 from pathlib import Path
 
 from bertjax.convert.compare import Difference
-from bertjax.convert.compare_vectors import compare_with_onnxruntime
+from bertjax.convert.compare_vectors import LIMITS, compare_with_onnxruntime
 from bertjax.convert.format import Format, Vectors
-from bertjax.convert.onnx.exporter import export_onnx, gives_logits
+from bertjax.convert.graph.export import gives
+from bertjax.convert.onnx.exporter import Precision, export_onnx
+from bertjax.storage.remote import Place
 from bertjax.training.run_directory import TrainedModel
 
 
-def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
-    return compare_with_onnxruntime(model, folder, vectors.pooling, vectors.normalize)
+def _format(precision: Precision = "float32") -> Format:
+    """The format with weights of this precision."""
+
+    def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
+        return compare_with_onnxruntime(model, folder, vectors.pooling, vectors.normalize, limit=LIMITS[precision])
+
+    def export(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+        return export_onnx(model, directory, vectors.pooling, vectors.normalize, precision)
+
+    return Format(
+        reference="onnxruntime",
+        compare=compare,
+        export=export,
+        pooling="none",
+        gives=gives,
+        precisions={name: lambda name=name: _format(name) for name in ("float32", "float16", "int8")},
+    )
 
 
-def _gives(model: TrainedModel, vectors: Vectors) -> str:
-    return "logits" if gives_logits(model, vectors.pooling) else f"pooling {vectors.pooling}"
-
-
-FORMAT = Format(
-    reference="onnxruntime",
-    compare=_compare,
-    export=lambda model, directory, vectors: export_onnx(model, directory, vectors.pooling, vectors.normalize),
-    pooling="none",
-    gives=_gives,
-)
+FORMAT = _format()

@@ -145,20 +145,17 @@ def relative_terms(
     by_queries: jax.Array,
     by_keys: jax.Array,
     row_of: Callable[[np.ndarray], np.ndarray],
-    size: int = 0,
 ) -> Added:
     """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654, section 3.1).
 
     Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `row_of`(i - j), int32 -> int32, is a row of the
-    relative table of S rows. `k` is [B, L, H, K], scaled like q; `by_queries` is Kr and `by_keys` Qr, [H, S, K]. `size`
-    is the number of queries of a block; 0: that of `attention_by_queries`.
+    relative table of S rows. `k` is [B, L, H, K], scaled like q; `by_queries` is Kr and `by_keys` Qr, [H, S, K].
 
     Each token has products with the vectors of a range of distances, and its row of products is moved by its place:
     that is a slice of a reshaped array, where a gather of single scores, and its scatter in the backward pass, would
     take most of the time on any device.
     """
-    length = k.shape[1]
-    size = size or min(QUERIES, length)
+    length, size = k.shape[1], min(QUERIES, k.shape[1])
     keys = in_blocks(heads_first(k), size)  # [B, H, N, C, K]
     blocks = keys.shape[2]
     whole = blocks * size

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.export import is_symbolic_dim
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.positions import Added, attention_by_queries, relative_terms
+from bertjax.model.attention.positions import attention_by_queries, relative_terms
 from bertjax.model.layers import LayerNorm, weight
 
 # Qr and Kr: queries and keys made of the vectors of distances, [H, S, K] each
@@ -90,11 +91,17 @@ def disentangled_attention(
 ) -> jax.Array:
     """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
-    Queries may be of other vectors than keys and values, at the same places. No array is [B, H, L, L].
+    Queries may be of other vectors than keys and values, at the same places. No array is [B, H, L, L], unless the
+    length is a symbol (of an export for any length), which has no blocks.
     """
-    scale = score_scale(q.shape[-1])
-    added = _added(config, k * scale, of_distances)
-    rate = config.attention_probs_dropout_prob
+    if is_symbolic_dim(q.shape[1]):
+        assert dropout_keys is None, "an export has no dropout"
+        seen = sequence_ids[:, :, None] == sequence_ids[:, None, :]
+        probabilities = disentangled_probabilities(config, q, k, of_distances, seen)
+        return jnp.einsum("BHLM,BMHK->BLHK", probabilities.astype(v.dtype), v)
+    scale, rate = score_scale(q.shape[-1]), config.attention_probs_dropout_prob
+    by_keys, by_queries = of_distances
+    added = relative_terms(k * scale, by_queries, by_keys, partial(distance_row, config))
     return attention_by_queries(q, k, v, sequence_ids, dropout_keys, rate, scale=scale, added=added)
 
 
@@ -102,13 +109,14 @@ def disentangled_probabilities(
     config: ModelConfig, q: jax.Array, k: jax.Array, of_distances: OfDistances, seen: jax.Array
 ) -> jax.Array:
     """The probabilities without dropout, whole: float32 [B, H, L, L]; `seen` bool [B, L, L], for rows to look at."""
-    scale, length = score_scale(q.shape[-1]), q.shape[1]
-    added = _added(config, k * scale, of_distances, whole=True)
-    scores = jnp.einsum("BLHK,BMHK->BHLM", q * scale, k, preferred_element_type=jnp.float32)
-    scores += added((q * scale).swapaxes(1, 2), jnp.arange(length, dtype=jnp.int32))
-    return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
-
-
-def _added(config: ModelConfig, k: jax.Array, of_distances: OfDistances, whole: bool = False) -> Added:
     by_keys, by_queries = of_distances
-    return relative_terms(k, by_queries, by_keys, partial(distance_row, config), size=k.shape[1] if whole else 0)
+    reach = config.relative_max  # what is farther has the row of this distance
+    rows = jnp.asarray(distance_row(config, np.arange(-reach, reach + 1)))
+    places = jnp.arange(q.shape[1])
+    index = rows[jnp.clip(places[:, None] - places[None], -reach, reach) + reach][None, None]
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    to_positions = jnp.take_along_axis(product("BLHK,HSK->BHLS", q, by_queries), index, axis=-1)
+    to_content = jnp.take_along_axis(product("BMHK,HSK->BHMS", k, by_keys), index.swapaxes(2, 3), axis=-1)
+    scores = product("BLHK,BMHK->BHLM", q, k) + to_positions + to_content.swapaxes(2, 3)
+    scores *= score_scale(q.shape[-1])
+    return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.export import is_symbolic_dim
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 
@@ -115,8 +116,11 @@ def block_size(window: int) -> int:
 
 
 def pays(length: int, window: int) -> bool:
-    """Whether blocks compute fewer scores than the full square does, for rows of `length` tokens."""
-    return bool(window) and length > block_size(window) + 2 * window
+    """Whether blocks compute fewer scores than the full square does, for rows of `length` tokens.
+
+    Not where the length is a symbol (of an export for any length): the number of blocks has to be known.
+    """
+    return bool(window) and not is_symbolic_dim(length) and length > block_size(window) + 2 * window
 
 
 def window_attention(

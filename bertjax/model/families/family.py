@@ -32,8 +32,9 @@ class Family:
         """The family in transformers. Raises ValueError if it has no class there."""
         if self.huggingface is None:
             raise ValueError(
-                f"transformers has no class of {self.title}: no format of an export has one; use the run "
-                "itself (bertjax embed, fill-mask, evaluate, finetune, predict, search), or pretrain a family that has"
+                f"transformers has no class of {self.title}: export to a format that is executed (--to onnx, "
+                "savedmodel, stablehlo, litert, web), or use the run itself (bertjax embed, fill-mask, evaluate, "
+                "finetune, predict, search)"
             )
         return self.huggingface
 

@@ -1,0 +1,1 @@
+"""LiteRT (TensorFlow Lite): the network in one file for phones."""

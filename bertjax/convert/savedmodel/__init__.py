@@ -1,0 +1,1 @@
+"""SavedModel: the network as TensorFlow Serving runs it."""

@@ -1,0 +1,1 @@
+"""StableHLO: the network as `jax.export` writes it, for any batch and length."""

@@ -1,0 +1,1 @@
+"""A page that runs the network in a browser."""

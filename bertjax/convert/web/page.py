@@ -1,0 +1,186 @@
+"""The page: text in, through the tokenizer and the graph in the browser, and what the model says of it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.report.page import escaped
+from bertjax.report.page_design import STYLE
+
+# Libraries of npm, by exact version; jsDelivr serves the same files.
+PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
+
+
+def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[str]) -> str:
+    """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes."""
+    # In a script "<" could end it.
+    told = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
+    return _PAGE.format(
+        title=escaped(title),
+        about=escaped(about),
+        style=STYLE + _STYLE,
+        examples=escaped("\n".join(examples)),
+        signature=told,
+        script=_SCRIPT,
+    )
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p class="about">{about}</p>
+<h2><label for="texts">Texts, one per line; two texts of a pair with a tab between them</label></h2>
+<textarea id="texts" rows="5">{examples}</textarea>
+<p><button id="run" disabled>Run</button> <span id="status" role="status">Loading the model …</span></p>
+<div class="card scroll"><table id="result"></table></div>
+</main>
+<script type="application/json" id="signature">{signature}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+_STYLE = """
+textarea { width: 100%; padding: 10px 14px; font: inherit; color: inherit; background: var(--card);
+  border: 1px solid var(--line); border-radius: 12px; }
+button { padding: 8px 20px; font: inherit; }
+"""
+
+# Everything stays on the machine that shows the page: only the libraries and the files beside the page are loaded.
+_SCRIPT = """
+const signature = JSON.parse(document.getElementById("signature").textContent);
+const say = text => { document.getElementById("status").textContent = text; };
+const local = new URLSearchParams(location.search).has("local");
+const at = (name, path) => local
+  ? new URL(`node_modules/${name}/${path}`, location).href
+  : `https://cdn.jsdelivr.net/npm/${name}@${signature.packages[name]}/${path}`;
+const file = async name => {
+  const found = await fetch(name);
+  if (!found.ok) throw new Error(`${name}: ${found.status} ${found.statusText}`);
+  return found;
+};
+
+async function load() {
+  const ort = await import(at("onnxruntime-web", "dist/ort.wasm.min.mjs"));
+  const { Tokenizer } = await import(at("@huggingface/tokenizers", "dist/tokenizers.min.mjs"));
+  ort.env.wasm.wasmPaths = at("onnxruntime-web", "dist/");
+  ort.env.wasm.numThreads = 1;  // more need headers of the server that isolate the page
+  const tokenizer = new Tokenizer(...await Promise.all(
+    ["tokenizer.json", "tokenizer_config.json"].map(async name => (await file(name)).json())));
+  const graph = await (await file("model.onnx")).arrayBuffer();
+  return { ort, tokenizer, session: await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] }) };
+}
+
+// Rows of ids, cut to the length of the training behind which a text's last sign stands.
+function encoded(tokenizer, lines) {
+  return lines.map(line => {
+    const [text, pair] = line.split("\\t");
+    const row = tokenizer.encode(text, { text_pair: pair ?? null, return_token_type_ids: true });
+    const cut = part => part.length > signature.longest
+      ? [...part.slice(0, signature.longest - 1), part[part.length - 1]] : part;
+    return { ids: cut(row.ids), types: cut(row.token_type_ids), tokens: cut(row.tokens) };
+  });
+}
+
+// The outputs of lines by name, each {dims, data}, and the rows that they are of.
+async function answer(lines) {
+  const { ort, tokenizer, session } = await loaded;
+  const rows = encoded(tokenizer, lines), length = Math.max(...rows.map(row => row.ids.length));
+  const filled = (part, filler) => {
+    const data = rows.flatMap(row => [...part(row), ...Array(length - row.ids.length).fill(filler)]);
+    return new ort.Tensor("int64", BigInt64Array.from(data, BigInt), [rows.length, length]);
+  };
+  const inputs = {
+    input_ids: filled(row => row.ids, signature.padding),
+    attention_mask: filled(row => row.ids.map(() => 1), 0),
+    token_type_ids: filled(row => row.types, 0),
+  };
+  const made = await session.run(Object.fromEntries(signature.inputs.map(name => [name, inputs[name]])));
+  const outputs = Object.fromEntries(signature.outputs.map(
+    name => [name, { dims: made[name].dims, data: Array.from(made[name].data) }]));
+  return { rows, outputs };
+}
+
+const softmax = values => {
+  const most = Math.max(...values), powers = values.map(value => Math.exp(value - most));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map(power => power / sum);
+};
+const best = values => values.indexOf(Math.max(...values));
+const percent = value => `${(100 * value).toFixed(1)} %`;
+const slices = (data, size) =>
+  Array.from({ length: data.length / size }, (_, n) => data.slice(n * size, (n + 1) * size));
+
+// [heads of columns, rows of cells] of what `answer` gives, by the names and sizes of the outputs.
+const shown = {
+  classes(lines, { outputs }) {
+    const labels = signature.labels, rows = slices(outputs.logits.data, labels.length || 1);
+    return labels.length
+      ? [["text", ...labels], rows.map((row, n) => [lines[n], ...softmax(row).map(percent)])]
+      : [["text", "output"], rows.map((row, n) => [lines[n], ...row.map(value => value.toFixed(4))])];
+  },
+  tokens(lines, { rows, outputs }) {
+    const classes = signature.labels.length;
+    const length = outputs.logits.dims[1], of = slices(slices(outputs.logits.data, classes), length);
+    return [["token", "label"], rows.flatMap((row, n) => row.tokens.map((token, k) => {
+      const found = softmax(of[n][k]);
+      return [token, `${signature.labels[best(found)]} ${percent(Math.max(...found))}`];
+    }))];
+  },
+  spans(lines, { rows, outputs }) {
+    const length = outputs.start_logits.dims[1];
+    const starts = slices(outputs.start_logits.data, length), ends = slices(outputs.end_logits.data, length);
+    return [["question and text", "answer"], rows.map((row, n) => {
+      const size = row.ids.length, start = best(starts[n].slice(0, size));
+      const end = start + best(ends[n].slice(start, size));
+      return [lines[n], row.tokens.slice(start, end + 1).join(" ")];
+    })];
+  },
+  vectors(lines, { outputs }) {
+    const rows = slices(outputs.sentence_embedding.data, outputs.sentence_embedding.dims[1]);
+    const dot = (a, b) => a.reduce((sum, value, k) => sum + value * b[k], 0);
+    const cosine = (a, b) => dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+    return [["cosine with text", ...lines.map((_, n) => `${n + 1}`)],
+      rows.map((row, n) => [`${n + 1}: ${lines[n]}`, ...rows.map(other => cosine(row, other).toFixed(3))])];
+  },
+};
+
+function table([heads, rows]) {
+  const made = document.getElementById("result");
+  made.replaceChildren();
+  const fill = (part, kind, cells) => {
+    const row = part.insertRow();
+    for (const cell of cells) row.appendChild(document.createElement(kind)).textContent = cell;
+  };
+  fill(made.createTHead(), "th", heads);
+  const body = made.createTBody();
+  for (const cells of rows) fill(body, "td", cells);
+}
+
+async function run() {
+  const lines = document.getElementById("texts").value.split("\\n").filter(line => line.trim());
+  if (!lines.length) return say("Write a text first.");
+  const begun = performance.now();
+  table(shown[signature.shows](lines, await answer(lines)));
+  const took = Math.round(performance.now() - begun);
+  say(`${lines.length} text${lines.length > 1 ? "s" : ""} in ${took} ms, here in the browser`);
+}
+
+const loaded = load();
+window.answer = answer;
+loaded.then(() => { say("Ready."); document.getElementById("run").disabled = false; return run(); })
+  .catch(error => say(`The model cannot be loaded: ${error.message}`));
+document.getElementById("run").addEventListener("click", () => run().catch(error => say(error.message)));
+"""

@@ -1,0 +1,181 @@
+"""Exports that are executed: each runtime computes what we compute, from the folder alone, in every precision."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from exported_models import fine_tuned_model, trained_model
+from family_models import family_model, traits
+from their_families import IN_TRANSFORMERS
+
+from bertjax.__main__ import main
+from bertjax.convert.compare_vectors import LIMITS
+from bertjax.convert.format import Format, Vectors
+from bertjax.convert.formats import FORMATS, format_of
+from bertjax.convert.model_card import CARD_FILE
+from bertjax.convert.sources import write_run
+from bertjax.convert.stablehlo.format import MODEL_FILE as FUNCTION_FILE
+from bertjax.convert.stablehlo.format import SIGNATURE_FILE
+from bertjax.convert.stablehlo.format import loaded as loaded_function
+from bertjax.model.families.registry import FAMILIES
+from bertjax.training.run_directory import TrainedModel
+
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+PACKAGES = {"savedmodel": ("tensorflow",), "stablehlo": (), "litert": ("tensorflow", "ai_edge_litert")}
+PACKAGES |= dict.fromkeys(("onnx", "web"), ("onnx", "onnxruntime"))
+PRECISIONS = [("onnx", "float16"), ("onnx", "int8"), ("litert", "float32"), ("litert", "float16"), ("litert", "int8")]
+LONG = pytest.mark.long
+NEW = ("savedmodel", "stablehlo", "litert")
+# The other families are BERT's operators again.
+OPERATORS = ("albert", "modernbert", "mosaicbert", "neobert", "deberta", "deberta-v2", "deberta-v3", "longformer")
+POOLED = Vectors("mean", True)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return fine_tuned_model(tmp_path_factory.mktemp("exports") / "run", "sequence", ("bad", "fair", "good"), **TINY)
+
+
+def format_here(name: str, precision: str = "") -> Format:
+    """The format, where its packages are installed."""
+    for package in PACKAGES[name]:
+        pytest.importorskip(package, reason=f"needs {package}")
+    return format_of(name).precisions[precision]() if precision else format_of(name)
+
+
+def difference(form: Format, model: TrainedModel, folder: Path, vectors: Vectors = Vectors()) -> float:  # noqa: B008
+    found = form.compare(model, Path(form.export(model, folder, vectors)), vectors)
+    assert found is not None
+    return found.largest
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_runtime_computes_our_logits_and_the_code_of_the_card_runs(
+    name: str, classifier: TrainedModel, tmp_path: Path
+) -> None:
+    form = format_here(name, "float32" if name == "litert" else "")
+    assert difference(form, classifier, tmp_path / "out") < 5e-6
+    card = (tmp_path / "out" / CARD_FILE).read_text()
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert code is not None and "/secret/" not in card and "up to 80 tokens" in card
+    made: dict = {}
+    exec(compile(code[1].replace("path/to/this/folder", str(tmp_path / "out")), "card", "exec"), made)
+    assert made["logits"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [pytest.param(*case, marks=() if case in (("onnx", "float16"), ("onnx", "int8")) else LONG) for case in PRECISIONS],
+)
+def test_fewer_bits_are_a_smaller_file_of_nearly_the_same_function(
+    name: str, precision: str, classifier: TrainedModel, tmp_path: Path
+) -> None:
+    form = format_here(name, precision)
+    found = difference(form, classifier, tmp_path / "out")
+    assert found < LIMITS[precision]
+    assert (found > 1e-5) == (precision != "float32"), "as close as float32: nothing was rounded"
+
+
+def test_the_bars_of_fewer_bits_find_another_function(classifier: TrainedModel, tmp_path: Path) -> None:
+    form = format_here("onnx", "int8")
+    folder = Path(form.export(classifier, tmp_path / "out", Vectors()))
+    other = fine_tuned_model(tmp_path / "other", "sequence", ("bad", "fair", "good"), **TINY)
+    other.params["head"]["dense"]["kernel"] = -other.params["head"]["dense"]["kernel"]
+    with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
+        form.compare(other, folder, Vectors())
+
+
+@LONG
+@pytest.mark.parametrize("family", OPERATORS)
+@pytest.mark.parametrize("name", NEW)
+def test_vectors_of_every_family_are_ours(name: str, family: str, tmp_path: Path) -> None:
+    form = format_here(name, "float32" if name == "litert" else "")
+    assert difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < 5e-6
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in IN_TRANSFORMERS])
+def test_a_family_without_a_class_in_transformers_goes_to_onnx(family: str, tmp_path: Path) -> None:
+    form = format_here("onnx")
+    assert difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < 5e-6
+    assert not (tmp_path / "out" / "config.json").exists(), "transformers has no such network"
+    fields = traits(family) | TINY | {"max_position_embeddings": 80}
+    classifier = fine_tuned_model(tmp_path / "task", "sequence", ("a", "b"), **fields)
+    assert difference(form, classifier, tmp_path / "logits") < 5e-6
+
+
+@LONG
+@pytest.mark.parametrize("kind", ["tokens", "span", "choice"])
+@pytest.mark.parametrize("name", NEW)
+def test_the_heads_of_tasks_are_ours(name: str, kind: str, tmp_path: Path) -> None:
+    model = fine_tuned_model(tmp_path / "run", kind, ("a", "b") if kind == "tokens" else (), **TINY)
+    assert difference(format_here(name, "float32" if name == "litert" else ""), model, tmp_path / "out") < 5e-6
+
+
+def test_a_function_is_the_same_bytes_and_tells_its_versions(classifier: TrainedModel, tmp_path: Path) -> None:
+    form = format_here("stablehlo")
+    folders = [Path(form.export(classifier, tmp_path / name, Vectors())) for name in ("one", "two")]
+    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    assert contents[0] == contents[1]
+    assert not [name for name, content in contents[0].items() if b"bertjax/model" in content or b"/secret" in content]
+    told = json.loads(contents[0][SIGNATURE_FILE])
+    assert told["version"] == 1 and told["jax"] == jax.__version__ and told["longest"] == 80
+    assert told["platforms"] == ["cpu", "cuda", "rocm", "tpu"] and told["outputs"] == ["logits"]
+    run = loaded_function(folders[0])
+    ids = np.full((3, 80), 12)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    assert run(inputs)["logits"].shape == (3, 3)
+    with pytest.raises(ValueError, match=r"length|shape"):
+        run({name: np.pad(x, ((0, 0), (0, 1))) for name, x in inputs.items()})
+    assert (folders[0] / FUNCTION_FILE).stat().st_size < 100_000, "weights are beside it"
+
+
+@pytest.mark.parametrize(
+    ("made", "vectors", "message"),
+    [
+        (
+            lambda place: family_model(place, "bigbird"),
+            POOLED,
+            r"model\.attention_block=.*: bertjax writes no such graph",
+        ),
+        (
+            lambda place: fine_tuned_model(
+                place, "sequence", ("a", "b"), family="longformer", window=4, global_tokens="marked", **TINY
+            ),
+            Vectors(),
+            r"model\.global_tokens='marked': no input says which tokens",
+        ),
+        (lambda place: trained_model(place, **TINY), Vectors("none", True), "--normalize scales a text's vector"),
+    ],
+    ids=["blocks", "global tokens", "no vector"],
+)
+@pytest.mark.parametrize("name", ["onnx", "web", *NEW])
+def test_what_no_runtime_computes_is_refused_by_name(
+    name: str, made: Callable[[Path], TrainedModel], vectors: Vectors, message: str, tmp_path: Path
+) -> None:
+    form = format_here(name)
+    assert form.export is not None
+    with pytest.raises(ValueError, match=message):
+        form.export(made(tmp_path / "run"), tmp_path / "out", vectors)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_writes_a_precision_and_refuses_it_where_there_is_one(
+    classifier: TrainedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    format_here("onnx")
+    run = write_run(classifier)
+    assert main(["export", str(run), "--to", "onnx", "--precision", "int8"]) == 0
+    said = capsys.readouterr().out
+    assert "compared with onnxruntime on real text: logits" in said and f"{run}/onnx-int8: logits" in said
+    assert main(["export", str(run), "--to", "stablehlo", "--precision", "int8"]) == 1
+    assert "--precision int8: --to stablehlo has one precision; leave --precision out" in capsys.readouterr().err
+
+
+def test_every_executed_format_is_known_here() -> None:
+    assert {*PACKAGES} == {name for name in FORMATS if name not in ("huggingface", "tf1", "sentence-transformers")}
