@@ -492,9 +492,8 @@ def validate(config: Config) -> Config:
     for key, bounds in BOUNDS.items():
         if not bounds.hold(value := value_at(config, key)):
             raise ValueError(f"{key}={value} must be {bounds}")
-    for rule in RULES.values():
-        if not rule.holds(config):
-            raise ValueError(rule.says(config))
+    if broken := next((rule for rule in RULES.values() if not rule.holds(config)), None):
+        raise ValueError(broken.says(config))
     if config.training.budget:
         seconds_of(config.training.budget)
     check_skips(config.training)
