@@ -250,7 +250,8 @@ def measure(arguments: argparse.Namespace) -> None:
     setting = NAMED[_read(arguments.folder / "times.json")["transformers"]["setting"]]
     config = configured(arguments, setting, 0, ENDLESS, arguments.folder)
     rows = _opened(config).held_out(config.data, 0)["eval"]
-    batches = [rows.batch(k, ROWS) for k in range(min(HELD_OUT, rows.rows_per_epoch) // ROWS)]
+    count = min(HELD_OUT, rows.rows_per_epoch)
+    batches = [rows.batch(k, ROWS, slice(count - k * ROWS)) for k in range(math.ceil(count / ROWS))]
     for plan in _plans(arguments):
         path = arguments.folder / "measured" / plan.name
         path.parent.mkdir(exist_ok=True)
