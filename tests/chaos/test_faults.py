@@ -24,7 +24,7 @@ def require_all_survived(table: Table, tried: int) -> None:
 
 
 def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
-    random_kills.try_kills(table := Table(), tmp_path, 10, seed=1, names=("pretrain", "prepare"))
+    random_kills.try_kills(table := Table(), tmp_path, 10, seed=1, names=("pretrain", "finetune", "prepare"))
     require_all_survived(table, 10)
 
 

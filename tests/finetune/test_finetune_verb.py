@@ -39,6 +39,7 @@ def tuned(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "cla
     return ["finetune", task, "--init-from", str(encoder), "--data", str(data), "--run-dir", str(run_dir), *more, *FEW]
 
 
+@pytest.mark.long  # the suite's kills at random moments are those of tests/chaos
 def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=160)
     more = ["--epochs", "8", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]

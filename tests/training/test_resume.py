@@ -44,6 +44,7 @@ def logged(run_dir: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["train/tokens_seen"]) for record in records if "train/tokens_seen" in record]
 
 
+@pytest.mark.long  # the suite's kills at random moments are those of tests/chaos
 def test_killed_at_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     rng = random.Random(0)
     # By step 40 there is a checkpoint; wherever that leads to, a line of progress comes before the end.
