@@ -11,6 +11,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
 from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.storage.atomic_directories import exchange, try_acquire
 from bertjax.storage.files import sync
@@ -154,6 +158,15 @@ def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write tensors by name in the format of safetensors. Raises OSError if that fails, as on a full disk."""
+    try:
+        # "pt" is what transformers insists on; it says how names and layouts are to be read.
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(f"{path} was not written: {error}") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:

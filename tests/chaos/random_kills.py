@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -235,10 +236,13 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
 
-    def kill(self) -> None:
-        """End it and wait for that."""
-        os.kill(self.number, signal.SIGKILL)
-        assert self.wait(60) == -signal.SIGKILL
+    def kill(self) -> int:
+        """Kill it; its exit code, which is another than that of SIGKILL if it had ended before."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.number, signal.SIGKILL)
+        code = self.wait(600)
+        assert code is not None, "it does not end by SIGKILL"
+        return code
 
 
 class Trial:
@@ -272,9 +276,10 @@ class Trial:
             process = Process(self.scenario, trial, log)
             is_killed = len(phases) < most and (not phases or draw.random() < _CHANCE)
             code = process.wait(draw.uniform(0, self.seconds) if is_killed else _LONGEST)
+            if code is None and (killed := process.kill()) != -signal.SIGKILL:
+                code = killed
             if code is not None:
                 break
-            process.kill()
             if not is_killed:
                 return phases, f"still running after {_LONGEST} s"
             phases.append(self.scenario.phase(trial, log.read_bytes()[said:].decode("utf-8", "replace")))

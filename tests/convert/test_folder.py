@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertjax.convert import folder
@@ -98,6 +100,16 @@ def test_where_places_cannot_be_exchanged_a_killed_process_loses_no_export(
     with pytest.raises(OSError, match="full"), written_whole(tmp_path / "export", "last"):
         raise OSError("full")
     assert files(tmp_path) == {"export/last": "after"}
+
+
+def test_weights_on_a_disk_without_room_are_an_error_that_is_told(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(OSError, match=r"model\.safetensors was not written: .*File too large"):
+            folder.write_tensors(tmp_path / "model.safetensors", {"weights": np.zeros(10_000, np.float32)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_filesystem_may_know_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

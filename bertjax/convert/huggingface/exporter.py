@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save_file
-
 from bertjax.config import FinetuneConfig, ModelConfig
-from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensors_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
@@ -95,11 +93,10 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
 
 def _write_files(model: TrainedModel, folder: Path, made: Class) -> None:
     config, tokenizer = model.config, model.tokenizer
-    # "pt" is what transformers insists on; it says how names and layouts are to be read.
     tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id, made)
     if made.bare:
         tensors = bare_names(tensors, config.model)
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_tensors(folder / WEIGHTS_FILE, tensors)
     parameters = sum(tensor.size for tensor in tensors.values())
     write_texts(
         folder,

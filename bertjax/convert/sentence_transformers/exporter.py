@@ -15,9 +15,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save_file
 
-from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
@@ -103,7 +102,7 @@ def encoder_config(model: TrainedModel) -> dict[str, Any]:
 
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:
     tensors, width = encoder_tensors(model), model.config.model.hidden_size
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_tensors(folder / WEIGHTS_FILE, tensors)
     modes = {key: mode == _MODES[pooling] for mode, key in _MODE_KEYS.items()}
     texts = {
         "config.json": as_json(encoder_config(model)),
@@ -121,7 +120,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
     if pooling == "pooler":
         dense = jax.device_get(model.params["pooler"]["dense"])
         linear = {"linear.weight": np.ascontiguousarray(dense["kernel"].T), "linear.bias": dense["bias"]}
-        save_file(linear, folder / _DENSE / WEIGHTS_FILE, metadata={"format": "pt"})
+        write_tensors(folder / _DENSE / WEIGHTS_FILE, linear)
     if normalize:
         (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told
     scaled, option = (", scaled to length 1", " --normalize") if normalize else ("", "")
