@@ -140,9 +140,14 @@ def _row(model: TrainedModel, pair: tuple[str, str]) -> tuple[list[int], list[in
 
 
 def within_limit(
-    ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], real: np.ndarray, who: str, limit: float = LIMIT
+    ours: Mapping[str, np.ndarray],
+    theirs: Mapping[str, np.ndarray],
+    real: np.ndarray,
+    who: str,
+    limit: float | None = None,
 ) -> Difference:
-    """Raises RuntimeError if any of theirs is farther from ours than the limit."""
+    """Raises RuntimeError if any of theirs is farther from ours than the limit, by default `LIMIT`."""
+    limit = LIMIT if limit is None else limit
     found = Difference({name: relative_difference(ours[name], theirs[name], real) for name in theirs})
     if not found.largest <= limit:
         raise RuntimeError(f"{who} computes other outputs, off by {found} (limit {limit})")
