@@ -47,7 +47,8 @@ def test_only_the_named_pieces_run(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_an_interruption_leaves_the_rest_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     interrupt = long.Piece("stop", ("-c", "import os, signal; os.kill(os.getppid(), signal.SIGINT); input()"))
     code = (
-        f"import sys, runpy; from pathlib import Path; sys.argv = ['long.py']\n"
+        f"import signal, sys, runpy; from pathlib import Path; sys.argv = ['long.py']\n"
+        f"signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         f"long = runpy.run_path({str(REPOSITORY / 'tests' / 'long.py')!r})\n"
         f"pieces = [long['Piece']('stop', {interrupt.command!r}), long['Piece']('rest', {FINE.command!r})]\n"
         f"raise SystemExit(long['main']([], pieces, Path({str(tmp_path)!r})))\n"

@@ -13,19 +13,23 @@ from bertjax.report.page_design import SCRIPT, STYLE
 
 
 def render_page(
-    title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False, script: str = ""
+    title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False, script: str = "", loads: str = ""
 ) -> str:
     """A page of HTML parts, without the empty ones.
 
     `style` and `script` are CSS and JavaScript of its own. The policy of the page forbids the network and every script
     and style but these, by their hashes: markup in the text of a corpus could run nothing even if it were not escaped.
+    `loads` names the sources, as the policy does, that a `script` which is a module takes programs and data from.
     """
     styles = STYLE + style
     scripts = [text for text in (SCRIPT if reads_charts else "", script) if text]
     policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {_hash(styles)}"
     if scripts:
         policy += f"; script-src {' '.join(map(_hash, scripts))}"
-    run = "".join(f"<script>{text}</script>\n" for text in scripts)
+    if loads:
+        policy += f" {loads} blob: 'wasm-unsafe-eval'; connect-src {loads}"
+    kind = ' type="module"' if loads else ""
+    run = "".join(f"<script{kind}>{text}</script>\n" for text in scripts)
     body = "\n".join(part for part in parts if part)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -7,6 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from bertjax.convert.web.page import page as web_page
 from bertjax.report.page import Table, escaped, render_page, table_html
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bertjax"
@@ -28,6 +29,18 @@ def test_the_policy_allows_the_page_s_own_style_and_script_and_nothing_else() ->
 
 def test_a_page_without_script_allows_none() -> None:
     assert "script-src" not in render_page("title", [])
+
+
+def test_a_page_that_loads_a_library_runs_nothing_else() -> None:
+    page = web_page(HOSTILE, HOSTILE, {"labels": [HOSTILE], "inputs": [], "outputs": []}, [HOSTILE])
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL)
+    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sources = "'self' https://cdn.jsdelivr.net"
+    assert rules["script-src"] == f"'sha256-{known}' {sources} blob: 'wasm-unsafe-eval'"
+    assert rules["connect-src"] == sources and "unsafe-inline" not in policy
+    assert "<script>run" not in page and "<img" not in page
 
 
 def test_text_is_text() -> None:

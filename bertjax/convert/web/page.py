@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.report.page import escaped
-from bertjax.report.page_design import STYLE
+from bertjax.report.page import escaped, render_page
 
 # Libraries of npm, by exact version; jsDelivr serves the same files.
 PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
@@ -17,40 +16,20 @@ def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[s
     """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes."""
     # In a script "<" could end it.
     told = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
-    return _PAGE.format(
-        title=escaped(title),
-        about=escaped(about),
-        style=STYLE + _STYLE,
-        examples=escaped("\n".join(examples)),
-        signature=told,
-        script=_SCRIPT,
+    body = _BODY.format(
+        title=escaped(title), about=escaped(about), examples=escaped("\n".join(examples)), signature=told
     )
+    return render_page(title, [body], style=_STYLE, script=_SCRIPT, loads="'self' https://cdn.jsdelivr.net")
 
 
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<main>
+_BODY = """\
 <h1>{title}</h1>
 <p class="about">{about}</p>
 <h2><label for="texts">Texts, one per line; two texts of a pair with a tab between them</label></h2>
 <textarea id="texts" rows="5">{examples}</textarea>
 <p><button id="run" disabled>Run</button> <span id="status" role="status">Loading the model …</span></p>
 <div class="card scroll"><table id="result"></table></div>
-</main>
-<script type="application/json" id="signature">{signature}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
+<script type="application/json" id="signature">{signature}</script>"""
 
 _STYLE = """
 textarea { width: 100%; padding: 10px 14px; font: inherit; color: inherit; background: var(--card);
