@@ -99,7 +99,7 @@ install_encoder() {
 # Alone: with what it requires, pip looks for a long time for versions of everything in [test] that go together.
 install_litert() {
   "$python" -c 'import ai_edge_litert' 2>/dev/null ||
-    pip_install "$1" --no-deps ai-edge-litert==2.3.0 backports-strenum==1.3.1 >/dev/null 2>&1 ||
+    pip_install "$1" --no-deps ai-edge-litert==2.3.0 backports-strenum >/dev/null 2>&1 ||
     say "no ai-edge-litert in reach; the tests that need it will be skipped"
 }
 
