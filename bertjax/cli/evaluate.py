@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE
     from bertjax.storage.progress import ProgressLine
-    from bertjax.storage.remote import place_of
+    from bertjax.storage.remote import path_of
     from bertjax.training.checkpoint import read_metadata
     from bertjax.training.run_directory import load_run
     from bertjax.training.stages import open_data
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     found = read_teacher(model.config)
     teacher = None if found is None else fit_teacher(found, model.config, model.tokenizer)
-    if teacher is not None and teacher.digest != read_metadata(place_of(arguments.run))["teacher_digest"]:
+    if teacher is not None and teacher.digest != read_metadata(path_of(arguments.run))["teacher_digest"]:
         raise ValueError(
             f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {arguments.run} learned "
             "from: its weights have another digest; put the original back"

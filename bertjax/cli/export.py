@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_extra(arguments.to)
     from bertjax.convert.folder import near
     from bertjax.convert.huggingface.hub import push, require_pushable
-    from bertjax.storage.remote import place_of
+    from bertjax.storage.remote import path_of
     from bertjax.training.run_directory import load_run
 
     if arguments.push:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         vectors = form.vectors(model, arguments.pooling, arguments.normalize)
     except ValueError as error:
         raise ValueError(f"--to {arguments.to}: {error}") from None
-    output = place_of(arguments.output) if arguments.output else model.directory / name
+    output = path_of(arguments.output) if arguments.output else model.directory / name
     require_free(output, arguments)
     directory = form.export(model, output, vectors)
     with near(directory) as folder:

@@ -13,7 +13,7 @@ from bertjax.cli.recipe import KEYS, add_show_config, command_with, configured
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig
 from bertjax.config.recipes import names_recipe
-from bertjax.storage.remote import is_remote, place_of
+from bertjax.storage.remote import is_remote, path_of
 
 if TYPE_CHECKING:
     from bertjax.inspect.row_figures import RowKind
@@ -79,7 +79,7 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
                 f"{arguments.config} is a token store, which takes no overrides ({' '.join(arguments.overrides)}); "
                 "name a recipe to change how its rows are made"
             )
-        store = open_near(place_of(arguments.config), progress=ProgressLine())
+        store = open_near(path_of(arguments.config), progress=ProgressLine())
         return store, _rows_of(Config(), lengths or list(DEFAULT_LENGTHS))
     if not names_recipe(arguments.config):
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bertjax.convert.compare import Difference
     from bertjax.embed.encoder import EncodingOptions
-    from bertjax.storage.remote import Place
+    from bertjax.storage.remote import AnyPath
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace what exists there, without a question")
 
 
-def require_free(output: Place, arguments: argparse.Namespace) -> None:
+def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
     """Raise ValueError if the output exists and may not be replaced; on a terminal the user is asked."""
     is_there = any(output.iterdir()) if output.is_dir() else output.exists()
     if not is_there or arguments.overwrite:

@@ -13,7 +13,7 @@ from bertjax.config import Config, differences, from_dict, load_recipe, override
 from bertjax.config.rescale import keys_given, rescale
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.lean_import import require_package
-from bertjax.storage.remote import EXTRAS, place_of
+from bertjax.storage.remote import EXTRAS, path_of
 
 if TYPE_CHECKING:
     from bertjax.text.pool import Runner
@@ -104,7 +104,7 @@ def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
 def _begun(config: Config) -> Config | None:
     """The config of the run that is in the run's directory; None if there is none, or it cannot be read."""
     try:
-        return from_dict(read_json(place_of(config.directory) / "config.json"))
+        return from_dict(read_json(path_of(config.directory) / "config.json"))
     except (OSError, ValueError):
         return None
 
@@ -163,7 +163,7 @@ def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
 
     if arguments.runner == "beam":
         require_package("apache_beam", "'bertjax[beam]', or leave it out", "--runner beam", "Apache Beam")
-        return partial(beam.run_units, options=arguments.behind_dashes, folder=place_of(config.data.root))
+        return partial(beam.run_units, options=arguments.behind_dashes, folder=path_of(config.data.root))
     if arguments.behind_dashes:
         raise ValueError(
             f"-- {' '.join(arguments.behind_dashes)}: the words after -- are options of Apache Beam; add --runner beam"

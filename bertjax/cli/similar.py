@@ -37,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the table; print how many words are in it, and the first of them."""
     from bertjax.storage.files import replace_text
-    from bertjax.storage.remote import place_of
+    from bertjax.storage.remote import path_of
     from bertjax.text.similar_words import nearest_words, to_text, usable_ids
 
     if arguments.nearest < 1 or arguments.most < 2:
         raise ValueError(
             f"--nearest {arguments.nearest} --most {arguments.most}: give 1 or more similar words, of 2 words or more"
         )
-    output = place_of(arguments.output)
+    output = path_of(arguments.output)
     require_free(output, arguments)
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no directory {output.parent}; make it, or name another file")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
-    from bertjax.storage.remote import place_of
+    from bertjax.storage.remote import path_of
     from bertjax.text.similar_words import read_vectors
     from bertjax.text.trained_vocabulary import load_vocabulary
     from bertjax.tokenization.tokenizer import TextRules
@@ -75,7 +75,7 @@ def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.nd
         )
     if arguments.words:
         raise ValueError(f"--words {arguments.words}: a file of vectors has its own words; leave it out")
-    tokenizer = load_vocabulary(place_of(arguments.vocab), TextRules(not arguments.cased, not arguments.cased))
+    tokenizer = load_vocabulary(path_of(arguments.vocab), TextRules(not arguments.cased, not arguments.cased))
     return tokenizer, *read_vectors(arguments.vectors, arguments.most)
 
 

@@ -19,18 +19,18 @@ from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
 from bertjax.storage.atomic_directories import exchange, try_acquire
 from bertjax.storage.files import sync
 from bertjax.storage.json_documents import read_json
-from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.sums import SUMS_FILE
 
 
-def folder_of(directory: str | Place) -> Place:
+def folder_of(directory: str | AnyPath) -> AnyPath:
     """The place of a folder's path or URL; of a path, from the root on and without links."""
-    place = place_of(str(directory))
+    place = path_of(str(directory))
     return place.resolve() if isinstance(place, Path) else place
 
 
 @contextlib.contextmanager
-def written_whole(target: Place, last: str) -> Iterator[Path]:
+def written_whole(target: AnyPath, last: str) -> Iterator[Path]:
     """An empty folder beside `target` to write files into, which takes the place of `target` at the end.
 
     What was there makes way only then, and comes back if that fails. After an error inside, nothing has changed. Of a
@@ -81,7 +81,7 @@ def _is_there(path: Path, lock: IO[str]) -> bool:
         return False
 
 
-def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
+def refuse_to_lose(target: AnyPath, known: Collection[str], weights: str) -> None:
     """Raise ValueError unless `target` is free, empty, or an export whose weights are those that its card speaks of.
 
     `known` are the files of such an export, as paths within it, and `weights` is one of them. In object storage files
@@ -105,7 +105,7 @@ def refuse_to_lose(target: Place, known: Collection[str], weights: str) -> None:
         raise ValueError(f"export to {target}: {weights} there is not the one its {CARD_FILE} speaks of; {advice}")
 
 
-def _names(folder: Place) -> list[str]:
+def _names(folder: AnyPath) -> list[str]:
     """The files in a folder and below, as paths within it, in order."""
     if isinstance(folder, RemotePath):
         return sorted(folder.sizes())
@@ -143,7 +143,7 @@ def _upload(folder: Path, target: RemotePath, last: str) -> None:
 
 
 @contextlib.contextmanager
-def near(folder: Place) -> Iterator[Path]:
+def near(folder: AnyPath) -> Iterator[Path]:
     """The folder, or a copy on this machine if it is in object storage."""
     if isinstance(folder, Path):
         yield folder

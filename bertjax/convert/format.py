@@ -11,7 +11,7 @@ from bertjax.convert.compare import Difference
 from bertjax.convert.foreign import ForeignModel
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 
@@ -38,13 +38,15 @@ class Format:
 
     reference: str  # what the outputs are compared with, for people
     compare: Compare
-    export: Callable[[TrainedModel, str | Place, Vectors], Place] | None = None  # writes a folder, returns its place
+    export: Callable[[TrainedModel, str | AnyPath, Vectors], AnyPath] | None = (
+        None  # writes a folder, returns its path
+    )
     read: Callable[[str], ForeignModel] | None = None  # of a folder
     # Downloads what has a name that is no folder here: (the folder, the name of exactly that content).
     fetch: Callable[[str], tuple[Path, str]] | None = None
     of_texts: bool = False  # without a head an export has vectors of texts, also where no pooling is named
     pooling: Pooling | None = None  # of an export unless the user names one; None: the format has no vectors of texts
-    describe: Callable[[TrainedModel, Place], list[str]] = lambda model, place: []  # lines about an export
+    describe: Callable[[TrainedModel, AnyPath], list[str]] = lambda model, place: []  # lines about an export
     with_head: Callable[[str], Format] | None = None  # the format for a model with this head of pretraining alone
     precisions: Mapping[str, Callable[[], Format]] = field(default_factory=dict)  # of weights -> the format with them
     gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # outputs of an export, where it chose

@@ -16,7 +16,7 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.model.attention.block_sparse import longest_full
 from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
-from bertjax.storage.remote import Place, open_bytes
+from bertjax.storage.remote import AnyPath, open_bytes
 from bertjax.training.objectives import OBJECTIVES, choose, measures_of
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
@@ -127,7 +127,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     return "\n\n".join(sections) + "\n"
 
 
-def digest_in_card(path: Place, weights: str = "model.safetensors") -> str | None:
+def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | None:
     """The digest of a file of weights that a card was written for; None if it tells none."""
     label = _DIGEST_LABEL.format(weights)
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -136,7 +136,7 @@ def digest_in_card(path: Place, weights: str = "model.safetensors") -> str | Non
     return None
 
 
-def sha256_of_file(path: Place) -> str:
+def sha256_of_file(path: AnyPath) -> str:
     """SHA-256 of a file's bytes, hex."""
     with open_bytes(str(path)) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,7 +17,7 @@ from bertjax.convert.formats import format_of, source_kinds
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.parallel.mesh import make_mesh
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints
 from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
@@ -36,7 +36,7 @@ class ForeignFolder:
 
 def require_source(source: str) -> None:
     """Raise ValueError at once if a source is plainly not there, long before it is read; download what is elsewhere."""
-    if foreign_folder(source) is None and not place_of(source).is_dir():
+    if foreign_folder(source) is None and not path_of(source).is_dir():
         _require_kind(source)
         raise _not_there(source)
 
@@ -100,9 +100,9 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     return model, (*drawn, *(module_label(name) for name in modules if name not in there))
 
 
-def as_run(model: ForeignModel, directory: str | Place) -> TrainedModel:
+def as_run(model: ForeignModel, directory: str | AnyPath) -> TrainedModel:
     """The model as a run at step 0, whose directory is yet to be written. Raises ValueError if that holds anything."""
-    directory = place_of(str(directory))
+    directory = path_of(str(directory))
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
     return _trained(model, directory)
@@ -118,12 +118,12 @@ def _require_kind(source: str) -> None:
 
 def _require_ours(source: str) -> None:
     _require_kind(source)
-    path = place_of(source)
+    path = path_of(source)
     if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
         raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
 
 
-def _trained(model: ForeignModel, directory: Place) -> TrainedModel:
+def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     data = DataConfig(
@@ -156,7 +156,7 @@ def _task(model: ForeignModel, length: int) -> TaskConfig:
     return replace(task, name="squad2", null_threshold=model.null_threshold)
 
 
-def write_run(model: TrainedModel) -> Place:
+def write_run(model: TrainedModel) -> AnyPath:
     """Write its config, its vocabulary, and the weights as checkpoint 0, without moments; returns its directory.
 
     `fill-mask`, `export` and `--init-from` take it as any run; `evaluate` needs text, which it does not have.

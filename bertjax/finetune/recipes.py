@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from bertjax.config import DataConfig, FinetuneConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.kinds.kind import Task
-from bertjax.storage.remote import place_of
+from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
 # Keys that may have several values, and their names in the directories of runs.
@@ -108,7 +108,7 @@ def _require_possible(config: FinetuneConfig) -> None:
 
 
 def _placed(config: FinetuneConfig, name: str, seed: int, seeds: int) -> FinetuneConfig:
-    place = place_of(config.directory)
+    place = path_of(config.directory)
     for part in (name, f"seed-{seed}" if seeds > 1 else ""):
         place = place / part if part else place
     return replace(config, run_dir=str(place), training=replace(config.training, seed=seed))

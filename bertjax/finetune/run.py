@@ -24,7 +24,7 @@ from bertjax.model.shared_tables import with_own_words
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Count, parse_json
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import read_metadata, restore_params
@@ -105,7 +105,7 @@ def finetune(
     """
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer, teacher)
-    directory = place_of(config.directory)
+    directory = path_of(config.directory)
     seconds = 0.0
     if (done := finished(directory, job, processes)) is None:
         outcome = train(job, say, lambda: initial_params(config, start, say), processes, callbacks)
@@ -165,7 +165,7 @@ def _has_its_head(config: FinetuneConfig, start: Start) -> bool:
     return same and (start.kind,) == config.training.objectives and start.labels == config.task.labels
 
 
-def finished(directory: Place, job: Job, processes: Processes) -> Result | None:
+def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | None:
     """The result of a run that was completed before, by the same training; None if there is none.
 
     All processes have it from the first. Raises ValueError, as for a checkpoint, if it is of another run.
@@ -185,7 +185,7 @@ def finished(directory: Place, job: Job, processes: Processes) -> Result | None:
     return Result(**{name: value for name, value in (result | own).items() if name in known})
 
 
-def _measured(job: Job, content: TaskContent, directory: Place, seconds: float, processes: Processes) -> Result:
+def _measured(job: Job, content: TaskContent, directory: AnyPath, seconds: float, processes: Processes) -> Result:
     """Evaluate the weights that are kept, as they are on disk, and write the results; `seconds` of training."""
     with jax.set_mesh(job.mesh):
         with processes.taking_time():
@@ -254,7 +254,7 @@ def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[
     return (dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)} if len(dev) > 1 else {}) | means
 
 
-def _write(split: Split, outputs: np.ndarray, directory: Place) -> list[str]:
+def _write(split: Split, outputs: np.ndarray, directory: AnyPath) -> list[str]:
     """Write the predictions; returns the files' paths within the run's directory."""
     paths = []
     with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:

@@ -11,7 +11,7 @@ from bertjax.interpret.attention_maps import next_sentence, untrained_heads
 from bertjax.interpret.fill_mask import MASK, Guess, encode_with_masks, fill_mask
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.families.registry import family_of
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.checkpoint import DIRECTORY, saved_steps
 from bertjax.training.run_directory import TrainedModel, load_run
 
@@ -25,7 +25,7 @@ class CheckpointPredictions:
     follows: float | None  # the probability that B follows A, of a pair
 
 
-def checkpoint_predictions(run: str | Place, sentences: Sequence[str], top: int) -> Iterator[CheckpointPredictions]:
+def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: int) -> Iterator[CheckpointPredictions]:
     """Predict the [MASK]s of a text or pair, and NSP of a pair, with every checkpoint of a run, or with the one named.
 
     Raises ValueError for a text that has no [MASK] and no second sentence, for no checkpoints, for a pair and a run
@@ -36,7 +36,7 @@ def checkpoint_predictions(run: str | Place, sentences: Sequence[str], top: int)
             f"there is nothing to ask about {sentences[0]!r}: write {MASK} in it, or give a second sentence"
         )
     newest = load_run(run)
-    steps = [newest.step] if place_of(str(run)).name.isdecimal() else saved_steps(newest.directory)
+    steps = [newest.step] if path_of(str(run)).name.isdecimal() else saved_steps(newest.directory)
     if len(sentences) == 2 and "NSP head" in untrained_heads(newest):
         raise ValueError(
             f"{newest.directory}: nothing has trained its NSP head, so that it cannot say whether B follows A; "

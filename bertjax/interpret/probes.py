@@ -36,7 +36,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, abstract_network
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import no_progress
-from bertjax.storage.remote import place_of
+from bertjax.storage.remote import path_of
 from bertjax.training.job import Job
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import Stage
@@ -99,7 +99,7 @@ def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
     config = replace(job.config, model=stage.model)
     graphdef, shapes, _ = abstract_network(config.model)
     params = shapes if params is None else params
-    return TrainedModel(place_of(config.directory), stage.stop, config, job.tokenizer, graphdef, params)
+    return TrainedModel(path_of(config.directory), stage.stop, config, job.tokenizer, graphdef, params)
 
 
 def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) -> list[Instrument]:

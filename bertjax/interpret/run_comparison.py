@@ -20,7 +20,7 @@ from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic,
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import place
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import place_of
+from bertjax.storage.remote import path_of
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.evaluate import HeldOut
 from bertjax.training.job import HELD_OUT_SEED
@@ -62,7 +62,7 @@ def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Compari
 
     Raises ValueError for runs that have no examples in common.
     """
-    if len({str(place_of(path)) for path in paths}) < max(2, len(paths)):
+    if len({str(path_of(path)) for path in paths}) < max(2, len(paths)):
         raise ValueError(f"{' '.join(paths)}: give two runs or more, each once")
     models = [load_run(path) for path in paths]
     kinds = [model.kind for model in models]
@@ -81,7 +81,7 @@ def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Compari
 def _held_out(
     paths: Sequence[str], models: Sequence[TrainedModel], rows: int, progress: Progress
 ) -> tuple[str, list[Compared]]:
-    metadata = [read_metadata(place_of(path)) for path in paths]
+    metadata = [read_metadata(path_of(path)) for path in paths]
     for key, what in (("tokenizer_fingerprint", "vocabulary"), ("data_fingerprint", "text")):
         others = [path for path, one in zip(paths, metadata, strict=True) if one[key] != metadata[0][key]]
         if others:

@@ -30,7 +30,7 @@ from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.pipeline.session import raise_if_stopped, require_same_config, session
 from bertjax.report.page import Table, text_lines
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import place_of
+from bertjax.storage.remote import path_of
 from bertjax.training.callbacks import Callback
 from bertjax.training.loggers import require_loggers
 from bertjax.training.run_directory import load_run
@@ -91,7 +91,7 @@ class FinetuneResult:
         return "\n".join(_last_words(self))
 
     def _repr_html_(self) -> str:
-        return in_cell(tables_and_curves(self.summaries[0].task, self.tables(), place_of(self.directory)))
+        return in_cell(tables_and_curves(self.summaries[0].task, self.tables(), path_of(self.directory)))
 
 
 def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_process: bool = False) -> FinetuneResult:
@@ -198,7 +198,7 @@ def _configured(name: str, start: Start, request: TaskRequest, one_of_several: b
     run_dir = request.run_dir or f"runs/{GLUE if one_of_several else name}"
     config = replace(
         recipe,
-        run_dir=str(place_of(run_dir) / name) if one_of_several else run_dir,
+        run_dir=str(path_of(run_dir) / name) if one_of_several else run_dir,
         data=replace(recipe.data, sequence_length=length),
         task=replace(recipe.task, **request.task),
         distillation=replace(recipe.distillation, teacher=request.teacher),
@@ -295,7 +295,7 @@ def _last_words(result: FinetuneResult) -> list[str]:
             lines.append(f"  published: {published}")
         lines += [
             f"  best run     {summary.best.directory}",
-            f"  predictions  {place_of(summary.best.directory) / PREDICTIONS}",
+            f"  predictions  {path_of(summary.best.directory) / PREDICTIONS}",
             f"  Hugging Face {exported}",
         ]
     for table in result.tables()[len(result.summaries) :]:
@@ -329,4 +329,4 @@ def _exported(best: str, base: FinetuneConfig) -> str:
     """The directory that the best run of a task is exported to, or why there is none."""
     if not has_class(base.model):
         return _NO_CLASS
-    return str(export_huggingface(load_run(best), place_of(base.directory) / "huggingface"))
+    return str(export_huggingface(load_run(best), path_of(base.directory) / "huggingface"))

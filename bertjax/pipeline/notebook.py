@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertjax.report.charts import Line, line_chart
 from bertjax.report.page import Table, render_page, table_html
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
 _HEIGHT = 960  # pixels; what is longer scrolls
@@ -24,7 +24,7 @@ def in_cell(page: str) -> str:
     )
 
 
-def tables_and_curves(title: str, tables: Sequence[Table], run: Place) -> str:
+def tables_and_curves(title: str, tables: Sequence[Table], run: AnyPath) -> str:
     """A page of tables, and below them the curves of a run: training losses, held-out figures, the learning rate."""
     found = curves(read_metrics(run / METRICS_FILE))
     parts = [

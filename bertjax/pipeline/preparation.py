@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bertjax.config import Config, validate
 from bertjax.input.masking.marked import require_marked
 from bertjax.storage.progress import SIGNS, ProgressLine
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.text import prepare as store_maker
 from bertjax.text.pool import Runner
 from bertjax.text.store.manifest import SPLITS, read_manifest, size_of
@@ -17,7 +17,7 @@ from bertjax.text.store.manifest import SPLITS, read_manifest, size_of
 class PrepareResult:
     """A token store that is there."""
 
-    path: Place
+    path: AnyPath
     sizes: dict[str, str]  # split -> its sentences, documents and tokens, for people
     notes: tuple[str, ...]  # about what was read
 

@@ -26,7 +26,7 @@ from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
 from bertjax.storage.lean_import import tensorflow_ahead
 from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.prepare import require_sources
 from bertjax.training.budget import Budget
 from bertjax.training.callbacks import Callback
@@ -48,12 +48,12 @@ class PretrainResult:
     """A finished run. In a notebook it shows its figures and curves."""
 
     config: Config  # with all that followed from the data
-    directory: Place  # of the run
+    directory: AnyPath  # of the run
     step: int
     figures: dict[str, float]  # held-out figures by their names in the log, such as eval/mlm_loss
     baselines: dict[str, float]  # what frequencies alone give, such as baseline/mlm_unigram_loss
-    report: Place  # the page about the run
-    exported: Place | None  # the model in Hugging Face's layout; None: transformers has no class of it
+    report: AnyPath  # the page about the run
+    exported: AnyPath | None  # the model in Hugging Face's layout; None: transformers has no class of it
     summary: Summary | None  # in the first process of a run, None in the others
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ def _rehearsed_end(content: TrainingData, config: Config) -> None:
 
 def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:
     """The result of a finished run; the first process writes its report and its export."""
-    directory, summary = place_of(config.directory), None
+    directory, summary = path_of(config.directory), None
     report, exported = directory / REPORT_FILE, directory / _EXPORT if has_class(config.model) else None
     if first:
         model = load_run(config.directory)

@@ -18,7 +18,7 @@ from bertjax.parallel.sharding import place
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.checkpoint import DIRECTORY, named_arrays, read_metadata, restore_arrays, saved_steps
 from bertjax.training.checkpoint_metadata import version_notices
 from bertjax.training.compatibility import check_compatible
@@ -55,7 +55,7 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
 
     Raises ValueError for a run that is none, a step that it does not have, and data that is not the run's.
     """
-    run = place_of(directory)
+    run = path_of(directory)
     start, saved = _checkpoint_before(run, step)
     config = _config_of(run, saved)
     stages = stages_of(config)
@@ -83,7 +83,7 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     return ReplayOfRun(replayed, _texts(job, replayed), tuple(notices))
 
 
-def _checkpoint_before(run: Place, step: int) -> tuple[int, dict | None]:
+def _checkpoint_before(run: AnyPath, step: int) -> tuple[int, dict | None]:
     """The newest checkpoint from which the step can be rebuilt, and its metadata; 0 and None for the first state."""
     steps = saved_steps(run)
     if not steps and not (run / CONFIG_FILE).exists():
@@ -92,7 +92,7 @@ def _checkpoint_before(run: Place, step: int) -> tuple[int, dict | None]:
     return (before[-1], read_metadata(run / DIRECTORY / str(before[-1]))) if before else (0, None)
 
 
-def _config_of(run: Place, saved: dict | None) -> Config:
+def _config_of(run: AnyPath, saved: dict | None) -> Config:
     """The config that the step was taken with: the checkpoint's, and the batches that the run has passed over since."""
     now = from_dict(read_json(run / CONFIG_FILE)) if (run / CONFIG_FILE).exists() else None
     config = now if saved is None else from_dict(saved["config"])
@@ -123,7 +123,7 @@ def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, list[
     return config, notices
 
 
-def _state(job: Job, run: Place, start: int, saved: dict | None) -> TrainState:
+def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState:
     """The state of the checkpoint, verified, or the run's first one."""
     blueprint, config = job.blueprint, job.config
     if saved is not None:

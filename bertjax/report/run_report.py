@@ -11,7 +11,7 @@ from bertjax.report.page import escaped, render_page, rows_html
 from bertjax.report.probe_charts import probe_charts
 from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.storage.files import replace_text
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.progress import duration
 from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
@@ -26,7 +26,7 @@ _TIME_PARTS = (
 )
 
 
-def write_report(run_dir: Place, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> Place:
+def write_report(run_dir: AnyPath, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> AnyPath:
     """Write `report.html` into the run's directory, atomically, from its `metrics.jsonl` and what is given; its path.
 
     `config` is nested as `bertjax.config.to_dict` makes it; `versions` names what the run ran on. All text is escaped,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, measures_of
 from bertjax.training.trainer import Outcome
@@ -88,14 +88,14 @@ def _held_out_line(one: Measured) -> str:
     return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
 
 
-def last_words(config: Config, summary: Summary, report: Place, exported: Place | None) -> str:
+def last_words(config: Config, summary: Summary, report: AnyPath, exported: AnyPath | None) -> str:
     """What the run reached, where everything is, and what to do next."""
     filled = [
         f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
         f"   (was: {completion.answer})"
         for completion in summary.completions
     ]
-    run = place_of(config.directory)
+    run = path_of(config.directory)
     quoted = shlex.quote(str(run))
     return "\n".join(
         [

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from bertjax.storage.remote import Place, RemotePath, is_remote
+from bertjax.storage.remote import AnyPath, RemotePath, is_remote
 
 # Errors of a mount without locks: Lustre without `flock`, NFS without a lock server, some of FUSE.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -50,19 +50,19 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # fcntl.h, linux/fs.h of Linux
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def require_inputs(found: Any, inputs: str, where: Place) -> None:
+def require_inputs(found: Any, inputs: str, where: AnyPath) -> None:
     """Raise ValueError unless a directory named after the first digits of a fingerprint has all of it."""
     if found != inputs:
         raise ValueError(f"{where} was made from other inputs ({found}, needed {inputs}); delete it")
 
 
-def is_complete(folder: Place, last: str) -> bool:
+def is_complete(folder: AnyPath, last: str) -> bool:
     """Whether a directory is complete: a local one appears in one step, a remote one is once it has the file `last`."""
     return (folder / last).is_file() if is_remote(folder) else folder.exists()
 
 
 @contextlib.contextmanager
-def removed_on_error(folder: Place, bytes_needed: Callable[[], int]) -> Iterator[None]:
+def removed_on_error(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterator[None]:
     """Remove a directory if making it raises ValueError or the disk is full; in that case raise how much is needed."""
     try:
         yield
@@ -81,18 +81,18 @@ def removed_on_error(folder: Place, bytes_needed: Callable[[], int]) -> Iterator
         ) from error
 
 
-def exclusive_lock(root: Place) -> contextlib.AbstractContextManager[None]:
+def exclusive_lock(root: AnyPath) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of `root` alone, waiting for it. A remote root has no lock: the user must run one job at a time."""
     return _locked(root, shared=False)
 
 
-def shared_lock(root: Place) -> contextlib.AbstractContextManager[None]:
+def shared_lock(root: AnyPath) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of `root` together with other processes that share it, waiting for one that holds it alone."""
     return _locked(root, shared=True)
 
 
 @contextlib.contextmanager
-def _locked(root: Place, shared: bool) -> Iterator[None]:
+def _locked(root: AnyPath, shared: bool) -> Iterator[None]:
     if not isinstance(root, Path):
         yield
         return
@@ -102,12 +102,12 @@ def _locked(root: Place, shared: bool) -> Iterator[None]:
         yield
 
 
-def scratch_dir(folder: Place, prefix: str = "") -> tempfile.TemporaryDirectory[str]:
+def scratch_dir(folder: AnyPath, prefix: str = "") -> tempfile.TemporaryDirectory[str]:
     """A temporary directory for files to be published in `folder`: inside it, or local if it is remote."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=None if is_remote(folder) else str(folder))
 
 
-def publish(file: Path, folder: Place) -> None:
+def publish(file: Path, folder: AnyPath) -> None:
     """Move a file that was synced to disk into a directory in one step, replacing one of the same name."""
     if isinstance(folder, RemotePath):
         (folder / file.name).upload(file)
@@ -132,7 +132,7 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
-def remove_tree(folder: Place) -> None:
+def remove_tree(folder: AnyPath) -> None:
     """Remove a directory, if it exists."""
     if isinstance(folder, RemotePath):
         folder.rmtree()

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bertjax.storage.remote import Place, RemotePath, bytes_of, open_bytes
+from bertjax.storage.remote import AnyPath, RemotePath, bytes_of, open_bytes
 
 MOST_WHOLE = 64 << 20  # bytes of a file that is read whole: vocabularies have 40 MB at most
 
 
-def read_whole(path: Place, most: int = MOST_WHOLE) -> bytes:
+def read_whole(path: AnyPath, most: int = MOST_WHOLE) -> bytes:
     """All bytes of a file that is held in memory. Raises ValueError, having read no more, if it has over `most`."""
     if (size := bytes_of(str(path))) <= most:
         with open_bytes(str(path)) as file:
@@ -23,12 +23,12 @@ def read_whole(path: Place, most: int = MOST_WHOLE) -> bytes:
     raise ValueError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file; is it the right one?")
 
 
-def replace_text(path: Place, text: str) -> None:
+def replace_text(path: AnyPath, text: str) -> None:
     """Write `text` as UTF-8 to `path` as `replace_bytes` does."""
     replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Place, content: bytes) -> None:
+def replace_bytes(path: AnyPath, content: bytes) -> None:
     """Write `content` to `path` as `replacing` does; object storage replaces objects atomically by itself."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def write_durably(path: Place, content: bytes) -> None:
+def write_durably(path: AnyPath, content: bytes) -> None:
     """Write a file atomically: after a crash at any moment it is complete or absent."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)

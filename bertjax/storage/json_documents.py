@@ -29,7 +29,7 @@ from typing import (
 )
 
 from bertjax.storage.files import MOST_WHOLE, read_whole
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Misfit(NamedTuple):
 
 
 def read_json(
-    place: Place, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
+    place: AnyPath, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
 ) -> T:
     """The document of a file. Raises ValueError as `parse_json` does, and OSError if the file cannot be read."""
     return parse_json(read_whole(place, most_bytes), str(place), shape, remedy=remedy, most_bytes=most_bytes)

@@ -169,15 +169,15 @@ class RemotePath:
             storage.rm(path, recursive=True)
 
 
-Place = Path | RemotePath
+AnyPath = Path | RemotePath
 
 
-def is_remote(path: str | Place) -> bool:
+def is_remote(path: str | AnyPath) -> bool:
     """Whether a path is a URL."""
     return "://" in str(path)
 
 
-def place_of(path: str) -> Place:
+def path_of(path: str) -> AnyPath:
     """The path as an object."""
     return RemotePath(path) if is_remote(path) else Path(path)
 

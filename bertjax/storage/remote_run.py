@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from bertjax.storage.atomic_directories import try_acquire
-from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath
 
 OWNER_FILE = "owner.json"  # within the run's directory
 
@@ -88,7 +88,7 @@ class Claim:
         self._file.write_bytes(json.dumps(self._owner | {"ended": ended}).encode())
 
 
-def refuse_a_second(lock: IO[str], run: Place) -> None:
+def refuse_a_second(lock: IO[str], run: AnyPath) -> None:
     """Lock an open file until this process ends. Raises ValueError if another process on this machine has it locked."""
     if not try_acquire(lock):
         raise ValueError(f"run_dir={run}: another process is training there; wait for it, or use another --run-dir")

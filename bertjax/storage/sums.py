@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bertjax.storage.files import read_whole, replace_text
-from bertjax.storage.remote import Place, open_bytes
+from bertjax.storage.remote import AnyPath, open_bytes
 
 SUMS_FILE = "SHA256SUMS"
 _HEAD = re.compile(r"# (\d{1,9}) files")
@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 Done = Callable[[int], object]  # is told of bytes that were checked
 
 
-def write_sums(folder: Place, names: Sequence[str] | None = None) -> None:
+def write_sums(folder: AnyPath, names: Sequence[str] | None = None) -> None:
     """Write the digests of these files of a folder, as paths within it; of a local one by default of all in it."""
     if names is None:
         assert isinstance(folder, Path), "a folder in object storage names its files"
@@ -33,7 +33,7 @@ def write_sums(folder: Place, names: Sequence[str] | None = None) -> None:
     replace_text(folder / SUMS_FILE, f"# {len(names)} files\n" + "".join(lines))
 
 
-def read_sums(folder: Place) -> dict[str, str]:
+def read_sums(folder: AnyPath) -> dict[str, str]:
     """Path within the folder -> SHA-256 (hex). Raises ValueError naming the line that is none, FileNotFoundError."""
     path = folder / SUMS_FILE
     text = read_whole(path).decode("utf-8", "replace")
@@ -74,7 +74,7 @@ def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: b
             yield f"{folder / name}: not in {SUMS_FILE}; it is of something else, or was left behind"
 
 
-def sha256_of_file(path: Place, done: Done = lambda more: None) -> str:
+def sha256_of_file(path: AnyPath, done: Done = lambda more: None) -> str:
     """SHA-256 (hex) of a file's bytes."""
     digest = hashlib.sha256()
     with open_bytes(str(path)) as file:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ _AT_A_TIME = threading.Lock()  # a worker's threads share its tokenizer, which o
 
 
 def run_units(
-    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: Place
+    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: AnyPath
 ) -> Iterator[tuple[Unit, Result]]:
     """As `Runner` says, by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields when it has ended.
 
@@ -65,7 +65,7 @@ def _run_pipeline(
     beam: ModuleType,
     function: Callable[[Unit], Any],
     units: Sequence[Unit],
-    results: Place,
+    results: AnyPath,
     options: Sequence[str],
 ) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -78,7 +78,7 @@ def _run_pipeline(
         raise RuntimeError(f"it ended as {state}")
 
 
-def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Place) -> None:
+def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> None:
     try:
         with _AT_A_TIME:
             result = function(unit)
@@ -90,14 +90,14 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: Place) -> No
     _write(results, f"unit-{unit.number:05}.json", result)
 
 
-def _write(results: Place, name: str, content: Any) -> None:
+def _write(results: AnyPath, name: str, content: Any) -> None:
     """Write a file atomically: a runner may give the same unit to two workers."""
     with scratch_dir(results) as place:
         write_durably(Path(place) / name, json.dumps(content).encode())
         publish(Path(place) / name, results)
 
 
-def _result_of(unit: Unit, results: Place, what: str) -> Any:
+def _result_of(unit: Unit, results: AnyPath, what: str) -> Any:
     try:
         return json.loads((results / f"unit-{unit.number:05}.json").read_bytes())
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def _result_of(unit: Unit, results: Place, what: str) -> Any:
         ) from None
 
 
-def _failure(results: Place, what: str, error: Exception) -> Exception:
+def _failure(results: AnyPath, what: str, error: Exception) -> Exception:
     """The error to raise for one of a runner: the error of the unit that failed, if it left one."""
     for path in sorted(results.glob("failed-*.json")):
         told = json.loads(path.read_bytes())

@@ -17,7 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import publish, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.json_documents import read_json
-from bertjax.storage.remote import Place, is_remote, place_of, state_of
+from bertjax.storage.remote import AnyPath, is_remote, path_of, state_of
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import digest, parse_source, require_text, source_files, split_file, text_bytes
 from bertjax.text.sources.source import Source, SourceFile
@@ -72,7 +72,7 @@ class Corpus:
         files = tuple(tuple(replace(file, spans=spans) for file in source_files(source)) for source in sources)
         everything = [file for group in files for file in group]
         stamps = _stamps(everything)
-        digested = iter(_digests(everything, stamps, place_of(root) / "digests.json"))
+        digested = iter(_digests(everything, stamps, path_of(root) / "digests.json"))
         return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
 
     def description(self) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def _stamp(file: SourceFile) -> tuple[int, int]:
     return sum(state.st_size for state in states), max(state.st_mtime_ns for state in states)
 
 
-def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cache_path: Place) -> list[str]:
+def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cache_path: AnyPath) -> list[str]:
     """The SHA-256 of each file; those of plain files are cached by (path, bytes, time of change)."""
     try:
         cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)

@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock, is_complete
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.corpus import Corpus, fingerprint
 from bertjax.text.pool import processes
 from bertjax.text.trained_vocabulary import (
@@ -37,7 +37,7 @@ LONGEST_WORD = 30  # characters
 class Extension:
     """An extended vocabulary, and its effect on the text it was extended for."""
 
-    path: Place
+    path: AnyPath
     added: tuple[str, ...]
     replaced: int  # number of [unused] tokens that were replaced
     pieces_before: float  # a word of the text
@@ -53,7 +53,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
         raise ValueError(
             f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
         )
-    old = load_vocabulary(place_of(data.vocab), TextRules.of(data))
+    old = load_vocabulary(path_of(data.vocab), TextRules.of(data))
     if not isinstance(old, WordPiece):
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
     data = replace(data, tokenizer="wordpiece")  # whose words are counted, whatever a recipe would train
@@ -61,13 +61,13 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     versions = [EXTENDER_VERSION, READING_VERSION]
     made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
     inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
-    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
+    folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     of_source, share = count_corpus(corpus, data, progress, processes(data.workers))
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = WordPiece(tokens, old.rules)
-    with exclusive_lock(place_of(data.root)):
+    with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:

@@ -23,7 +23,7 @@ from bertjax.storage.atomic_directories import (
     shared_lock,
 )
 from bertjax.storage.progress import SIGNS, Progress, no_progress
-from bertjax.storage.remote import Place, is_remote, place_of
+from bertjax.storage.remote import AnyPath, is_remote, path_of
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
@@ -59,16 +59,16 @@ def require_sources(data: DataConfig) -> None:
         if KINDS[source.kind].find is None:
             source_files(source)
     if data.vocab and data.entity_map:
-        vocabulary_with_entities(data, place_of(data.vocab))
+        vocabulary_with_entities(data, path_of(data.vocab))
     elif data.vocab:
-        load_vocabulary(place_of(data.vocab), TextRules.of(data))
+        load_vocabulary(path_of(data.vocab), TextRules.of(data))
     if data.segmenter != "none":
         load_segmenter(data.segmenter)
     if data.units:
         units_fingerprint(data)
 
 
-def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
+def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
     """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it is not there.
 
     The runner does the work; without one, `data.workers` processes do. Raises ValueError for text that cannot be read
@@ -76,7 +76,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
     """
     runner = runner or processes(data.workers)
     corpus, division, tokenizer, job, target = _plan_store(data, progress, runner)
-    with exclusive_lock(place_of(data.root)):
+    with exclusive_lock(path_of(data.root)):
         if is_complete(target, "manifest.json"):
             # Opening a store of this machine also looks for its files.
             manifest = read_manifest(target) if is_remote(target) else TokenStore.open(target).manifest
@@ -99,7 +99,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
     runner = processes(data.workers)
     corpus, _, _, job, target = _plan_store(data, progress, runner)
-    with shared_lock(place_of(data.root)):
+    with shared_lock(path_of(data.root)):
         if is_complete(target, "manifest.json"):
             return len(corpus.units), len(corpus.units)
         job.folder.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
 
 def _plan_store(
     data: DataConfig, progress: Progress, runner: Runner
-) -> tuple[Corpus, Division, Tokenizer, ShardJob, Place]:
+) -> tuple[Corpus, Division, Tokenizer, ShardJob, AnyPath]:
     """The corpus and its division, its tokenizer, what all units have in common, and the path of the store."""
     units = {"units": units_fingerprint(data)} if data.units else {}
     with SIGNS.doing("finding the text and taking its digests"):
@@ -130,7 +130,7 @@ def _plan_store(
     if data.segmenter != "none":
         made_of["segmenter"] = _segmenter(data, tokenizer)
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
-    target = place_of(data.root) / f"store-{inputs[:12]}"
+    target = path_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(
         folder,
@@ -183,7 +183,7 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _make_store(
-    target: Place,
+    target: AnyPath,
     corpus: Corpus,
     division: Division,
     tokenizer: Tokenizer,
@@ -272,7 +272,7 @@ def _require_units(provenance: Mapping[str, Any], job: ShardJob) -> None:
         raise ValueError(f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list")
 
 
-def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, vocab: Place) -> None:
+def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, vocab: AnyPath) -> None:
     share = unknown / sum(shard["tokens"] for group in shards.values() for shard in group)
     if share > NOTICEABLE_UNKNOWN:
         warnings.warn(

@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.json_documents import read_json
-from bertjax.storage.remote import Place, RemotePath, is_remote, remote_files
+from bertjax.storage.remote import AnyPath, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
@@ -38,9 +38,9 @@ _BATCH_CHARACTERS = 1 << 20
 class ShardJob:
     """What all units of a store have in common."""
 
-    folder: Place  # for the shards; of a remote store the store itself
+    folder: AnyPath  # for the shards; of a remote store the store itself
     inputs: str  # fingerprint of all inputs of the store
-    vocab: Place
+    vocab: AnyPath
     rules: TextRules
     segmenter: Literal["none", "jieba"]
     held_out: float
@@ -56,7 +56,7 @@ class ShardJob:
         return () if self.segmenter == "none" else ("continues",)
 
     @property
-    def records(self) -> Place:
+    def records(self) -> AnyPath:
         """The directory of the units' records."""
         return self.folder / "partial" if is_remote(self.folder) else self.folder
 
@@ -131,7 +131,7 @@ def remove_records(job: ShardJob) -> None:
             path.unlink()
 
 
-def _sizes_in(folder: Place) -> dict[str, int]:
+def _sizes_in(folder: AnyPath) -> dict[str, int]:
     """Name -> bytes of the files in a folder."""
     if isinstance(folder, RemotePath):
         return {url.rpartition("/")[2]: size for url, size in remote_files(f"{folder}/*").items()}
@@ -149,7 +149,7 @@ def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(vocab: Place, rules: TextRules) -> Tokenizer:
+def _tokenizer(vocab: AnyPath, rules: TextRules) -> Tokenizer:
     """Loaded once per process: it caches the words it has seen."""
     return load_vocabulary(vocab, rules)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
-from bertjax.storage.remote import place_of
+from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
 SimilarWords = Mapping[str, Sequence[str]]  # a word -> others, the nearest first
@@ -23,7 +23,7 @@ _BLOCK = 1024  # words whose cosines with all others are computed at once
 
 def read_bytes(path: str) -> bytes:
     """The content of a table. Raises ValueError if there is none, or it is too large to be one."""
-    place = place_of(path)
+    place = path_of(path)
     if not place.is_file():
         raise ValueError(
             f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax similar`, or give "
@@ -67,7 +67,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
     words: dict[str, None] = {}
     vectors: list[np.ndarray] = []
     width = 0
-    with place_of(path).open("rb") as file:
+    with path_of(path).open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
             where = f"{path}, line {number}"
             if len(line) > _LONGEST_LINE:

@@ -17,7 +17,7 @@ from bertjax.storage.atomic_directories import exclusive_lock, is_complete, remo
 from bertjax.storage.files import read_whole, write_durably
 from bertjax.storage.json_documents import Sha256, read_json
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import Place, is_remote, place_of
+from bertjax.storage.remote import AnyPath, is_remote, path_of
 from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.division import Division, divide
 from bertjax.text.marks import warn_of_lost_marks
@@ -34,7 +34,7 @@ VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a sha
 PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
 
 
-def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> Place:
+def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
     """Return the vocabulary of a run: `data.vocab`, or one trained on the training documents of the sources.
 
     A trained one is kept below `<root>/vocab-<fingerprint>/`, with how it was made beside it. Raises ValueError
@@ -48,7 +48,7 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
 
 def vocabulary_of(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
-) -> Place:
+) -> AnyPath:
     """As `prepare_vocabulary`, of a corpus that was found and divided already; without `data.vocab` it must be."""
     vocab = _without_entities(data, corpus, division, progress, runner)
     return _with_entities(data, vocab) if data.entity_map else vocab
@@ -56,10 +56,10 @@ def vocabulary_of(
 
 def _without_entities(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
-) -> Place:
+) -> AnyPath:
     if data.vocab:
-        load_vocabulary(place_of(data.vocab), TextRules.of(data))
-        return place_of(data.vocab)
+        load_vocabulary(path_of(data.vocab), TextRules.of(data))
+        return path_of(data.vocab)
     assert corpus is not None and division is not None
     made_of = {
         "sources": corpus.description(),
@@ -76,8 +76,8 @@ def _without_entities(
     if data.vocab_temperature != 1:
         made_of["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(made_of)
-    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
-    with exclusive_lock(place_of(data.root)):
+    folder = path_of(data.root) / f"vocab-{inputs[:12]}"
+    with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
@@ -85,13 +85,13 @@ def _without_entities(
     return folder / next(iter(_made(folder)["files"]))
 
 
-def _with_entities(data: DataConfig, vocab: Place) -> Place:
+def _with_entities(data: DataConfig, vocab: AnyPath) -> AnyPath:
     """The vocabulary with the entity map of `data.entity_map` beside it, kept as a trained one is."""
     made = vocabulary_with_entities(data, vocab)
     inputs = fingerprint({"tokenizer": made.fingerprint, "version": ENTITIES_VERSION})
-    folder = place_of(data.root) / f"vocab-{inputs[:12]}"
+    folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     added = added_words(vocab)
-    with exclusive_lock(place_of(data.root)):
+    with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
@@ -100,12 +100,12 @@ def _with_entities(data: DataConfig, vocab: Place) -> Place:
     return folder / made.main_file
 
 
-def vocabulary_with_entities(data: DataConfig, vocab: Place) -> Tokenizer:
+def vocabulary_with_entities(data: DataConfig, vocab: AnyPath) -> Tokenizer:
     """The tokenizer of a vocabulary and the map of `data.entity_map`.
 
     Raises ValueError for a vocabulary that is not WordPiece, a file that is not there, or a map that does not fit.
     """
-    tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), place_of(data.entity_map)
+    tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), path_of(data.entity_map)
     told = f"data.entity_map={data.entity_map!r}"
     if not isinstance(tokenizer, WordPiece):
         raise ValueError(f"{told}: the vocabulary is {tokenizer.named}; an entity map is for WordPiece, leave it out")
@@ -114,7 +114,7 @@ def vocabulary_with_entities(data: DataConfig, vocab: Place) -> Tokenizer:
     return WordPiece(tokenizer.tokens, tokenizer.rules, told, entities=read_whole(path) or b"\n")
 
 
-def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
+def load_vocabulary(path: AnyPath, rules: TextRules) -> Tokenizer:
     """As `load_tokenizer`, of files that may be remote."""
     if isinstance(path, Path):
         return load_tokenizer(path, rules)
@@ -132,7 +132,7 @@ def load_vocabulary(path: Place, rules: TextRules) -> Tokenizer:
 
 
 def _train_vocabulary(
-    folder: Place,
+    folder: AnyPath,
     inputs: str,
     corpus: Corpus,
     division: Division,
@@ -171,7 +171,7 @@ def count_corpus(
 
 
 def keep_vocabulary(
-    folder: Place, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], how: Mapping[str, Any]
+    folder: AnyPath, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], how: Mapping[str, Any]
 ) -> None:
     """Write a vocabulary and how it was made; the folder appears whole or not at all."""
     about = {
@@ -204,7 +204,7 @@ def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division |
     return count_for(data.tokenizer, texts(), TextRules.of(data))
 
 
-def added_words(vocab: Place) -> list[str] | None:
+def added_words(vocab: AnyPath) -> list[str] | None:
     """What an extension added to a vocabulary that lies where it was made; None if it is no extended one."""
     about = vocab / "made.json" if isinstance(vocab, Path) and vocab.is_dir() else vocab.with_name("made.json")
     return read_json(about, _Extended).get("added_words") if about.is_file() else None
@@ -221,11 +221,11 @@ class _Made(_Extended):
     files: dict[str, Sha256]
 
 
-def _made(folder: Place) -> _Made:
+def _made(folder: AnyPath) -> _Made:
     return read_json(folder / "made.json", _Made, remedy="delete the folder")
 
 
-def require_vocabulary(folder: Place, inputs: str) -> None:
+def require_vocabulary(folder: AnyPath, inputs: str) -> None:
     """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
     try:
         how = _made(folder)
@@ -246,7 +246,7 @@ def vocabulary_size(data: DataConfig) -> tuple[int, str]:
     reason = ""
     if data.vocab:
         try:
-            size = load_vocabulary(place_of(data.vocab), TextRules.of(data)).vocab_size
+            size = load_vocabulary(path_of(data.vocab), TextRules.of(data)).vocab_size
             return size, f"vocabulary of {size:,} entries, as {data.vocab} has them"
         except (ValueError, OSError, ImportError) as error:
             reason = f" ({str(error).splitlines()[0]})"

@@ -20,7 +20,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
-from bertjax.storage.remote import place_of
+from bertjax.storage.remote import path_of
 from bertjax.text.sources.registry import KINDS, parse_source, read_documents
 from bertjax.text.sources.source import SourceFile
 from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, spans_of
@@ -211,7 +211,7 @@ class _UnitList:
 
 
 def _content(written: str) -> bytes:
-    path = place_of(written.partition(":")[2])
+    path = path_of(written.partition(":")[2])
     if not path.is_file():
         raise ValueError(f"data.units={written!r}: no such file; a list has a unit on each line")
     return read_whole(path, _MOST_BYTES)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bertjax.config import from_dict, to_dict
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
 
@@ -23,18 +23,18 @@ AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the di
 class Average:
     """What was written."""
 
-    directory: Place
+    directory: AnyPath
     steps: tuple[int, ...]  # of the checkpoints that it is the mean of
 
 
-def average(run: str | Place, last: int, output: str | Place = "") -> Average:
+def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Average:
     """Write the mean of the parameters of the `last` newest checkpoints of a run; `output` is RUN-average unless given.
 
     Means are taken in float64 and written as float32, without moments, at the step of the newest. Raises ValueError
     if fewer are kept, if they rotate by different angles, or if the output holds anything, and DamagedCheckpoint.
     """
-    run = place_of(str(run))
-    output = place_of(str(output or f"{str(run).rstrip('/')}-average"))
+    run = path_of(str(run))
+    output = path_of(str(output or f"{str(run).rstrip('/')}-average"))
     steps = _newest(run, last)
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
@@ -58,7 +58,7 @@ def average(run: str | Place, last: int, output: str | Place = "") -> Average:
     return Average(output, tuple(steps))
 
 
-def _newest(run: Place, last: int) -> list[int]:
+def _newest(run: AnyPath, last: int) -> list[int]:
     """The steps to average, ascending."""
     if last < 2:
         raise ValueError(f"--last {last}: a mean takes 2 checkpoints or more")
@@ -72,14 +72,14 @@ def _newest(run: Place, last: int) -> list[int]:
     return steps[-last:]
 
 
-def _digest_of(place: Place) -> str:
+def _digest_of(place: AnyPath) -> str:
     """SHA-256 of the digests of a checkpoint's parameters, which `load_run` verifies."""
     arrays = read_metadata(place)["arrays"]
     digests = {name: about["digest"] for name, about in arrays.items() if name.startswith("params/")}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
-def _write(output: Place, newest: Place, model: TrainedModel, sources: Sequence[dict[str, Any]]) -> None:
+def _write(output: AnyPath, newest: AnyPath, model: TrainedModel, sources: Sequence[dict[str, Any]]) -> None:
     """A run whose only checkpoint has the metadata of the newest source, without its moments."""
     metadata = read_metadata(newest)
     config = from_dict(metadata["config"])

@@ -33,7 +33,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import LostClaim, StagingDir
 from bertjax.training import remote_checkpoint
 from bertjax.training.checkpoint_metadata import DamagedCheckpoint, document_of, parse_document, version_notices
@@ -66,7 +66,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, directory: str | Place, *, keep_last: int, keep_every: int = 0, staging: StagingDir | None = None
+        self, directory: str | AnyPath, *, keep_last: int, keep_every: int = 0, staging: StagingDir | None = None
     ) -> None:
         self.directory = _located(directory)
         self._keep_last, self._keep_every = keep_last, keep_every
@@ -226,7 +226,7 @@ class Checkpoints:
             if step > behind:
                 self._set_aside(step, "left_out")
 
-    def _set_aside(self, step: int, why: str = "damaged") -> Place:
+    def _set_aside(self, step: int, why: str = "damaged") -> AnyPath:
         """Rename a checkpoint, so that training can save that step again; returns its new path."""
         source, number = self.directory / str(step), 1
         target = source.with_name(f"{step}.{why}")
@@ -253,7 +253,7 @@ class Checkpoints:
         return DamagedCheckpoint("\n".join(str(error) for error in damaged.values()) + f"\n{advice}")
 
 
-def read_metadata(path: str | Place) -> dict[str, Any]:
+def read_metadata(path: str | AnyPath) -> dict[str, Any]:
     """The metadata of a checkpoint, or of the newest one of a run.
 
     They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if there is
@@ -271,7 +271,7 @@ def read_metadata(path: str | Place) -> dict[str, Any]:
     return parse_document(written, directory, where)
 
 
-def restore_params(path: str | Place, abstract_params: Any) -> Any:
+def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
     """The parameters alone, verified, from a checkpoint or the newest one of a run, on `abstract_params`' shardings.
 
     Raises DamagedCheckpoint, and ValueError if an array is missing, left over, or of another shape or dtype.
@@ -307,7 +307,7 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore_arrays(
-    directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
+    directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
     _check_shapes(directory, saved["arrays"], wanted)
@@ -381,7 +381,7 @@ def _readable(state: Path, name: str, wanted: Any, own: bool) -> bool:
     return True
 
 
-def _check_shapes(directory: Place, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ValueError naming arrays that differ between checkpoint and model in shape or dtype; none is cast."""
     has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
     wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in wanted.items()}
@@ -397,13 +397,13 @@ def _check_shapes(directory: Place, saved: Mapping[str, Any], wanted: Mapping[st
         )
 
 
-def _located(path: str | Place) -> Place:
-    """The `Place` of a path or URL; a path is made absolute."""
-    place = place_of(str(path))
+def _located(path: str | AnyPath) -> AnyPath:
+    """The `AnyPath` of a path or URL; a path is made absolute."""
+    place = path_of(str(path))
     return place.absolute() if isinstance(place, Path) else place
 
 
-def _checkpoint_directory(path: Place) -> Place:
+def _checkpoint_directory(path: AnyPath) -> AnyPath:
     """The directory of one checkpoint, given itself, the directory of all, or the run's (the best one, if kept)."""
     if path.name.isdecimal() and path.is_dir():
         return path
@@ -413,7 +413,7 @@ def _checkpoint_directory(path: Place) -> Place:
     raise ValueError(f"{path}: no checkpoint there; {_where_else(path)}")
 
 
-def _where_else(path: Place) -> str:
+def _where_else(path: AnyPath) -> str:
     """What to say of a place without a checkpoint: what is amiss, and the run that may be meant."""
     usual = f"give a run's directory, or one of {path / DIRECTORY}/<step>"
     if not isinstance(path, Path):
@@ -431,12 +431,12 @@ def _where_else(path: Place) -> str:
     )
 
 
-def saved_steps(run_dir: str | Place) -> list[int]:
+def saved_steps(run_dir: str | AnyPath) -> list[int]:
     """The steps that a run has checkpoints of, in order."""
-    return _steps(place_of(str(run_dir)) / DIRECTORY)
+    return _steps(path_of(str(run_dir)) / DIRECTORY)
 
 
-def _steps(directory: Place) -> list[int]:
+def _steps(directory: AnyPath) -> list[int]:
     if isinstance(directory, RemotePath):
         return remote_checkpoint.steps(directory)
     if not directory.is_dir():

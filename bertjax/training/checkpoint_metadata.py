@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 import bertjax
 from bertjax.config import from_dict, to_dict
 from bertjax.storage.json_documents import Between, Count, Sha256, checked, parse_json
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 
 
 class DamagedCheckpoint(ValueError):
@@ -72,7 +72,7 @@ def document_of(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": dict(content), "sha256": _sha256(content)}
 
 
-def parse_document(written: bytes, directory: Place, where: str) -> dict[str, Any]:
+def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, Any]:
     """The content of the document in a checkpoint's directory, whose config has every key; `where` is its file there.
 
     Raises DamagedCheckpoint if it is not what was written, or is of another step, and ValueError for a config that this

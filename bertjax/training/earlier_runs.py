@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.checkpoint import read_metadata, saved_steps
 from bertjax.training.course import parse_replan
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -48,7 +48,7 @@ class Expectation:
         return f"about {self.loss:.2f}, from {count} of this model on this text with {told} steps"
 
 
-def expected_loss(metadata: Mapping[str, Any], steps: int, directory: Place) -> Expectation | None:
+def expected_loss(metadata: Mapping[str, Any], steps: int, directory: AnyPath) -> Expectation | None:
     """The held-out loss of a run of so many steps, from finished ones in the folder of its directory; None without.
 
     `metadata` are the run's, as `run_metadata` makes them. The loss is fitted as a straight line over the

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from bertjax.storage.files import replace_bytes
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 
 DIRECTORY = "profile"  # of a run, within its directory; what `xprof --logdir` takes
 
@@ -47,7 +47,7 @@ class Profile:
         self,
         steps: range,
         start: int,
-        directory: Place,
+        directory: AnyPath,
         note: Callable[[str], None],
         taking_time: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:

@@ -22,7 +22,7 @@ from bertjax.config.recipes import RECIPES
 from bertjax.config.resume import IDENTITY
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Between, Count, Sha256, read_json
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.compatibility import FINGERPRINTS, RULES
 from bertjax.training.course import parse_replan
@@ -146,9 +146,9 @@ def read_reference(path: Path) -> Reference:
     return Reference(**told, seeds=tuple(found["seeds"]), curves=made)
 
 
-def reference_of(name: str, command: str, runs: Sequence[str | Place]) -> Reference:
+def reference_of(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
     """The reference of finished runs. Raises ValueError unless they are of one kind, finished, and of several seeds."""
-    directories = [place_of(str(run)) for run in runs]
+    directories = [path_of(str(run)) for run in runs]
     metadata = [read_metadata(directory) for directory in directories]
     digests = [digest_of(one) for one in metadata]
     for directory, one, digest in zip(directories, metadata, digests, strict=True):

@@ -24,7 +24,7 @@ from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training import checkpoint
 from bertjax.training.budget import Costs
 from bertjax.training.evaluate import HeldOut
@@ -45,7 +45,7 @@ _BYTES_PER_SECOND, _OVERHEAD = 50e6, 5.0
 _MOMENTS = 3  # float32 arrays of a state for each of the weights
 
 
-def rehearse(job: Job, directory: Place, seconds: float, processes: Processes, end: Ending) -> Costs:
+def rehearse(job: Job, directory: AnyPath, seconds: float, processes: Processes, end: Ending) -> Costs:
     """Measure a run's costs, stepping for about so many seconds; every process takes part and gets its own figures.
 
     `end` is rehearsed on a run of one checkpoint in a folder of its own, which is removed, by the first process.
@@ -127,7 +127,7 @@ def _evaluation(rows: Rows, params: Params, seconds: float, processes: Processes
     return total
 
 
-def _save(job: Job, folder: Place, state: TrainState) -> float:
+def _save(job: Job, folder: AnyPath, state: TrainState) -> float:
     """How long a checkpoint takes until it is on the disk."""
     steps = itertools.count(1)
     with checkpoint.Checkpoints(folder / checkpoint.DIRECTORY, keep_last=1) as saved:
@@ -139,7 +139,7 @@ def _save(job: Job, folder: Place, state: TrainState) -> float:
         return _once_warm(save)
 
 
-def _ending(job: Job, folder: Place, end: Ending) -> float:
+def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
     """How long the report and the export take."""
     config = replace(job.config, run_dir=str(folder))
     describe_run(config, job.tokenizer)

@@ -25,7 +25,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from bertjax.storage.remote import Place, RemotePath
+from bertjax.storage.remote import AnyPath, RemotePath
 from bertjax.storage.remote_run import StagingDir
 
 STATE, METADATA = "state", "metadata"  # the items of a checkpoint
@@ -140,7 +140,7 @@ def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
 
 
 @contextlib.contextmanager
-def near(state: Place, arrays: Collection[str], staging: Path | None = None) -> Iterator[Path]:
+def near(state: AnyPath, arrays: Collection[str], staging: Path | None = None) -> Iterator[Path]:
     """A local folder with the files that Orbax needs to read some arrays: `state`, or a download below `staging`.
 
     Raises OSError if the disk is too small for the download.

@@ -30,7 +30,7 @@ from bertjax.model.network import GENERATOR, Params, abstract_network, head_of
 from bertjax.model.shared_tables import DIFFERENCE
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
-from bertjax.storage.remote import Place, RemotePath, place_of
+from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
@@ -52,7 +52,7 @@ _REMEMBERED_SECONDS = 10.0
 class TrainedModel:
     """A model read from a run: verified float32 weights on the first device, its config and its tokenizer."""
 
-    directory: Place
+    directory: AnyPath
     step: int
     config: Config
     tokenizer: Tokenizer
@@ -94,7 +94,7 @@ def generator_of(config: ModelConfig, params: Params) -> tuple[ModelConfig, Para
 
 
 @contextlib.contextmanager
-def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> Iterator[StagingDir | None]:
+def own_directory(directory: AnyPath, cache_dir: str = "", process: int = 0) -> Iterator[StagingDir | None]:
     """Make a run's directory and lock it against a second trainer.
 
     `process` 0 does so for all processes of a run. If the directory is a URL, every process gets a staging directory
@@ -113,7 +113,7 @@ def own_directory(directory: Place, cache_dir: str = "", process: int = 0) -> It
         yield None
 
 
-def require_shared(directory: Place, processes: Processes) -> None:
+def require_shared(directory: AnyPath, processes: Processes) -> None:
     """Check that all processes share the run's directory: process 0 writes a token there that all must read.
 
     Raises ValueError, in all of them, naming those that cannot read it.
@@ -139,7 +139,7 @@ def require_shared(directory: Place, processes: Processes) -> None:
         )
 
 
-def _why_unread(place: Place, word: str) -> str:
+def _why_unread(place: AnyPath, word: str) -> str:
     """Why a file lacks that content, also after the seconds for which a network disk may cache an older state."""
     deadline = time.monotonic() + _REMEMBERED_SECONDS
     while True:
@@ -160,7 +160,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     In object storage it becomes this job's before that; if it may have been another's, a line to print comes back.
     """
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
-    directory = place_of(config.directory)
+    directory = path_of(config.directory)
     (directory / SUMS_FILE).unlink(missing_ok=True)
     write_config(directory, config)
     for name in {*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS} - tokenizer.files.keys():
@@ -170,7 +170,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     return notice
 
 
-def seal(directory: Place) -> None:
+def seal(directory: AnyPath) -> None:
     """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax verify`; going on removes it.
 
     Checkpoints and exports have digests of their own.
@@ -181,7 +181,7 @@ def seal(directory: Place) -> None:
     write_sums(directory, names)
 
 
-def write_config(directory: Place, config: Config) -> None:
+def write_config(directory: AnyPath, config: Config) -> None:
     """Write the resolved config of the run in a directory, in place of an older one."""
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
 
@@ -191,9 +191,9 @@ def require_own_run(config: Config) -> None:
 
     The same of data.root. A damaged checkpoint is passed over: restoring it says what is wrong.
     """
-    directory = place_of(config.directory)
+    directory = path_of(config.directory)
     _require_writable("--run-dir", directory)
-    _require_writable("--data.root", place_of(config.data.root))
+    _require_writable("--data.root", path_of(config.data.root))
     try:
         saved = read_metadata(directory) if saved_steps(directory) else None
     except DamagedCheckpoint:
@@ -204,7 +204,7 @@ def require_own_run(config: Config) -> None:
     check_compatible(saved, saved | {"config": to_dict(now)})
 
 
-def _require_writable(option: str, directory: Place) -> None:
+def _require_writable(option: str, directory: AnyPath) -> None:
     """Raise ValueError if a folder can neither be written nor made; of object storage that shows at the first write."""
     if not isinstance(directory, Path):
         return
@@ -215,12 +215,12 @@ def _require_writable(option: str, directory: Place) -> None:
         raise ValueError(f"{option} {directory}: {there} may not be written; name another place, or change its rights")
 
 
-def load_run(path: str | Place) -> TrainedModel:
+def load_run(path: str | AnyPath) -> TrainedModel:
     """Read the newest checkpoint of a run, or a given one (`<run>/checkpoints/<step>`), verified.
 
     Raises ValueError if there is none, if it is damaged, or if the run's vocabulary is not the one it was trained with.
     """
-    path = place_of(str(path))
+    path = path_of(str(path))
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
@@ -238,7 +238,7 @@ def load_run(path: str | Place) -> TrainedModel:
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
 
 
-def tokenizer_of(directory: Place, rules: TextRules) -> Tokenizer:
+def tokenizer_of(directory: AnyPath, rules: TextRules) -> Tokenizer:
     """The tokenizer in a run's directory. Raises ValueError if there is none."""
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)

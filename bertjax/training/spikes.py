@@ -25,7 +25,7 @@ from bertjax.config import TrainingConfig, to_dict
 from bertjax.config.skips import Skip, batch_of, parse_skips, with_skip
 from bertjax.input.training_data import RunBatches
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.checkpoint import DIRECTORY, read_metadata, saved_steps
 from bertjax.training.checkpoint_metadata import DamagedCheckpoint
 from bertjax.training.job import Job
@@ -126,7 +126,7 @@ def answering(job: Job, processes: Processes, say: Say, run: Callable[[Job, int 
 
     What the run's newest checkpoint says of batches that are passed over holds from the beginning.
     """
-    recorded = _recorded(place_of(job.config.directory)) if processes.first else ()
+    recorded = _recorded(path_of(job.config.directory)) if processes.first else ()
     given = job.config.training.skips
     recorded = tuple(json.loads(processes.gather("batches that are passed over", json.dumps(recorded))[0]))
     skips = given if set(recorded) <= set(given) else tuple(sorted({*given, *recorded}, key=lambda s: parse_skips([s])))
@@ -173,7 +173,7 @@ class SkippedBatches:
         return self.source.spec(batch_size)
 
 
-def _recorded(directory: Place) -> tuple[str, ...]:
+def _recorded(directory: AnyPath) -> tuple[str, ...]:
     """What the run's newest checkpoint that can be read has in `training.skips`."""
     for step in reversed(saved_steps(directory)):
         try:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from bertjax.storage.files import replace_text
 from bertjax.storage.lean_import import without
-from bertjax.storage.remote import Place, RemotePath
+from bertjax.storage.remote import AnyPath, RemotePath
 from bertjax.storage.remote_run import Mirror, StagingDir
 from bertjax.training.metrics import LOSS, TOKENS_SEEN
 
@@ -169,7 +169,7 @@ def open_tensorboard(folder: Path, resume_step: int) -> Writer:
 
 
 def open_telemetry(
-    run_dir: Place,
+    run_dir: AnyPath,
     resume_step: int,
     *,
     loggers: Iterable[OpenWriter] = (open_tensorboard,),
@@ -199,7 +199,7 @@ def open_telemetry(
     return Telemetry(writers, mirror)
 
 
-def read_metrics(path: Place) -> list[Record]:
+def read_metrics(path: AnyPath) -> list[Record]:
     """The records of a JSONL file of metrics, without an incomplete last line of a killed process.
 
     Raises ValueError naming the line if any other is not a record.
@@ -208,7 +208,7 @@ def read_metrics(path: Place) -> list[Record]:
     return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
-def logged_until(directory: Place, start: int) -> list[Record]:
+def logged_until(directory: AnyPath, start: int) -> list[Record]:
     """The log records of the run up to step `start`, where this process begins."""
     path = directory / METRICS_FILE
     return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []

@@ -19,7 +19,7 @@ from bertjax.config import Config, differences, from_dict, to_dict
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import write_durably
 from bertjax.storage.progress import SIGNS
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left, times_due
 from bertjax.training.checkpoint import saved_steps
 from bertjax.training.course import parse_replan
@@ -83,12 +83,12 @@ class Decision:
             inner[last] = value
         return from_dict(values)
 
-    def write(self, directory: Place) -> None:
+    def write(self, directory: AnyPath) -> None:
         """Write it, so that it survives a crash."""
         write_durably(directory / FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
 
-def read_decision(directory: Place) -> Decision | None:
+def read_decision(directory: AnyPath) -> Decision | None:
     """The decision of the run in a directory; None if it has no budget. Raises ValueError for a file that is none."""
     path = directory / FILE
     if not path.exists():
@@ -99,7 +99,7 @@ def read_decision(directory: Place) -> Decision | None:
         raise ValueError(f"{path}: it is no record of a budget ({error}); put the original back") from error
 
 
-def begun_within(budget: str, directory: Place) -> Decision:
+def begun_within(budget: str, directory: AnyPath) -> Decision:
     """The decision of a run that has begun. Raises ValueError if it was begun without a budget, or with another one."""
     found = read_decision(directory)
     if found is None:
@@ -117,7 +117,7 @@ def begun_within(budget: str, directory: Place) -> Decision:
 
 def as_begun(config: Config) -> Config:
     """The config of the run in the directory, if that has begun within a budget. Raises as `begun_within`."""
-    directory = place_of(config.directory)
+    directory = path_of(config.directory)
     saved = saved_steps(directory) if config.training.budget else []
     return begun_within(config.training.budget, directory).config_at(config, saved[-1]) if saved else config
 
@@ -139,7 +139,7 @@ class Timekeeper:
     ) -> None:
         """`end` is what the command does after training."""
         self._budget, self._processes, self._end, self._say, self._clock = budget, processes, end, say, budget.clock
-        self._directory: Place | None = None
+        self._directory: AnyPath | None = None
         self._decision: Decision | None = None
         self._recorded: dict[int, int] = {}
         self._costs: Costs | None = None  # while the end may still be moved
@@ -147,7 +147,7 @@ class Timekeeper:
         self._next = -1
         self._told = 0
 
-    def plan(self, job: Job, directory: Place, saved: list[int]) -> Job:
+    def plan(self, job: Job, directory: AnyPath, saved: list[int]) -> Job:
         """The job with the steps that fit, or with those that were decided when the run began."""
         self._directory = directory
         newest = int(self._agree("newest checkpoint", str(saved[-1] if saved else 0)))

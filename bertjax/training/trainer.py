@@ -21,7 +21,7 @@ from bertjax.parallel.sharding import local_rows, place, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.remote_run import StagingDir
 from bertjax.training import checkpoint
 from bertjax.training.budget import times_due
@@ -109,7 +109,7 @@ def _run(
     before: int | None,
 ) -> Outcome:
     """`train`, from a checkpoint of step `before` at most where that is given, up to the first spike that is found."""
-    directory = place_of(job.config.directory)
+    directory = path_of(job.config.directory)
     with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
         if keeper is not None:
@@ -186,7 +186,7 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
 
 
 def _best(
-    patience: Patience, directory: Place, past: list[float], staging: StagingDir | None, closing: contextlib.ExitStack
+    patience: Patience, directory: AnyPath, past: list[float], staging: StagingDir | None, closing: contextlib.ExitStack
 ) -> Best:
     kept = closing.enter_context(checkpoint.Checkpoints(directory / checkpoint.BEST, keep_last=1, staging=staging))
     return Best(patience, kept, past)

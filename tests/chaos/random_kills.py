@@ -27,7 +27,7 @@ from small_tasks import write_classes
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
 from bertjax.cli.verify import parts_of
-from bertjax.storage.remote import RemotePath, place_of
+from bertjax.storage.remote import RemotePath, path_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 FEW_STEPS = (
@@ -182,7 +182,7 @@ def _stores(root: Path) -> Any:
 
 
 def _uploaded(trial: Path) -> Any:
-    run = place_of((trial / "bucket").read_text() + "/run")
+    run = path_of((trial / "bucket").read_text() + "/run")
     assert isinstance(run, RemotePath)
     steps = sorted({name.split("/")[1] for name in run.sizes() if name.startswith("checkpoints/")})
     weights = hashlib.sha256((run / "huggingface" / "model.safetensors").read_bytes()).hexdigest()

@@ -255,7 +255,7 @@ def test_no_page_runs_what_a_corpus_brings_or_asks_for_anything(pages, browser, 
     assert len(refused) >= 3, browser.complaints
 
 
-def place_of(browser: Browser, element: str, across: float = 0.5) -> tuple[float, float]:
+def path_of(browser: Browser, element: str, across: float = 0.5) -> tuple[float, float]:
     """Where an element is in the window, once it was scrolled there."""
     box = browser.ask(
         f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}});"
@@ -269,7 +269,7 @@ def test_a_curve_says_its_values_under_the_pointer_and_by_keys(pages, browser, w
     browser.open(pages["report"], width)
     box = "document.querySelector('.readout')"
     for across in (0.02, 0.5, 0.98):
-        browser.point(*place_of(browser, "document.querySelector('figure svg')", across))
+        browser.point(*path_of(browser, "document.querySelector('figure svg')", across))
         assert not browser.ask(f"{box}.hidden")
         left, right = browser.ask(f"(({{left, right}}) => [left, right])({box}.getBoundingClientRect())")
         assert 0 <= left < right <= width
@@ -292,7 +292,7 @@ def test_every_bar_says_what_it_is_under_the_pointer_and_by_keys(pages, browser,
     count = browser.ask("document.querySelectorAll('.hit').length")
     for number in sorted({0, 1, count // 2, count - 1}):
         hit = f"document.querySelectorAll('.hit')[{number}]"
-        browser.point(*place_of(browser, hit))
+        browser.point(*path_of(browser, hit))
         texts = browser.ask(f"{shown}.map(t => t.textContent)")
         label = browser.ask(f"{hit}.getAttribute('aria-label')")
         assert len(texts) == 1 and label.startswith(texts[0].removesuffix("…")) and ":" in label

@@ -24,7 +24,7 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.model.shared_tables import with_own_words
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import TrainedModel
@@ -129,8 +129,8 @@ class Layout:
 
 
 def write_folder(
-    model: TrainedModel, directory: str | Place, vectors: Vectors, layout: Layout, write: Callable[[Path], Path]
-) -> Place:
+    model: TrainedModel, directory: str | AnyPath, vectors: Vectors, layout: Layout, write: Callable[[Path], Path]
+) -> AnyPath:
     """Make the folder of an export, into which `write` puts the graph, and return it.
 
     `write` returns the file that holds the weights. Beside them are the tokenizer, the card and, where transformers has
@@ -151,7 +151,7 @@ def write_folder(
         texts[CARD_FILE] = part_card(model, layout.library, _use(model, vectors, layout), weights, headed)
         write_texts(partial, texts)
         write_sums(partial)
-    return place_of(str(directory))
+    return path_of(str(directory))
 
 
 _USE = """\

@@ -18,7 +18,7 @@ from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokeniz
 from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.family import Class
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.training.run_directory import TrainedModel
 
@@ -35,7 +35,7 @@ PROBLEMS = {
 NULL_THRESHOLD = "bertjax_null_threshold"
 
 
-def export_huggingface(model: TrainedModel, directory: str | Place, head: str = "") -> Place:
+def export_huggingface(model: TrainedModel, directory: str | AnyPath, head: str = "") -> AnyPath:
     """Write the model into `directory` as what it is of transformers', and return it; the same model, the same bytes.
 
     With `head`, a name of `names.classes_of`, as the class that has this head alone.
@@ -51,7 +51,7 @@ def export_huggingface(model: TrainedModel, directory: str | Place, head: str = 
     with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial, made)
         write_sums(partial)
-    return place_of(str(directory))
+    return path_of(str(directory))
 
 
 def huggingface_config(

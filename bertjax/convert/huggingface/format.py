@@ -13,7 +13,7 @@ from bertjax.convert.huggingface.hub import fetch
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import class_with, modules_without
 from bertjax.convert.model_card import left_out_lines
-from bertjax.storage.remote import Place, is_remote
+from bertjax.storage.remote import AnyPath, is_remote
 from bertjax.training.run_directory import TrainedModel
 
 
@@ -25,7 +25,7 @@ def _format(head: str = "") -> Format:
         absent = map(module_label, modules_without(config, class_with(config, head)))
         return compare_with_transformers(model, folder, drawn={*drawn, *absent})
 
-    def describe(model: TrainedModel, place: Place) -> list[str]:
+    def describe(model: TrainedModel, place: AnyPath) -> list[str]:
         where = f"a copy of {place}" if is_remote(place) else str(place)
         loader = class_with(model.config.model, head).name
         generator = [f"next: bertjax export {model.directory} --generator"] if model.generator else []

@@ -15,7 +15,7 @@ from bertjax.convert.graph.export import Layout, gives, require_graph, write_fol
 from bertjax.convert.onnx.exporter import Precision
 from bertjax.convert.savedmodel.format import SIGNATURE, VERSION, write_savedmodel
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 MODEL_FILE = "model.tflite"
@@ -29,7 +29,7 @@ LAYOUT = Layout(
 )
 
 
-def export_litert(model: TrainedModel, directory: str | Place, vectors: Vectors, precision: Precision) -> Place:
+def export_litert(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, precision: Precision) -> AnyPath:
     """Write the model, and return the folder.
 
     The one signature is that of `export_savedmodel`; batch and length may be any. int8: weights have 8 bits with a
@@ -76,7 +76,7 @@ def _format(precision: Precision) -> Format:
     def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
         return compare_outputs(model, vectors, f"{folder}: LiteRT", loaded(folder), limit=LIMITS[precision])
 
-    def export(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
         return export_litert(model, directory, vectors, precision)
 
     return Format(

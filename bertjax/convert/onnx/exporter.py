@@ -14,7 +14,7 @@ import bertjax
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import Layout, add_network, arrays_of, inputs_of, require_graph, write_folder
 from bertjax.model.pooling import Pooling
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ _LARGEST_MESSAGE = (2 << 30) - (16 << 20)
 
 def export_onnx(
     model: TrainedModel,
-    directory: str | Place,
+    directory: str | AnyPath,
     pooling: Pooling = "none",
     normalize: bool = False,
     precision: Precision = "float32",
-) -> Place:
+) -> AnyPath:
     """Write the model, and return the folder; the same model gives the same bytes.
 
     The outputs are those of `outputs_of`, the folder that of `write_folder`. Raises ValueError for a network that is no

@@ -10,7 +10,7 @@ from bertjax.convert.compare_vectors import LIMITS, compare_with_onnxruntime
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import gives
 from bertjax.convert.onnx.exporter import Precision, export_onnx
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 
@@ -20,7 +20,7 @@ def _format(precision: Precision = "float32") -> Format:
     def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
         return compare_with_onnxruntime(model, folder, vectors.pooling, vectors.normalize, limit=LIMITS[precision])
 
-    def export(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
         return export_onnx(model, directory, vectors.pooling, vectors.normalize, precision)
 
     return Format(

@@ -22,7 +22,7 @@ from bertjax.convert.graph.export import (
     write_folder,
 )
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 SIGNATURE = "serving_default"  # that TensorFlow Serving asks
@@ -41,7 +41,7 @@ LAYOUT = Layout(
 )
 
 
-def export_savedmodel(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+def export_savedmodel(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
     """Write the model, and return the folder.
 
     The signature takes the inputs of `inputs_of`, int32, for any batch and length, and returns the outputs of

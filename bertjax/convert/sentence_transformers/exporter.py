@@ -24,7 +24,7 @@ from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokeniz
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.model.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
 from bertjax.training.run_directory import TrainedModel
 
@@ -65,8 +65,8 @@ A vector has {width} numbers: pooling {pooling}{scaled}. bertjax computes the sa
 
 
 def export_sentence_transformers(
-    model: TrainedModel, directory: str | Place, pooling: Pooling = "mean", normalize: bool = False
-) -> Place:
+    model: TrainedModel, directory: str | AnyPath, pooling: Pooling = "mean", normalize: bool = False
+) -> AnyPath:
     """Write the encoder and a pooling into `directory`, and return it; the same model gives the same bytes.
 
     The folder appears whole or not at all (in object storage: it is whole if it has its card); an earlier export there
@@ -84,7 +84,7 @@ def export_sentence_transformers(
     with written_whole(target, last=CARD_FILE) as partial:
         _write_files(model, partial, pooling, normalize)
         write_sums(partial)
-    return place_of(str(directory))
+    return path_of(str(directory))
 
 
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:

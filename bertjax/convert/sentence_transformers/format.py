@@ -9,11 +9,11 @@ from bertjax.convert.compare import Difference
 from bertjax.convert.compare_vectors import compare_with_sentence_transformers
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 
-def _export(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+def _export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
     return export_sentence_transformers(model, directory, vectors.pooling, vectors.normalize)
 
 

@@ -31,7 +31,7 @@ from bertjax.convert.graph.export import (
 )
 from bertjax.model.network import abstract_network, bind, head_of
 from bertjax.model.pooling import pool
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import TrainedModel
 
@@ -54,7 +54,7 @@ _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, jax.Array]]
 
 
-def export_stablehlo(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+def export_stablehlo(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
     """Write the function and its weights, and return the folder; the same model gives the same bytes.
 
     The function takes the weights by our names and the inputs of `inputs_of`, int32, and returns the outputs of

@@ -27,7 +27,7 @@ from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.storage.remote import Place, place_of
+from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.loading import load_tokenizer
@@ -111,7 +111,7 @@ def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
     return _read_arrays(_prefix(Path(directory)))
 
 
-def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
+def export_tensorflow(model: TrainedModel, directory: str | AnyPath) -> AnyPath:
     """Write a run's model for google-research/bert: its weights bit for bit, without moments; returns the folder.
 
     The folder appears whole or not at all, and is read back before it does. Raises ValueError if it exists, and
@@ -140,7 +140,7 @@ def export_tensorflow(model: TrainedModel, directory: str | Place) -> Place:
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
         write_sums(partial)
-    return place_of(str(directory))
+    return path_of(str(directory))
 
 
 def _require_bert(model: TrainedModel) -> None:

@@ -18,7 +18,7 @@ from bertjax.convert.onnx.exporter import LAYOUT as OF_ONNX
 from bertjax.convert.onnx.exporter import MODEL_FILE, Precision, write_onnx
 from bertjax.convert.web.page import PACKAGES, page
 from bertjax.model.network import head_of
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 PAGE_FILE, PACKAGES_FILE = "index.html", "package.json"
@@ -28,7 +28,7 @@ _LARGEST = 1 << 30
 _EXAMPLES = 3
 
 
-def export_web(model: TrainedModel, directory: str | Place, vectors: Vectors, precision: Precision) -> Place:
+def export_web(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, precision: Precision) -> AnyPath:
     """Write the page and the model, and return the folder, which any server of static files can serve.
 
     The page loads the libraries of `package.json` from jsDelivr, or with `?local` in its address from `node_modules`
@@ -96,7 +96,7 @@ def _format(precision: Precision) -> Format:
     def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
         return compare_with_onnxruntime(model, folder, vectors.pooling, vectors.normalize, limit=LIMITS[precision])
 
-    def export(model: TrainedModel, directory: str | Place, vectors: Vectors) -> Place:
+    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
         return export_web(model, directory, vectors, precision)
 
     return Format(

@@ -13,7 +13,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import DEFAULT_CACHE, Place, RemotePath, is_remote, open_bytes, remote_files
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, open_bytes, remote_files
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import FileRecord, files_of, read_manifest
@@ -29,14 +29,14 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
     return open_near(prepare(data, progress), data.cache_dir, progress)
 
 
-def open_near(store: Place, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:
+def open_near(store: AnyPath, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:
     """Open a store that exists; through a local copy if a cache directory is given or the store is remote."""
     if isinstance(store, Path) and not cache_dir:
         return TokenStore.open(store)
     return TokenStore.open(local_copy(store, cache_dir or DEFAULT_CACHE, progress))
 
 
-def local_copy(store: Place, cache_dir: str, progress: Progress = no_progress) -> Path:
+def local_copy(store: AnyPath, cache_dir: str, progress: Progress = no_progress) -> Path:
     """Return the folder of a store's copy below `cache_dir`, `<store's name>-<fingerprint>`; copies what is missing.
 
     The folder appears whole; a copy that was interrupted goes on with the files that are missing. Raises ValueError
@@ -52,7 +52,7 @@ def local_copy(store: Place, cache_dir: str, progress: Progress = no_progress) -
     return target
 
 
-def _copy(store: Place, manifest: Mapping[str, Any], target: Path, progress: Progress) -> None:
+def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: Progress) -> None:
     folder = target.with_name(f"{target.name}.partial")
     folder.mkdir(exist_ok=True)
     files = files_of(manifest)
@@ -80,7 +80,7 @@ def _is_there(folder: Path, file: FileRecord) -> bool:
     return (folder / file["name"]).is_file()
 
 
-def _copy_file(source: Place, target: Path, file: FileRecord) -> None:
+def _copy_file(source: AnyPath, target: Path, file: FileRecord) -> None:
     found = hashlib.sha256()
     partial = target.with_name(f"{target.name}.partial")
     with open_bytes(str(source)) as read, open(partial, "wb") as written:
@@ -98,13 +98,13 @@ def _copy_file(source: Place, target: Path, file: FileRecord) -> None:
     os.replace(partial, target)
 
 
-def _names_in(store: Place) -> set[str]:
+def _names_in(store: AnyPath) -> set[str]:
     if isinstance(store, RemotePath):
         return {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
     return {path.name for path in store.iterdir()}
 
 
-def _require_room(folder: Path, needed: int, store: Place) -> None:
+def _require_room(folder: Path, needed: int, store: AnyPath) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from bertjax.storage.json_documents import Between, Count, Sha256, checked, read_json
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
@@ -108,7 +108,7 @@ def sha256_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def read_manifest(path: Place) -> dict[str, Any]:
+def read_manifest(path: AnyPath) -> dict[str, Any]:
     """The manifest of a store, of type `Manifest`.
 
     Raises ValueError if there is none, it is of another format version or was changed, and naming the value that is not

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bertjax.storage.files import sync, write_durably
-from bertjax.storage.remote import Place
+from bertjax.storage.remote import AnyPath
 from bertjax.text.store.manifest import (
     BLOCK_BYTES,
     FORMAT_VERSION,
@@ -153,8 +153,8 @@ class _HashedFile:
 
 
 def finish_store(
-    folder: Place,
-    target: Place,
+    folder: AnyPath,
+    target: AnyPath,
     shards: Mapping[str, Sequence[Mapping[str, Any]]],
     tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
