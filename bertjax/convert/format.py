@@ -38,9 +38,7 @@ class Format:
 
     reference: str  # what the outputs are compared with, for people
     compare: Compare
-    export: Callable[[TrainedModel, str | AnyPath, Vectors], AnyPath] | None = (
-        None  # writes a folder, returns its path
-    )
+    export: Callable[[TrainedModel, str | AnyPath, Vectors], AnyPath] | None = None  # writes a folder, returns its path
     read: Callable[[str], ForeignModel] | None = None  # of a folder
     # Downloads what has a name that is no folder here: (the folder, the name of exactly that content).
     fetch: Callable[[str], tuple[Path, str]] | None = None
