@@ -30,9 +30,9 @@ TABLE = "text,label\n" + "".join(f"number {n},{'good' if n % 2 else 'bad'}\n" fo
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a user: a recipe, a corpus, files of many kinds of damage, a run, and what is written already."""
-    folder = tmp_path_factory.mktemp("desk")
+    folder = tmp_path_factory.mktemp("user_folder")
     write_recipe(folder).rename(folder / "tiny.py")
     write_corpus(folder / "corpus.txt", 60)
     for name, text in RECIPES.items():
@@ -275,11 +275,15 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize(("words", "parts"), ROWS, ids=[" ".join(words)[:80] for words, _ in ROWS])
 def test_a_mistake_is_answered_in_a_sentence(
-    words: list[str], parts: list[str], desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    parts: list[str],
+    user_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(desk)
+    monkeypatch.chdir(user_folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    before = contents(desk)
+    before = contents(user_folder)
     try:
         code = main(words)
     except SystemExit as ended:
@@ -289,4 +293,4 @@ def test_a_mistake_is_answered_in_a_sentence(
     # What is answered in a box has lines of its own.
     assert not [part for part in parts if part not in said and part not in " ".join(said.split())], said
     assert "Traceback" not in said
-    assert contents(desk) == before
+    assert contents(user_folder) == before

@@ -79,10 +79,10 @@ class TrainingConfig:
     max_skipped_updates: int = may_change(20)  # non-finite updates in a row that stop the run
     verify_every: int = may_change(0)  # every so many steps one is computed again and its bits compared; 0 = never
     digest_every: int = may_change(0)  # every so many steps, and before saves, replicas are compared; 0 = never
-    # STEP+COUNT, from step STEP on, counted from 0, the batches are those COUNT further on: COUNT are passed over.
+    # STEP+COUNT, from step STEP on, counted from 0, the batches are those COUNT further on: COUNT are skipped.
     skips: tuple[str, ...] = changes_with_notice((), "the batches from the changed step on are others")
     # A mean loss between two log lines so many robust deviations above those before is a spike: the run goes back to
-    # the checkpoint before it and passes over its rows, which it records in `skips`; 0 = never.
+    # the checkpoint before it and skips its rows, which it records in `skips`; 0 = never.
     spike_deviations: float = changes_with_notice(0.0, "spikes from here on are answered otherwise")
 
 

@@ -19,7 +19,7 @@ from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Objective
 from bertjax.training.stages import stages_of
-from bertjax.training.teacher import Teacher, objectives_that_ask
+from bertjax.training.teacher import Teacher, objectives_with_teacher
 
 _SHOWN = 3  # tokens in a message
 
@@ -29,7 +29,7 @@ def read_teacher(config: Config) -> ForeignModel | None:
 
     Raises ValueError if it cannot be read, or if the objectives cannot ask it about the student's rows.
     """
-    asking = list(objectives_that_ask(config))
+    asking = list(objectives_with_teacher(config))
     if not asking:
         return None
     found = read_source(config.distillation.teacher)

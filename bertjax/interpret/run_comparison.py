@@ -18,7 +18,7 @@ from bertjax.finetune.run import PREDICTIONS
 from bertjax.finetune.tasks import task_for
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import place
+from bertjax.parallel.sharding import put_on_devices
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import path_of
 from bertjax.training.checkpoint import read_metadata
@@ -110,7 +110,9 @@ def _held_out(
         for path, model in zip(paths, models, strict=True):
             blueprint = draw_blueprint(model.config.model, make_optimizer(first.optimizer), mesh)
             step = make_eval_step(blueprint, objectives, packed=packed)
-            sums.append(_row_sums(step, place(model.params, blueprint.shardings.params), held_out, path, progress))
+            sums.append(
+                _row_sums(step, put_on_devices(model.params, blueprint.shardings.params), held_out, path, progress)
+            )
     figures = [
         _compared(
             measure.title,

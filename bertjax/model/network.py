@@ -57,7 +57,7 @@ class PretrainingNetwork(TaskNetwork):
             self.generator = PretrainingNetwork(of_generator, execution, self.encoder.embeddings, rngs=rngs)
         self.logits_chunk = execution.logits_chunk
 
-    def beside(self) -> dict[str, TaskNetwork]:
+    def companions(self) -> dict[str, TaskNetwork]:
         """The generator, if there is one."""
         return {GENERATOR: self.generator} if hasattr(self, GENERATOR) else {}
 

@@ -169,7 +169,7 @@ class TaskNetwork(nnx.Module):
         states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **how))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
-    def beside(self) -> dict[str, TaskNetwork]:
+    def companions(self) -> dict[str, TaskNetwork]:
         """Networks that are trained with this one and are modules of it, by the names under which objectives ask."""
         return {}
 

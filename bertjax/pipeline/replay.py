@@ -14,7 +14,7 @@ from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
 from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import place
+from bertjax.parallel.sharding import put_on_devices
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
@@ -25,7 +25,7 @@ from bertjax.training.compatibility import check_compatible
 from bertjax.training.job import Job, assemble
 from bertjax.training.replay import Replayed, replay, source_of
 from bertjax.training.run_directory import CONFIG_FILE
-from bertjax.training.spikes import passing_over
+from bertjax.training.spikes import with_skips
 from bertjax.training.stages import open_data, stages_of
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -66,7 +66,7 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     config, notices = _for_this_machine(config, saved)
     content, asked = open_data(config, progress), read_teacher(config)
     teacher = None if asked is None else fit_teacher(asked, config, content.tokenizer)
-    job = passing_over(assemble(config, content, teacher=teacher), skips)
+    job = with_skips(assemble(config, content, teacher=teacher), skips)
     if saved is not None:
         wanted = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
         notices += check_compatible(saved | {"config": wanted}, job.metadata)
@@ -133,7 +133,7 @@ def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState
         return init_state(blueprint, config.model, job.optimizer, config.training.seed)
     params, _ = adapt(read_source(config.init_from), config.model, job.tokenizer, config.init_layers)
     make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
-    return make(place(params, blueprint.shardings.params))
+    return make(put_on_devices(params, blueprint.shardings.params))
 
 
 def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:

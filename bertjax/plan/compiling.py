@@ -24,7 +24,7 @@ from bertjax.training.exchange import frozen_shapes
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import Stage, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
-from bertjax.training.teacher import frozen_networks, teacher_to_plan
+from bertjax.training.teacher import assumed_teacher, frozen_networks
 
 
 def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, platform: str) -> jax.stages.Lowered:
@@ -59,7 +59,7 @@ def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
 
 
 def _blueprint(config: Config, optimizer: optax.GradientTransformation, mesh: Mesh | AbstractMesh) -> Blueprint:
-    drawn = frozen_networks(teacher_to_plan(config), mesh, config.execution)
+    drawn = frozen_networks(assumed_teacher(config), mesh, config.execution)
     return draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
 
 

@@ -16,7 +16,7 @@ from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stag
 from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
 from bertjax.training.stages import Stage, stages_of
-from bertjax.training.teacher import flops_of_run, teacher_to_plan
+from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 HOUR = 3600.0
 Say = Callable[[str], None]
@@ -131,7 +131,7 @@ def make_plan(
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
     for one in chosen:
         check_divisible(mesh, config.model, one.training, padded_vocab_size(config.model), one.number)
-    if teacher := teacher_to_plan(config):
+    if teacher := assumed_teacher(config):
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     planned = []
@@ -165,7 +165,7 @@ def plan_stage(
     """Compile a stage and work out what it takes."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
-    flops = tokens * flops_of_run(config, stage.data, teacher_to_plan(config))
+    flops = tokens * flops_of_run(config, stage.data, assumed_teacher(config))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound = None, (), None
     devices = list(mesh.devices.flat)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bertjax.config import HostsConfig
 
-PORT = 8476  # of the coordinator, where the cluster names none and JAX_COORDINATOR_PORT is not set
+PORT = 8476  # of the coordinator, if the cluster names none and JAX_COORDINATOR_PORT is not set
 _METADATA_SECONDS = 5
 
 
@@ -52,7 +52,7 @@ def find_process(hosts: HostsConfig, environment: Environment | None = None) -> 
         info = next((info for info in found if info is not None), ALONE)
         if hosts.coordinator and info.cluster == "one":
             raise ValueError(
-                f"hosts.coordinator={hosts.coordinator!r}, but no cluster tells the number of this process; "
+                f"hosts.coordinator={hosts.coordinator!r}, but no cluster provides the number of this process; "
                 f"{_SIGNS['address']}"
             )
     return _checked(info, hosts)
@@ -78,7 +78,7 @@ def _checked(info: ProcessInfo, hosts: HostsConfig) -> ProcessInfo:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port. Raises ValueError for what is not HOST:PORT."""
+    """Host and port. Raises ValueError if it is not HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError(f"hosts.coordinator={address!r}: write it as HOST:PORT, as in 10.0.0.2:{PORT}")
@@ -89,7 +89,7 @@ def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None
     """From hosts.coordinator, hosts.processes and hosts.process, or from JAX's variables for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
-        return None  # a cluster may tell the rest
+        return None  # a cluster may provide the rest
     process = hosts.process if hosts.process >= 0 else int(environment.get("JAX_PROCESS_ID", "-1"))
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if process < 0 or processes < 1:

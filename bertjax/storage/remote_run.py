@@ -159,7 +159,7 @@ class Mirror:
         """Whether the last upload is long enough ago and none is running."""
         return not self._alone.locked() and time.monotonic() - self._last >= self._seconds
 
-    def publish_beside(self) -> None:
+    def publish_in_background(self) -> None:
         """Upload what has changed in the background."""
         self._thread = threading.Thread(target=self._try, name="upload of logs", daemon=True)
         self._thread.start()

@@ -135,7 +135,7 @@ def _forward(
     }
     networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
     trained = {MODEL: bind(blueprint.graphdef, params)}
-    trained |= trained[MODEL].beside()
+    trained |= trained[MODEL].companions()
     return Forward(
         networks | trained,
         keys,

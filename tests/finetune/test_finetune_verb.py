@@ -101,7 +101,7 @@ def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: P
     command = [sys.executable, "-m", "bertjax", *tuned(encoder, Path("data"), tmp_path / "run")]
     with Group(command, 2, tmp_path / "log", folders=folders) as group:
         assert group.wait() == [1, 1]
-    assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.told()
+    assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.output()
     assert not (tmp_path / "run").exists()
 
 

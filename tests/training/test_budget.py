@@ -167,7 +167,7 @@ def test_one_step_more_would_not_fit(seconds: float) -> None:
     costs = Costs(pace=(0.31,), evaluation=(2.0,), save=1.0, ending=9.0)
 
     def planned(steps: int) -> Config:
-        return budget.planned(recipe, steps, costs)
+        return budget.scheduled(recipe, steps, costs)
 
     steps = most_steps(planned, 0, costs, seconds, 10)
     assert seconds_left(planned(steps), 0, costs) <= seconds < seconds_left(planned(steps + 1), 0, costs)

@@ -57,16 +57,16 @@ def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("Out of memory allocating 8388608000 bytes.", "8.39 GB more were asked for"),  # CPU
+        ("Out of memory allocating 8388608000 bytes.", "8.39 GB more were requested"),  # CPU
         ("Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment", "4.77 GB more"),  # GPU
         ("Failed to allocate request for 6.27GiB (6727663616B) on device ordinal 0", "6.73 GB more"),
-        ("Out of memory while trying to allocate 6.27GiB.", "6.27GiB were asked for"),
+        ("Out of memory while trying to allocate 6.27GiB.", "6.27GiB were requested"),
         (
             "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries "
             "(16.17G) exceeds available HBM (15.75G). HLO module: jit_train_step.",
-            "16.17G were asked for",
+            "16.17G were requested",
         ),
-        ("Ran out of memory in memory space hbm. Used 20.9G of 15.48G hbm. Exceeded", "20.9G were asked for"),
+        ("Ran out of memory in memory space hbm. Used 20.9G of 15.48G hbm. Exceeded", "20.9G were requested"),
         ("something new", "the size of the allocation is unknown"),
     ],
 )
