@@ -51,7 +51,7 @@ VERBS = {
 }
 _FAILED = 1  # exit code
 _PIPE_CLOSED = 141  # that of a program which SIGPIPE ends
-_COMPLETE = "--complete"  # what the completion scripts ask
+_COMPLETE = "--complete"  # the request of the completion scripts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,8 +88,8 @@ def _run(words: list[str]) -> int:
     verb, parser = verb_of(name), parser_of(name)
     behind: list[str] = []
     if verb.takes_dashes and "--" in words:
-        place = words.index("--")
-        words, behind = words[:place], words[place + 1 :]
+        dashes = words.index("--")
+        words, behind = words[:dashes], words[dashes + 1 :]
     try:
         if verb.takes_keys and {"-h", "--help"} & set(words):
             return _help_with_keys(parser, words)
@@ -145,7 +145,7 @@ def _help(words: list[str]) -> int:
     parser = VerbParser(
         prog="bertjax",
         description="BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load.",
-        epilog="bertjax VERB --help tells more. First run: bertjax pretrain quickstart",
+        epilog="See bertjax VERB --help. First run: bertjax pretrain quickstart",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bertjax {__version__}")
@@ -159,12 +159,12 @@ def _help(words: list[str]) -> int:
         verbs.add_parser(name, help=does, add_help=False)
     if words and not words[0].startswith("-"):
         parser.error(f"VERB {words[0]!r} is unknown; {nearest(words[0], VERBS)}")
-    asked = parser.parse_args(words)
-    if asked.completion is None:
+    options = parser.parse_args(words)
+    if options.completion is None:
         parser.error("VERB is missing; bertjax --help lists them")
     from bertjax.cli.completion import script_for
 
-    print(script_for(asked.completion))
+    print(script_for(options.completion))
     return 0
 
 

@@ -317,7 +317,7 @@ def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], 
     assert ended.returncode == 1
     first, second = ended.stderr.splitlines()
     assert first.startswith(f"bertjax pretrain: checkpoint {damaged}/checkpoints/40 is damaged: ")
-    assert second.startswith("put an intact copy in its place, or add --restore previous")
+    assert second.startswith("replace it with an intact copy, or add --restore previous")
 
 
 # What Ctrl-C meets first, in the order in which it is imported; each with the words that import it.

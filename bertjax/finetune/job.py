@@ -132,8 +132,8 @@ def assemble_task(
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    asked = None if teacher is None else teacher.model
-    drawn = frozen_networks(asked, mesh, config.execution)
+    teacher_model = None if teacher is None else teacher.model
+    drawn = frozen_networks(teacher_model, mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
     frozen = () if teacher is None else (put_teacher(teacher, blueprint, config),)
     objective = content.kind.objective(config.task)
@@ -176,7 +176,7 @@ def assemble_task(
         ),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
-        flops_of_networks(config.model, asked, config.data.sequence_length),
+        flops_of_networks(config.model, teacher_model, config.data.sequence_length),
     )
     return Job(
         config=config,

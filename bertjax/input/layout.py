@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.input.packing import BatchKey
 from bertjax.input.randomness import fold_in, hash64
-from bertjax.text.ragged import before_in_row, places_in
+from bertjax.text.ragged import before_in_row, range_indices
 
 
 class Split(Protocol):
@@ -174,7 +174,7 @@ def lay_out_sentences(
     """
     row, start, sizes = _parts(split, first, first + count, length - template.of_text)
     begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
-    text = places_in(begin, sizes)
+    text = range_indices(begin, sizes)
     is_text = np.zeros((len(first), length), bool)
     is_text.ravel()[text] = True
     input_ids = np.full(is_text.shape, vocabulary.pad_id, np.int32)
@@ -196,7 +196,7 @@ def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple
     home = np.searchsorted(documents, begin, side="right") - 1
     parts = np.searchsorted(documents, end, side="left") - home
     row = np.repeat(np.arange(len(begin)), parts)
-    document = places_in(home, parts)
+    document = range_indices(home, parts)
     start = sentences[np.maximum(documents[document], begin[row])].astype(np.int64)
     stop = sentences[np.minimum(documents[document + 1], end[row])].astype(np.int64)
     return row, start, np.minimum(stop - start, room)  # only a sentence too long for any row, alone in it, is cut

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.corpus_figures import Count
 from bertjax.inspect.stretches import stretches, token_ranges
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.text.store.format import SplitView
 
 SHINGLE = 5
@@ -186,7 +186,7 @@ class NGrams:
         hashes = tokens[:windows] * self._of_place[0]
         for place in range(1, self.n):
             hashes += tokens[place : place + windows] * self._of_place[place]
-        return hashes[places_in(np.cumsum(lengths) - lengths, counts)], counts
+        return hashes[range_indices(np.cumsum(lengths) - lengths, counts)], counts
 
 
 MOST_DOCUMENTS = 1 << 25  # kept in memory by 24 bytes each; a larger split is sampled

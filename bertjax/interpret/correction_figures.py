@@ -88,12 +88,12 @@ class Judged:
         return float((ratios[best] + below) / 2)
 
 
-def read_error_pairs(path: Path, tell: Callable[[str], object] = print) -> list[ErrorPair]:
+def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> list[ErrorPair]:
     """The rows of a TSV file: id, source, target; a first row with these names is left out.
 
     Raises ValueError naming file and line of a row with another number of columns, and for an empty file.
     """
-    rows = read_rows(path, Wanted(_COLUMNS, header=_COLUMNS), tell, suffix=".tsv")
+    rows = read_rows(path, Wanted(_COLUMNS, header=_COLUMNS), notify, suffix=".tsv")
     pairs = [ErrorPair(*(row.values[name] for name in _COLUMNS)) for row in rows]
     pairs = pairs[1:] if tuple(pairs[0]) == _COLUMNS else pairs
     if not pairs:

@@ -135,23 +135,23 @@ class Judgement:
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.pairs)
 
 
-def read_pair_sets(path: Path, tell: Callable[[str], object] = print) -> list[PairSet]:
+def read_pair_sets(path: Path, notify: Callable[[str], object] = print) -> list[PairSet]:
     """The minimal pairs of a file, or of every table in a folder, in the order of their names, as BLiMP has them.
 
     Rows have the columns sentence_good and sentence_bad; others are not read. Raises ValueError naming file and line
     for what is missing or is no text, and for a folder without tables.
     """
     if not path.is_dir():
-        return [_read_pairs(path, tell)]
+        return [_read_pairs(path, notify)]
     files = sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES)
     if not files:
         raise ValueError(f"{path}: no file of minimal pairs in it; name a folder of files such as pairs.jsonl")
-    return [_read_pairs(file, tell) for file in files]
+    return [_read_pairs(file, notify) for file in files]
 
 
-def _read_pairs(path: Path, tell: Callable[[str], object]) -> PairSet:
+def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
     pairs = []
-    for where, values in read_rows(path, Wanted(_COLUMNS), tell):
+    for where, values in read_rows(path, Wanted(_COLUMNS), notify):
         for name in _COLUMNS:
             if not isinstance(values[name], str) or not values[name].strip():
                 raise ValueError(f"{where}: {name} is {values[name]!r}; it must be a sentence")

@@ -370,8 +370,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "training/digest.py",
-        "place = _mix(_places(x.shape))",
-        "place = jnp.zeros(x.shape, jnp.uint32)",
+        "index = _mix(_indices(x.shape))",
+        "index = jnp.zeros(x.shape, jnp.uint32)",
         "training/test_digest.py",
     ),
     Sabotage(

@@ -117,7 +117,7 @@ def test_the_card_tells_of_the_task(classifier, tmp_path):
     (model.directory / METRICS_FILE).write_text(json.dumps(record) + "\n")
     card = (export_huggingface(model, tmp_path / "again") / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card
-    assert "tells classes of texts or pairs apart (task `mytask`; labels `negative`, `neutral`, `positive`)" in card
+    assert "classifies texts or pairs (task `mytask`; labels `negative`, `neutral`, `positive`)" in card
     assert "| `accuracy` | 0.8125 |" in card and "| `sequence_loss` | 0.5000 |" in card and "0.25" not in card
     assert "fine-tuned from the weights of another model" in card and "BertForSequenceClassification" in card
 

@@ -99,7 +99,7 @@ def test_who_never_comes_is_named_to_all_that_came() -> None:
 def test_a_coordinator_that_nobody_is_at_is_named() -> None:
     address = free_address()
     begun = time.monotonic()
-    with pytest.raises(TimeoutError, match=rf"process 2 of 3: nobody answers at {address}"):
+    with pytest.raises(TimeoutError, match=rf"process 2 of 3: nothing answers at {address}"):
         rendezvous(ProcessInfo("address", address, 3, 2), "host", 1)
     assert time.monotonic() - begun < 5
 

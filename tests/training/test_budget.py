@@ -211,7 +211,7 @@ def test_what_the_user_set_stays() -> None:
 
 def test_a_budget_that_is_too_short_says_how_long_it_must_be() -> None:
     costs = Costs(pace=(2.0,), evaluation=(10.0,), save=2.0, ending=10.0)
-    with pytest.raises(ValueError, match=r"training.budget='1m' is too short: 40 s are gone .* give 90s or more"):
+    with pytest.raises(ValueError, match=r"training.budget='1m' is too short: 40 s were used .* give 90s or more"):
         Budget("1m").decide(config(), costs, spent=40.0)
     run, _ = Budget("90s").decide(config(), costs, spent=40.0)
     assert run.training.steps >= 10

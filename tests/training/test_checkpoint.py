@@ -236,7 +236,7 @@ def test_previous_goes_back_as_far_as_it_must_and_touches_nothing_when_nothing_v
         shutil.rmtree(tmp_path / str(step) / "state" / "d")
     assert checkpoints.restore(abstract(state_at(0)), metadata(), "previous").step == 1
     shutil.rmtree(tmp_path / "1" / "state")
-    with pytest.raises(DamagedCheckpoint, match="there is no other; put an intact copy"):
+    with pytest.raises(DamagedCheckpoint, match="there is no other; replace it with an intact copy"):
         checkpoints.restore(abstract(state_at(0)), metadata(), "previous")
     assert checkpoints.steps() == [1]
 

@@ -118,7 +118,7 @@ def test_hosts_that_do_not_come_or_differ(files: tuple[Path, Path], tmp_path: Pa
     ):
         assert first.wait(60) == [1] and lonely.wait(60) == [1]
         assert f"of 3 processes, 1, 2 did not connect to {first.coordinator} within 2 s" in first.logs[0]
-        assert f"process 2 of 3: nobody answers at {lonely.coordinator}" in lonely.logs[0]
+        assert f"process 2 of 3: nothing answers at {lonely.coordinator}" in lonely.logs[0]
         assert few.wait(60) == [1, 1]
         assert all("hosts.devices=3, but the 2 processes have 2 cpu devices" in log for log in few.logs), few.output()
     assert not (tmp_path / "run").exists()

@@ -107,7 +107,7 @@ def test_a_run_ends_in_its_budget(
                 job = keeper.reconsider(job, step) or job
     ends = machine.now + COSTS.ending * SPEEDS[name](machine.now)
     assert ends == pytest.approx(600, rel=0.03), f"{read_decision(tmp_path)}"
-    assert said[0].startswith("budget: 10 min 00 s for all, of which 30 s are gone")
+    assert said[0].startswith("budget: 10 min 00 s, 30 s used so far; measuring")
     assert said[1].startswith(f"budget: {job.config.training.steps:,} steps of 0.6 s, then 0.3 s each")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.encoding.rows import TaskRows, rows_of_segments, too_long
 from bertjax.input.lengths import LengthCounts
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SPECIAL = 2  # [CLS] pieces [SEP]
@@ -25,14 +25,14 @@ _SPECIAL = 2  # [CLS] pieces [SEP]
 
 @dataclass
 class TagCounts(LengthCounts):
-    """What became of long sentences, and of words without a token."""
+    """Numbers of long sentences, and of words without a token."""
 
     words: int = 0
     without_pieces: int = 0  # words
 
-    def told(self, max_length: int) -> list[str]:
-        """What there is to say, a line each; nothing if every sentence fitted and every word has a piece."""
-        lines = super().told(max_length)
+    def notices(self, max_length: int) -> list[str]:
+        """Notices, a line each; none if every sentence fits and every word has a piece."""
+        lines = super().notices(max_length)
         if self.without_pieces:
             lines.append(
                 f"{self.without_pieces:,} of {self.words:,} words have no token; they are not learned from, and are "
@@ -78,7 +78,7 @@ def tag_windows(
     line of a tag that is not one of `labels`, and with `strict` of the first sentence that is too long.
     """
     if max_length <= _SPECIAL:
-        raise ValueError(f"max length {max_length}: it must leave room for a word beside {_SPECIAL} special tokens")
+        raise ValueError(f"max length {max_length}: it must leave room for a word and {_SPECIAL} special tokens")
     numbers = tag_numbers(sentences, labels)
     of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
     weights = np.where(numbers < 0, 0, of_label[numbers])
@@ -92,7 +92,7 @@ def tag_windows(
 
     one = np.array([True])
     rows = rows_of_segments(ids, windows.begins[:, None], windows.sizes[:, None], one, tokenizer)
-    inside, source = places_in(rows.offsets[:-1] + 1, windows.sizes), places_in(windows.begins, windows.sizes)
+    inside, source = range_indices(rows.offsets[:-1] + 1, windows.sizes), range_indices(windows.begins, windows.sizes)
     word = np.full(rows.offsets[-1], -1, np.int64)
     word[inside] = _predicted(windows, pieces, source)
     labelled = word >= 0
@@ -159,7 +159,7 @@ def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
             parts = [(int(ends[first]), size)]
         else:
             parts = _long(ends[first : after + 1], room)
-            cut[number] = size - len(np.unique(places_in(*np.array(parts).T)))
+            cut[number] = size - len(np.unique(range_indices(*np.array(parts).T)))
         for begin, size in parts:
             sentence.append(number)
             begins.append(begin)

@@ -150,7 +150,7 @@ class TextKind(Kind):
             dev,
             test,
             task.metrics,
-            (*splits.notes, *counts.told(length), *self.notes(dev)),
+            (*splits.notes, *counts.notices(length), *self.notes(dev)),
             self._baselines(next(iter(splits.dev.values()))),
         )
 

@@ -17,7 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
 from bertjax.input.targets.nsp import label_pairs
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 
 Name = Callable[[int], str]  # of record n of those that are read, for messages
 
@@ -62,7 +62,7 @@ class Segments:
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of ranges [start, start + length), concatenated in order: int32 [sum of lengths]."""
-        return self.ids[places_in(starts, lengths)]
+        return self.ids[range_indices(starts, lengths)]
 
 
 def _predictions(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

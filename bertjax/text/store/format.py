@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.text.store.manifest import BLOCK_BYTES, OFFSET_DTYPE, PLANES, SPLITS, Split, read_manifest
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -178,11 +178,11 @@ class SplitView:
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         self._check_ranges(starts, lengths)
         if len(files) == 1:
-            return files[0].take(places_in(starts, lengths), starts, lengths)
+            return files[0].take(range_indices(starts, lengths), starts, lengths)
         home = np.searchsorted(self._first_token, starts, side="right") - 1
         order = np.argsort(home, kind="stable")
         local, sizes = starts[order] - self._first_token[home[order]], lengths[order]
-        places, ends = places_in(local, sizes), _bases(sizes)
+        places, ends = range_indices(local, sizes), _bases(sizes)
         gathered = np.empty(len(places), files[0].dtype if files else np.uint16)
         edges = np.searchsorted(home[order], np.arange(len(files) + 1))
         for file, a, b in zip(files, edges[:-1], edges[1:], strict=True):
@@ -190,7 +190,7 @@ class SplitView:
                 span = slice(ends[a], ends[b])
                 gathered[span] = file.take(places[span], local[a:b], sizes[a:b])
         out = np.empty_like(gathered)
-        out[places_in(_bases(lengths)[:-1][order], sizes)] = gathered
+        out[range_indices(_bases(lengths)[:-1][order], sizes)] = gathered
         return out
 
     def verify(self) -> None:
@@ -256,7 +256,7 @@ class _CheckedFile:
         if not self._all_checked:
             per_block = BLOCK_BYTES // self.dtype.itemsize
             first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
-            self._check(np.unique(places_in(first, last - first + 1)))
+            self._check(np.unique(range_indices(first, last - first + 1)))
         return self._array.take(places)
 
     def _check(self, blocks: np.ndarray) -> None:
