@@ -72,7 +72,7 @@ def of(*sources: str) -> list[str]:
 ROWS: list[tuple[list[str], list[str]]] = [
     # recipes
     (["pretrain", "quikstart"], ["recipe 'quikstart'", "did you mean quickstart?"]),
-    (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes beside it: broken.py"]),
+    (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes next to it: broken.py"]),
     (
         ["pretrain", "configs/quickstart.py"],
         ["configs/quickstart.py: no such file", "the package has this recipe as quickstart"],

@@ -37,7 +37,9 @@ class ModelConfig:
     rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
     rope_theta_local: float = 0.0  # 0: rope_theta
     rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
-    relative_max: int = 0  # of relative positions: distances from -relative_max to relative_max - 1 are told apart
+    relative_max: int = (
+        0  # of relative positions: distances from -relative_max to relative_max - 1 have vectors of their own
+    )
     # Vectors to either side: distances beyond half of this number share them, on a logarithmic scale; 0: none does.
     relative_buckets: int = 0
     relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart
@@ -54,12 +56,12 @@ class ModelConfig:
     mlp_bias: Literal["all", "output", "none"] = "all"
     mlp: Literal["dense", "glu"] = "dense"  # glu: the activated half of a matrix twice as wide times the other half
     mlm_tied: bool = True  # False: the MLM head is a matrix of its own, with a bias and no transform (NeoBERT)
-    # enhanced: the last layer runs twice for the MLM head, its queries told absolute positions (DeBERTa).
+    # enhanced: the last layer runs twice for the MLM head, with absolute positions added to its queries (DeBERTa).
     mlm_decoder: Literal["plain", "enhanced"] = "plain"
     conv_kernel: int = 0  # tokens of a convolution of the embeddings, added behind layer 0 (DeBERTa v2); 0: none
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
-    # Tokens that see all of their sequence and that all of it sees, beside the windows of every layer (Longformer).
+    # Tokens that see all of their sequence and that all of it sees, next to the windows of every layer (Longformer).
     # first: of each sequence; marked: those that a kind of task names, in pretraining none.
     global_tokens: Literal["none", "first", "marked"] = "none"
     global_projections: bool = False  # global tokens see by queries, keys and values of their own
@@ -109,7 +111,7 @@ class ExecutionConfig:
     remat: Literal["none", "dots", "full"] = may_change("none")  # what the backward pass recomputes
     scan_unroll: int = may_change(1)  # periods of layers per iteration of the scan; all of them unrolls it
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # predictions whose logits exist at a time
-    # The attention back end; auto chooses by platform, row length and what the model asks.
+    # The attention back end; auto chooses by platform, row length and model.
     attention: Literal["auto", "xla", "cudnn", "splash"] = changes_with_notice("auto", _OTHER_ORDER)
 
 

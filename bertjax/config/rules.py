@@ -140,7 +140,7 @@ def _beyond(model: ModelConfig) -> list[int]:
 
 
 def _of_distances(model: ModelConfig) -> bool:
-    """Whether distances can be told apart as the options of relative positions say, or there are none of either."""
+    """Whether the options of relative positions are consistent, or all are unset without relative positions."""
     if model.position_embedding != "relative":
         return not (model.relative_max or model.relative_buckets or model.relative_shared or model.relative_norm)
     buckets = model.relative_buckets

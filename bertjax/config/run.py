@@ -63,7 +63,7 @@ class TrainingConfig:
     steps: int = changes_with_notice(1_000_000, "the learning rate decays to another end from here on")
     # Of time for the whole command (90s, 10m, 2h, 1d), from which the steps follow; empty: as many as `steps` says.
     budget: str = may_change("")
-    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the plan is stretched to it.
+    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the schedule is stretched to it.
     replans: tuple[str, ...] = changes_with_notice((), "the learning rate decays to another end from here on")
     global_batch_size: int = 256
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
@@ -88,7 +88,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """The frozen network that a run learns from, where one of its objectives asks for one."""
+    """The frozen network that a run learns from, if one of its objectives needs one."""
 
     # RUN, hf:DIR, hf:NAME or tf1:DIR. A run resumes with the weights that it began with, wherever they lie.
     teacher: str = may_change("")

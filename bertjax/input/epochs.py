@@ -75,13 +75,13 @@ class Epoch:
 
 
 class Epochs:
-    """The epochs of a run over one split, each built when it is first asked for. Safe to use from many threads.
+    """The epochs of a run over one split, each built when it is first used. Safe to use from many threads.
 
     `random_b` is `build_plan`'s; `template` says how many special tokens a row has. With `folder`, plans that take long
     to build are kept there, for the next start and for other hosts.
 
     Raises ValueError if the split has fewer than two documents, the sequence length holds no pair, or the sources
-    cannot be mixed as asked.
+    cannot be mixed as configured.
     """
 
     def __init__(

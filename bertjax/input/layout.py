@@ -1,4 +1,4 @@
-"""Text in rows: the one place that writes [CLS] A [SEP] B [SEP], and [CLS] text [SEP] for running text."""
+"""Text in rows: the one module that writes [CLS] A [SEP] B [SEP], and [CLS] text [SEP] for running text."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Split(Protocol):
         """The ids of ranges [start, start + length), concatenated in order."""
         ...
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         """Whether the store has the plane that says which tokens continue a unit: a word, a phrase or an entity."""
         ...
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
-        """That plane for ranges of tokens, bool, concatenated in order; read only if the store `tells` it."""
+        """That plane for ranges of tokens, bool, concatenated in order; read only if the store has it."""
         ...
 
 
@@ -76,7 +76,7 @@ BERT = Template()
 
 
 class Text(NamedTuple):
-    """The text in rows: where it stands, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
+    """The text in rows: its positions, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
 
     is_text: np.ndarray
     starts: np.ndarray
@@ -142,7 +142,7 @@ def lay_out(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Rows [CLS] A [SEP] B [SEP] from the concatenated tokens of all A and B, whose lengths are int64 [B, 2].
 
-    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and where the text stands, bool [B, L].
+    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and the positions of the text, bool [B, L].
     """
     column = np.arange(length, dtype=np.int32)
     between = (lengths[:, :1] + 1).astype(np.int32) + np.arange(template.separators, dtype=np.int32)

@@ -30,7 +30,7 @@ class MadeUpVocabulary:
 
     @property
     def special(self) -> dict[str, int]:
-        """The ids by role; [UNK] stands between [PAD] and [CLS]."""
+        """The ids by role; [UNK] is between [PAD] and [CLS]."""
         return {"pad": self.pad_id, "unk": 100, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
 
     @property
@@ -70,7 +70,7 @@ class MadeUpSplit:
         shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return self._flat.take(shift + np.arange(len(shift)))
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         """The vocabulary tells the words, and this text all other units; also words where they need the plane."""
         return plane != WORDS or self._marks_words
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.input.targets.sbo import SPAN_PLACES
+from bertjax.input.targets.sbo import SPAN_POSITIONS
 from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.dropout import HEAD, dropout, random_bits
 from bertjax.model.encoder import embedding_width
@@ -41,7 +41,7 @@ class SboHead(VocabularyHead):
     learned vector of its place in it, as wide as `WIDTH`.
     """
 
-    PLACES: ClassVar[int] = SPAN_PLACES
+    PLACES: ClassVar[int] = SPAN_POSITIONS
     WIDTH: ClassVar[int] = 200
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -45,10 +45,10 @@ class Signs:
 
     @contextlib.contextmanager
     def doing(self, what: str | Callable[[], str], later_every: float = _LATER_EVERY) -> Iterator[None]:
-        """While inside, `what` is said if it takes long; an inner one is said in its place.
+        """While inside, `what` is printed if it takes long; an inner one replaces an outer one.
 
-        It is said every few seconds, after a minute every `later_every` seconds. A function is asked for the whole
-        line; to a string the time is added.
+        It is printed every few seconds, after a minute every `later_every` seconds. A function returns the whole line;
+        to a string the time is added.
         """
         work = _Work(what, self._clock(), later_every)
         self._doing.append(work)

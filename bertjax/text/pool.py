@@ -67,7 +67,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not keep writing beside the next run."""
+    """A worker whose parent was killed must not keep writing during the next run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,7 +1,7 @@
 """SentencePiece models whose ids a tokenizer numbers anew, as fairseq's dictionaries do (XLM-R, CamemBERT); DeBERTa's.
 
 The tokenizer has entries in front of the model's pieces and behind them, and leaves out the model's first ones. A
-model in the tokenizer's own order is an ordinary one, whose ids are places, so that nothing else has to know.
+model in the tokenizer's own order is an ordinary one, whose ids are indices, so that no other module depends on it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ DATA = DataConfig(
 class SplitWithPlanes(MemorySplit):
     """A split that tells entities and phrases: of tokens numbered from 0, each fifth and each third begins one."""
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         return plane in ("entities", "phrases")
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:

@@ -38,7 +38,7 @@ KINDS = {
 class SplitWithUnits(MemorySplit):
     """A split whose store tells that every token but each fourth one continues a unit."""
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         return plane == "continues"
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:

@@ -145,7 +145,7 @@ def divmod_of(by, unit):
 @needs_beam
 def test_a_folder_that_is_not_shared_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(beam, "_run_unit", give_nothing_back)
-    with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a place"):
+    with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a folder"):
         list(by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing"))
 
 

@@ -53,7 +53,7 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
         ("docs:", "nothing after the colon"),
         (
             "s3://bucket/a.txt",
-            "unknown kind .s3.; of a URL too the kind stands first, as in text:s3://bucket/a.txt; kinds",
+            "unknown kind .s3.; of a URL too the kind comes first, as in text:s3://bucket/a.txt; kinds",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def contents(frames: Sequence[bytes]) -> list[bytes]:
 
 
 def damaged(frames: Sequence[bytes]) -> list[int]:
-    """Which records do not have the length or the checksums that stand in them, in order."""
+    """Which records differ from their stored length or checksums, in order."""
     is_whole = [len(frame) > _HEAD + _TAIL and len(frame) == _HEAD + _size(frame) + _TAIL for frame in frames]
     whole = [frame for frame, is_one in zip(frames, is_whole, strict=True) if is_one]
     is_right = np.array(is_whole, bool)

@@ -25,7 +25,7 @@ PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
 
 _TAG_CAP = 1 << 16  # characters of one tag or comment of the XML, which older expats read again at every line
 _DEPTH_CAP = 32  # of elements inside one another; dumps have 5
-# Elements whose text is kept, with the one they stand in.
+# Elements whose text is kept, with their parent.
 _WANTED = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
 _IS_IT = "is it a MediaWiki XML dump, as downloaded?"
 _HIDDEN_NAMESPACES = (-2, 6, 14)  # media, files, categories
@@ -64,7 +64,7 @@ class Dump:
         self._counts = counts
         self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
         self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
-        self._headed = False  # whether what stands before the pages has been read
+        self._headed = False  # whether the part before the pages has been read
         self._done: list[Page] = []
         self._inside: list[str] = []  # the elements that are open
         self._namespaces: dict[str, int] = {}  # numbers by local names, normalised
@@ -180,7 +180,7 @@ class Dump:
         return wikitext and "redirect" not in self._page and self._namespace() == 0
 
     def _namespace(self) -> int:
-        """Of the page that is being read; dumps from before 2012 tell it by the title only."""
+        """Of the page that is being read; dumps from before 2012 have it in the title only."""
         if "ns" in self._page:
             return self._number(self._page["ns"])
         prefix, colon, _ = self._page.get("title", "").partition(":")
