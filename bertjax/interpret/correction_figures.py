@@ -62,7 +62,7 @@ class CorrectionFigures:
 
 @dataclass(frozen=True)
 class Judged:
-    """Examined words beside what should stand there; arrays have one item per word with a proposal."""
+    """Examined words and their correct forms; arrays have one item per word with a proposal."""
 
     ratios: np.ndarray  # float32: log ratio of the first proposal
     wrong: np.ndarray  # bool: the word is an error
@@ -102,7 +102,7 @@ def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> lis
 
 
 def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase: bool) -> tuple[Judged, list[str]]:
-    """Examined sources beside their targets; and the ids of pairs left out, which differ in their number of words.
+    """Examined sources with their targets; and the ids of pairs left out, which differ in their number of words.
 
     With `lowercase` case is no error.
     """
@@ -122,12 +122,12 @@ def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase
         ends = np.array([match.end() for match in source])
         best: dict[int, tuple[float, bool, bool]] = {}
         for word in text.words:
-            place = int(np.searchsorted(ends, word.start, side="right"))
-            proposal, begin = word.proposals[0], source[place].start()
-            whole = source[place][0]
+            index = int(np.searchsorted(ends, word.start, side="right"))
+            proposal, begin = word.proposals[0], source[index].start()
+            whole = source[index][0]
             changed = whole[: word.start - begin] + proposal.text + whole[word.end - begin :]
-            is_right = wrong[place] and folded(changed) == folded(target[place][0])
-            best[place] = max(best.get(place, (-np.inf, False, False)), (proposal.log_ratio, wrong[place], is_right))
+            is_right = wrong[index] and folded(changed) == folded(target[index][0])
+            best[index] = max(best.get(index, (-np.inf, False, False)), (proposal.log_ratio, wrong[index], is_right))
         found += best.values()
     ratios, are_wrong, are_right = np.array(found, float).reshape(-1, 3).T
     return Judged(ratios.astype(np.float32), are_wrong > 0, are_right > 0, words, errors), left_out

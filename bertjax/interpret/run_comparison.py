@@ -32,7 +32,7 @@ from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_eval_step
 
 _TASK_RESAMPLES = 2_000  # of metrics that are computed one resample at a time
-_TOLD_EVERY = 32  # rows
+_FETCHED_EVERY = 32  # rows
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def _row_sums(step: Callable, params: dict, held_out: HeldOut, path: str, progre
     found = []
     for number, batch in enumerate(held_out, 1):
         found.append(step(params, batch))
-        if number % _TOLD_EVERY == 0 or number == held_out.count:
-            found[-_TOLD_EVERY:] = jax.device_get(found[-_TOLD_EVERY:])
+        if number % _FETCHED_EVERY == 0 or number == held_out.count:
+            found[-_FETCHED_EVERY:] = jax.device_get(found[-_FETCHED_EVERY:])
             progress(f"measuring {path}", number, held_out.count)
     return {name: np.array([float(one[name]) for one in found]) for name in found[0]}
 
@@ -187,7 +187,7 @@ class DevSet:
         splits = read_splits(task, config)
         task = replace(task, labels=labels_of(task, splits.train))
         name, examples = next(iter(splits.dev.items()))
-        assert isinstance(task.kind, TextKind), "asked before"
+        assert isinstance(task.kind, TextKind), "checked before"
         return cls(task, name, [one.id for one in examples], task.kind.targets(examples, task.labels))
 
     def predictions(self, model: TrainedModel) -> np.ndarray:
@@ -200,7 +200,7 @@ class DevSet:
         if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
             raise ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
         words, kind = [line[1] for line in lines], self.task.kind
-        assert isinstance(kind, TextKind), "asked before"
+        assert isinstance(kind, TextKind), "checked before"
         try:
             if kind.numeric:
                 return kind.predictions(np.array(words, np.float32)[:, None])

@@ -165,7 +165,7 @@ def test_what_cannot_be_examined_is_refused(model: TrainedModel) -> None:
         examine(model, ["the", "a [MASK]"], number_from=7)
     with pytest.raises(ValueError, match="text 1 has a lone surrogate"):
         examine(model, ["a \ud800"])
-    with pytest.raises(ValueError, match="top=0: ask for 1 to"):
+    with pytest.raises(ValueError, match="top=0: give 1 to"):
         examine(model, ["the"], top=0)
     without = {name: part for name, part in model.params.items() if name != "mlm_head"}
     with pytest.raises(ValueError, match="it has no MLM head"):

@@ -74,7 +74,7 @@ def test_boundaries_are_the_tokens_beside_each_span(packing: str) -> None:
                 assert left == right == weight == 0
                 continue
             first, last = spans[position]
-            assert weight == (position - first < SboHead.PLACES)
+            assert weight == (position - first < SboHead.POSITIONS)
             long += weight == 0
             if weight:
                 assert (left, right) == (first - 1, last + 1)
