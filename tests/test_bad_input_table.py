@@ -116,14 +116,14 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ([*PRETRAIN, "--profile", "10-13"], ["profile='10-13'", "FIRST:LAST"]),
     ([*PRETRAIN, "--init-from", "nowhere"], ["nowhere: no such directory; give a run, hf:DIR"]),
     ([*PRETRAIN, "--init-from", "hf:nowhere"], ["hf:nowhere"]),
-    ([*PRETRAIN, "--run-dir", "corpus.txt"], ["--run-dir corpus.txt", "is a file, not a folder; name another place"]),
+    ([*PRETRAIN, "--run-dir", "corpus.txt"], ["--run-dir corpus.txt", "is a file, not a folder; name another"]),
     (
         [*PRETRAIN, "--run-dir", "corpus.txt/run"],
-        ["--run-dir corpus.txt/run", "is a file, not a folder; name another place"],
+        ["--run-dir corpus.txt/run", "is a file, not a folder; name another"],
     ),
     (
         [*PRETRAIN, "--data.root", "corpus.txt"],
-        ["--data.root corpus.txt", "is a file, not a folder; name another place"],
+        ["--data.root corpus.txt", "is a file, not a folder; name another"],
     ),
     (
         [*PRETRAIN, "--data.vocab", "nowhere.txt"],

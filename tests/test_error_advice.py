@@ -36,7 +36,7 @@ sys.exit(main(sys.argv[1:]))
         (errno.EACCES, "permission denied", "chmod"),
         (errno.EMFILE, "too many files are open", "ulimit -n"),
         (errno.EISDIR, "it is a folder", "name a file"),
-        (errno.EROFS, "its disk can only be read", "name a place that can be written"),
+        (errno.EROFS, "its disk can only be read", "name a folder that can be written"),
         (errno.ENOENT, "no such file or folder", "mend the path"),
     ],
 )

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help="directory to write (RUN/<format>, with -<precision> and -generator where they are asked for)",
+        help="directory to write (RUN/<format>, with -<precision> and -generator where they are requested)",
     )
     add_overwrite(parser)
     parser.add_argument(

@@ -190,7 +190,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
             found[logits_name(head)] = logits[:, 0] if of_sequence else logits[..., : config.vocab_size]
         return found
 
-    # Accelerators multiply float32 in fewer bits unless told otherwise.
+    # Accelerators multiply float32 in fewer bits by default.
     with jax.default_matmul_precision("highest"):
         return jax.device_get(outputs(model.params))
 

@@ -87,8 +87,8 @@ class RunIndex:
         """Record hashes as seen; those outside the set are ignored."""
         near = hashes[self._maybe[hashes >> self._shift]]
         if len(near):
-            place = np.minimum(np.searchsorted(self._sorted, near), len(self._sorted) - 1)
-            self._met[place[self._sorted[place] == near]] = True
+            index = np.minimum(np.searchsorted(self._sorted, near), len(self._sorted) - 1)
+            self._met[index[self._sorted[index] == near]] = True
 
     def is_marked(self, hashes: np.ndarray) -> np.ndarray:
         """Which hashes of the set were seen: bool, in the shape of the argument."""

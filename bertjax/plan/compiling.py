@@ -42,7 +42,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
 
 def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a stage's batch, with their places on the mesh."""
+    """The arrays of a stage's batch, with their shardings."""
     rows = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
@@ -82,7 +82,7 @@ class Memory:
     optimizer: int  # moments
     batch: int
     other: int  # the rest of the arguments: counters, and the padding of layouts
-    results: int  # that do not take the place of an argument
+    results: int  # that do not reuse an argument's memory
     temporaries: int  # activations, gradients, copies of weights in the compute dtype
     program: int
 

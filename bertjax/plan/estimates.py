@@ -80,7 +80,7 @@ class StagePlan:
 class Plan:
     """A recipe on a machine."""
 
-    asked: Config  # as the user has it
+    recipe: Config  # as the user has it
     config: Config  # the same with the sizes that the axes of the mesh have
     topology: Topology
     stages: tuple[StagePlan, ...]
@@ -90,7 +90,7 @@ class Plan:
     @property
     def is_whole(self) -> bool:
         """Whether it is of every stage of the recipe."""
-        return len(self.stages) == 1 + len(self.asked.stages)
+        return len(self.stages) == 1 + len(self.recipe.stages)
 
     @property
     def fits(self) -> bool:
@@ -124,7 +124,7 @@ def make_plan(
     if stage is not None and not 1 <= stage <= len(stages):
         raise ValueError(f"--stage {stage}: the recipe has {len(stages)}; give a number from 1 to {len(stages)}")
     chosen = stages if stage is None else (stages[stage - 1],)
-    asked, mesh = config, mesh_on(config, topology)
+    recipe, mesh = config, mesh_on(config, topology)
     sizes = replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1, dcn_data=-1)
     config = replace(config, mesh=sizes)
     if adapt:
@@ -139,16 +139,16 @@ def make_plan(
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
         planned.append(plan_stage(config, one, topology, mesh))
     whole = replicated(blueprint_on(config, mesh).state.params, mesh)
-    return Plan(asked, config, topology, tuple(planned), whole, price)
+    return Plan(recipe, config, topology, tuple(planned), whole, price)
 
 
 def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
     """A stage, with fewer microbatches if its own leave devices without rows and fewer do not."""
-    asked, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
-    if most is None or most == asked:
+    given, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
+    if most is None or most == given:
         return stage
     say(
-        f"stage {stage.number + 1}: {asked} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
+        f"stage {stage.number + 1}: {given} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
         f"starting from {most}"
     )
     return replace(stage, training=replace(stage.training, grad_accum_steps=most))

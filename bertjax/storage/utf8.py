@@ -33,8 +33,8 @@ class Utf8:
             at = f"at {record}offset {offset + error.start}"
             self._first = self._first or f"not UTF-8, byte 0x{block[error.start]:02x} {at} is {error.reason}"
         if not nul and "\0" in text:
-            at = offset + block.index(b"\0")
-            self._first = self._first or f"not a text file, it has a NUL byte at {record}offset {at}"
+            first = offset + block.index(b"\0")
+            self._first = self._first or f"not a text file, it has a NUL byte at {record}offset {first}"
             replaced += text.count("\0")
             text = text.replace("\0", _REPLACEMENT)
         self._characters += len(text)

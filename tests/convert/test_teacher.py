@@ -80,7 +80,9 @@ def test_what_cannot_be_asked_is_refused(folder, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it was fine-tuned for sequence; name a model that was only pretrained"):
         read_teacher(run_of(tuned))
     headless = export_huggingface(model, tmp_path / "headless", "encoder")
-    with pytest.raises(ValueError, match="it has no trained MLM head, which distil_mlm asks; name another teacher, or"):
+    with pytest.raises(
+        ValueError, match="it has no trained MLM head, which distil_mlm needs; name another teacher, or"
+    ):
         read_teacher(run_of(headless))
     finder = export_huggingface(family_model(tmp_path / "electra", "electra"), tmp_path / "e")
     with pytest.raises(ValueError, match="it has no trained MLM head"):

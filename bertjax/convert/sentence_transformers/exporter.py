@@ -122,7 +122,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         linear = {"linear.weight": np.ascontiguousarray(dense["kernel"].T), "linear.bias": dense["bias"]}
         write_tensors(folder / _DENSE / WEIGHTS_FILE, linear)
     if normalize:
-        (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told
+        (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has no settings
     scaled, option = (", scaled to length 1", " --normalize") if normalize else ("", "")
     use = _USE.format(width=width, pooling=pooling, scaled=scaled, option=option)
     write_texts(folder, {CARD_FILE: part_card(model, LIBRARY, use, folder / WEIGHTS_FILE)})

@@ -37,7 +37,7 @@ textarea { width: 100%; padding: 10px 14px; font: inherit; color: inherit; backg
 button { padding: 8px 20px; font: inherit; }
 """
 
-# Everything stays on the machine that shows the page: only the libraries and the files beside the page are loaded.
+# Everything stays on the machine that shows the page: only the libraries and the files next to the page are loaded.
 _SCRIPT = """
 const signature = JSON.parse(document.getElementById("signature").textContent);
 const say = text => { document.getElementById("status").textContent = text; };
@@ -62,7 +62,7 @@ async function load() {
   return { ort, tokenizer, session: await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] }) };
 }
 
-// Rows of ids, cut to the length of the training behind which a text's last sign stands.
+// Rows of ids, truncated to the training length, with the last special token of the text.
 function encoded(tokenizer, lines) {
   return lines.map(line => {
     const [text, pair] = line.split("\\t");

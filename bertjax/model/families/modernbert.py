@@ -23,8 +23,8 @@ def _layer(ours: str, number: str, first: int = 0) -> tuple[Tensor, ...]:
     roles = ("query", "key", "value")
     return (
         *(
-            Tensor(f"{ours}/attention/{role}/kernel", f"{theirs}.attn.Wqkv.weight", 1, first=first, part=(number, 3))
-            for number, role in enumerate(roles)
+            Tensor(f"{ours}/attention/{role}/kernel", f"{theirs}.attn.Wqkv.weight", 1, first=first, part=(index, 3))
+            for index, role in enumerate(roles)
         ),
         Tensor(f"{ours}/attention/output/kernel", f"{theirs}.attn.Wo.weight", 2, first=first),
         Tensor(f"{ours}/mlp_norm/scale", f"{theirs}.mlp_norm.weight", first=first),
