@@ -25,7 +25,7 @@ from bertjax.training.run_directory import TrainedModel
 class LoadedModel:
     """A model that encodes texts as vectors, fills masks, and performs the task of its fine-tuning.
 
-    `counts` describes the texts of the last `encode`: how many were too long, and what became of them.
+    `counts` describes the texts of the last `encode`: how many were too long, and were truncated or split.
     """
 
     def __init__(self, model: TrainedModel, untrained: Sequence[str] = ()) -> None:

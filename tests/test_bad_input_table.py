@@ -191,7 +191,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["checkpoints", "run", "no mask"], ["'no mask'", "write [MASK] in it"]),
     # vectors
     (["embed", "nowhere", "texts.txt", "--output", "out.npy"], ["nowhere: no checkpoint there", "no such folder"]),
-    (["embed", "run", "nowhere.txt", "--output", "out.npy"], ["nowhere.txt: no such file; mend the path"]),
+    (["embed", "run", "nowhere.txt", "--output", "out.npy"], ["nowhere.txt: no such file; correct the path"]),
     (["embed", "run", "exported", "--output", "out.npy"], ["exported: it is a folder; name files in it"]),
     (["embed", "run", "texts.txt", "--output", "out.txt"], ["--output out.txt", "npy, .jsonl, .parquet"]),
     (["embed", "run", "texts.txt", "--output", "nowhere/out.npy"], ["there is no directory nowhere; make it"]),
@@ -253,7 +253,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ),
     (
         ["finetune", "sst2", "--init-from", "run", "--data", "nowhere"],
-        ["nowhere: no train set: no such file or folder; mend the path"],
+        ["nowhere: no train set: no such file or folder; correct the path"],
     ),
     ([*TUNE, "--text", "txt"], ["reviews.csv:1: no column 'txt'; there are 'text', 'label'"]),
     ([*TUNE, "--label", "lable"], ["reviews.csv:1: no column 'lable'; there are 'text', 'label'"]),

@@ -37,7 +37,7 @@ sys.exit(main(sys.argv[1:]))
         (errno.EMFILE, "too many files are open", "ulimit -n"),
         (errno.EISDIR, "it is a folder", "name a file"),
         (errno.EROFS, "its disk can only be read", "name a folder that can be written"),
-        (errno.ENOENT, "no such file or folder", "mend the path"),
+        (errno.ENOENT, "no such file or folder", "correct the path"),
     ],
 )
 def test_an_error_of_the_system_says_what_helps(number: int, what: str, remedy: str) -> None:
@@ -54,8 +54,8 @@ def test_other_errors_stay_as_they_are() -> None:
 
 def test_what_a_hostile_file_says_gives_a_terminal_no_orders() -> None:
     assert message_of(ValueError("a.txt: \x1b[2J\r'\u202e\ud800' é")) == "a.txt: \\x1b[2J\\r'\\u202e\\ud800' é"
-    long = message_of(ValueError(f"a.txt: {'x' * 100_000}; mend it"))
-    assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; mend it")
+    long = message_of(ValueError(f"a.txt: {'x' * 100_000}; correct it"))
+    assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; correct it")
 
 
 def limited(limit: str, value: int, folder: Path, *words: str) -> str:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the vectors of all texts; print how many there were and what became of those longer than a row."""
+    """Write the vectors of all texts; print how many there were, and how those longer than a row were cut or split."""
     from bertjax.convert.sources import open_source
     from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
     from bertjax.embed.outputs import open_output, require_output

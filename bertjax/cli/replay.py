@@ -64,7 +64,7 @@ def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
 
 
 def _compared(found: ReplayOfRun) -> list[str]:
-    """What the comparison with the log came to."""
+    """The result of the comparison with the log."""
     comparison = found.replayed.comparison
     if not comparison.compared:
         return ["the log has no record of these steps alone, so nothing was compared"]

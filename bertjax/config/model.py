@@ -18,7 +18,7 @@ class ModelConfig:
     family: str = "bert"  # names of parameters and classes elsewhere, heads of pretraining, special tokens
     vocab_size: int = 30_522  # entries the tokenizer has; set from the vocabulary when a run starts
     hidden_size: int = 768
-    embedding_size: int = 0  # width of the tables, projected to hidden_size behind them (ALBERT); 0: hidden_size
+    embedding_size: int = 0  # width of the tables, projected to hidden_size after them (ALBERT); 0: hidden_size
     num_hidden_layers: int = 12
     layer_groups: int = 0  # layers of one group share their parameters (ALBERT: 1); 0: every layer has its own
     num_attention_heads: int = 12
@@ -44,11 +44,11 @@ class ModelConfig:
     relative_buckets: int = 0
     relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart
     relative_norm: bool = False  # a LayerNorm on the vectors of distances (DeBERTa v2)
-    # Order behind the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
+    # Order after the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # rms: divided by the root mean square, not centred (NeoBERT)
     norm_bias: bool = True
-    # post: behind each sum. pre: in front of attention and MLP, with a final norm behind the last layer.
+    # post: after each sum. pre: in front of attention and MLP, with a final norm after the last layer.
     norm_place: Literal["post", "pre"] = "post"
     first_norm: bool = True  # False: no attention norm in layer 0, whose input is normed already (ModernBERT)
     attention_bias: Literal["all", "query_value", "none"] = "all"  # query_value: not of keys (DeBERTa v1)
@@ -58,7 +58,7 @@ class ModelConfig:
     mlm_tied: bool = True  # False: the MLM head is a matrix of its own, with a bias and no transform (NeoBERT)
     # enhanced: the last layer runs twice for the MLM head, with absolute positions added to its queries (DeBERTa).
     mlm_decoder: Literal["plain", "enhanced"] = "plain"
-    conv_kernel: int = 0  # tokens of a convolution of the embeddings, added behind layer 0 (DeBERTa v2); 0: none
+    conv_kernel: int = 0  # tokens of a convolution of the embeddings, added after layer 0 (DeBERTa v2); 0: none
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
     # Tokens that see all of their sequence and that all of it sees, next to the windows of every layer (Longformer).

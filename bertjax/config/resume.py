@@ -1,4 +1,4 @@
-"""Resume rules as metadata on the config's fields: may a run go on from its checkpoint if this field has changed?
+"""Resume rules as metadata on the config's fields: may a run continue from its checkpoint if this field has changed?
 
 A field without metadata is part of the run's identity and must match, so that a new field cannot be forgotten.
 """
@@ -14,7 +14,7 @@ _KEY = "resume"
 
 @dataclass(frozen=True)
 class Rule:
-    """What a changed value means for a run that goes on from its checkpoint."""
+    """What a changed value means for a run that continues from its checkpoint."""
 
     allowed: bool
     notice: str = ""  # the effect of the change, for the user; empty: there is none

@@ -9,7 +9,7 @@ from bertjax.config.data import DataConfig
 from bertjax.config.model import ExecutionConfig, ModelConfig
 from bertjax.config.resume import changes_with_notice, may_change
 
-_ONLY_AT_STEP_0 = "has no effect on a run that goes on from its own checkpoint"
+_ONLY_AT_STEP_0 = "has no effect on a run that continues from its own checkpoint"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class StageConfig:
     masking: str | None = None
     global_batch_size: int | None = None
     grad_accum_steps: int | None = None
-    learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
+    learning_rate: float | None = None  # peak of a schedule that begins here; None continues with the one that runs
     warmup_steps: int | None = None  # of that schedule
     decay_steps: int | None = None  # of that schedule, where it is warmup_stable_decay
     final_share: float | None = None  # of that schedule; 1 with no warm-up is a constant rate

@@ -51,7 +51,7 @@ def source_of_texts(path: str) -> str:
     if path == STANDARD_INPUT:
         return "/dev/stdin"
     if not is_remote(path) and not Path(path).exists():
-        raise ValueError(f"{path}: no such file; mend the path, or give - for standard input")
+        raise ValueError(f"{path}: no such file; correct the path, or give - for standard input")
     if not is_remote(path) and Path(path).is_dir():
         raise ValueError(f"{path}: it is a folder; name files in it, as {Path(path) / '*.txt'}")
     return path

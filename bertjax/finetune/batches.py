@@ -126,7 +126,7 @@ class PackedLayout:
     start: np.ndarray  # its first token in the row
 
     def within(self, rows: np.ndarray) -> PackedLayout:
-        """The layout of some of the rows (ascending), which are counted anew."""
+        """The layout of some of the rows (ascending), which are counted again."""
         new = np.full(self.rows, -1)
         new[rows] = np.arange(len(rows))
         here = new[self.row] >= 0

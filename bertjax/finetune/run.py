@@ -121,7 +121,7 @@ def finetune(
                 f"run_dir={config.directory}: its results are of step {done.step:,} and its weights of step {there:,}; "
                 "finish what went on with it, or name another folder"
             )
-        say(f"{config.directory}: finished before, and measured by other data or settings; done anew with its weights")
+        say(f"{config.directory}: finished before, and measured by other data or settings; done again with its weights")
         seconds = done.seconds
     return _measured(job, content, directory, seconds, processes)
 

@@ -46,7 +46,7 @@ class TaskSummary:
         return [result.figures[figure] for result in self.results[setting]]
 
     def _figures(self) -> list[str]:
-        """Names of the shares among the figures, those of further sets behind those of the first."""
+        """Names of the shares among the figures, those of further sets after those of the first."""
         names = next(iter(self.results.values()))[0].figures
         shares = [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
         return [name for name in shares if not (self.averaged and _language(name))]

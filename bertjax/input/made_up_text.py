@@ -14,7 +14,7 @@ from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
-_FIRST_TOKEN = 104  # behind the special ones
+_FIRST_TOKEN = 104  # after the special ones
 _SENTENCE_TOKENS, _DOCUMENT_SENTENCES = 24, 25  # means
 
 

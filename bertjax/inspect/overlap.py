@@ -56,7 +56,7 @@ class Overlap:
 def find_overlaps(
     training: SplitView, evaluations: Sequence[EvaluationTexts], vocab_size: int, count: Count, examples: int
 ) -> tuple[Overlap, ...]:
-    """Measure all evaluations, whose runs are held in memory: one pass over the training text per measure."""
+    """Measure all evaluations, whose runs are held in memory: the training text is read once per measure."""
     found: list[list[Contaminated]] = [[] for _ in evaluations]
     for measure in MEASURES:
         runs = NGrams(measure.n, vocab_size)

@@ -65,7 +65,7 @@ def _masked(row: TokenRow, position: int) -> Iterator[MaskedToken]:
         yield MaskedToken(replace(row, ids=ids), position, int(row.ids[position]))
 
 
-SHOWN_FROM = 0.05  # least strength at which a head is said to show a pattern
+SHOWN_FROM = 0.05  # least strength at which a head counts as showing a pattern
 RELATED = 10  # words of the vocabulary nearest to a word, by the model's own static vectors, are related to it
 
 

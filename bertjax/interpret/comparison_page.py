@@ -11,7 +11,7 @@ from bertjax.report.axes import BOTTOM, RIGHT, TOP, WIDTH, shortened, value_axis
 from bertjax.report.axes import figure as chart_figure
 from bertjax.report.page import Table, escaped, render_page, table_html
 
-_CLEAR = 0.05  # p-value below which a difference is said to be clear
+_CLEAR = 0.05  # p-value below which a difference counts as clear
 _LEFT, _ROW = 24, 42  # in units of the drawing
 _METHOD = (
     "Differences are from the first run, with 95 % intervals and two-sided p-values by paired bootstrap over the "

@@ -23,7 +23,7 @@ from bertjax.training.run_directory import TrainedModel
 
 MASK = "[MASK]"
 
-_SAMPLE = 4096  # held-out sentences considered, so that the report costs no pass over the split
+_SAMPLE = 4096  # held-out sentences considered, so that the report does not read the whole split
 _SENTENCE_TOKENS = range(8, 31)  # enough context for a prediction, and short enough for a line of the report
 # The hidden word's share of the sample: rarer words are hardly learned, and more frequent ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 5e-3, 3

@@ -134,7 +134,7 @@ class SampleText:
 
 
 def positions_of(word: np.ndarray, row: TokenRow) -> np.ndarray:
-    """Where a word begins in a row: its ids in a row, with no other piece of a word behind them."""
+    """Where a word begins in a row: its ids in a row, with no other piece of a word after them."""
     starts = _starts_of(word, row.ids)
     numbers = row.word_numbers
     begins = numbers[starts] != numbers[starts - 1]
@@ -187,7 +187,7 @@ def _sentences_of(file: str) -> list[str]:
 
 
 def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None, str]:
-    """The held-out text of the run if it is at hand, else why it is not; nothing is prepared anew."""
+    """The held-out text of the run if it is at hand, else why it is not; nothing is prepared again."""
     if not (model.directory / DIRECTORY).is_dir():
         return None, "the model has no text of its own"
     data = model.config.data

@@ -13,7 +13,7 @@ from bertjax.model.layers import recomputed
 # Dropout's mask is a pure function of (seed, step, row, layer, site, element). A bit of it is a hash of the element's
 # position in its row under a key of the row, so it does not depend on how the batch is split over devices or
 # microbatches, needs no stored generator, and costs a few integer operations that fuse with the multiplication they
-# guard, in the backward pass once more (a threefry mask costs several times as much and has to be kept for it).
+# guard, again in the backward pass (a threefry mask costs several times as much and has to be kept for it).
 
 # Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
 EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD, CONVOLUTION = range(6)

@@ -118,7 +118,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
         require_source(source)
     with session(early, ends_process=ends_process) as (processes, say):
         exit_code, result = _finetune(request, processes, say, callbacks)
-    raise_if_stopped(exit_code, "stopped by a signal; to go on, run the same command again.")
+    raise_if_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
     assert result is not None, "runs that were not stopped have a result"
     return result
 

@@ -92,7 +92,7 @@ def pretrain(
     raise_if_stopped(
         outcome.exit_code,
         f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
-        "To go on, run the same command again.",
+        "To continue, run the same command again.",
     )
     assert result is not None, "a run that was not stopped has a result"
     return result

@@ -117,7 +117,7 @@ def make_plan(
 ) -> Plan:
     """Compile every stage of a recipe, or one, for a machine.
 
-    With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is said.
+    With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is reported.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
     """
     stages = stages_of(config)

@@ -96,7 +96,7 @@ def vertical_bars(
 def horizontal_bars(
     title: str, names: Sequence[str], series: Sequence[Bars], largest: float = 0.0, *, note: str = ""
 ) -> str:
-    """A bar to the right for each name and series, its value behind it, the series of a name below each other.
+    """A bar to the right for each name and series, its value after it, the series of a name below each other.
 
     The longest bar is the largest value, or `largest`, so that two charts can have one scale. Text is escaped here.
     """

@@ -27,7 +27,7 @@ class Completion:
 class Measured:
     """A held-out figure of a finished run, and what frequencies alone give."""
 
-    figure: str  # its name in the log behind `train/` and `eval/`, such as `mlm_loss`
+    figure: str  # its name in the log after `train/` and `eval/`, such as `mlm_loss`
     measure: Measure
     value: float
     baseline: float

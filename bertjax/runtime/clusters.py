@@ -153,9 +153,9 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
         names = [endpoint.split(":")[-1] for endpoint in endpoints]
         worker = int(_metadata("agent-worker-number", environment))
     described = {} if "MEGASCALE_NUM_SLICES" in environment or workers is not None else _described(environment)
-    told = {**described, **environment}
-    slices, number = int(told.get("MEGASCALE_NUM_SLICES") or 1), int(told.get("MEGASCALE_SLICE_ID") or 0)
-    host = (told.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
+    known = {**described, **environment}
+    slices, number = int(known.get("MEGASCALE_NUM_SLICES") or 1), int(known.get("MEGASCALE_SLICE_ID") or 0)
+    host = (known.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
     return ProcessInfo(
         "tpu",
         hosts.coordinator or f"{host}:{environment.get('JAX_COORDINATOR_PORT', PORT)}",

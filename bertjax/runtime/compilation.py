@@ -93,7 +93,7 @@ GPU = (
     Flag(
         "xla_gpu_enable_latency_hiding_scheduler",
         True,
-        "puts the gathers of sharded weights and the reductions of gradients beside arithmetic that does not need "
+        "overlaps the gathers of sharded weights and the reductions of gradients with arithmetic that does not need "
         "them; the default order keeps memory lowest and waits for each",
     ),
     Flag(

@@ -38,7 +38,7 @@ def keep_freed_memory() -> bool:
 class Temporaries:
     """Keeps one set of pages, that of the last step's temporaries, for the next step.
 
-    The bytes behind a freed block may be allocated before the next step asks for the same size: then the block is too
+    The bytes after a freed block may be allocated before the next step requests the same size: then the block is too
     small, and glibc takes another. Without this class the pages of the first block stay mapped too: five sets after a
     hundred steps of a small model.
     """

@@ -109,7 +109,7 @@ def build_index(
 def _kept(
     records: Iterable[Record], kept: DocumentWriter, words: PostingsWriter, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """The texts of documents, each written to the index as it passes."""
+    """The texts of documents, each written to the index when it is read."""
     source = iter(records)
     while some := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
         texts = [record.whole for record in some]

@@ -112,7 +112,7 @@ def sha256_of(path: str) -> str:
 
 
 def read_judgements(path: str) -> Judgements:
-    """Which documents answer which queries: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 behind query).
+    """Which documents answer which queries: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 after query).
 
     Raises ValueError naming file and line for anything else, for two grades of one pair, and if there is none.
     """

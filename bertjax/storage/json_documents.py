@@ -2,7 +2,7 @@
 
 The type of a document is written as Python has it: `int`, `float`, `str`, `bool`, `None`, `Any`, `list[T]`,
 `dict[str, T]`, `Literal`, unions, a `TypedDict` whose keys may be `NotRequired`, and `Annotated[int, Between(1, 9)]`.
-A mapping may have other keys than its TypedDict, whose values nobody looks at.
+A mapping may have other keys than its TypedDict, whose values are not checked.
 """
 
 from __future__ import annotations

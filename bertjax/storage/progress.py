@@ -30,7 +30,7 @@ def print_sign(line: str) -> None:
 class Signs:
     """Says what is being done whenever nothing was printed for a few seconds, so that no silence looks like a hang.
 
-    Whatever prints calls `spoke`; whatever takes long is done inside `doing`. Nothing is said outside of `speaking`.
+    Whatever prints calls `spoke`; whatever takes long is done inside `doing`. Nothing is printed outside of `speaking`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -118,5 +118,5 @@ def _failure(results: AnyPath, what: str, error: Exception) -> Exception:
             "to continue from what is finished"
         )
     return RuntimeError(
-        f"{what}: the Beam pipeline failed: {error}; run the command again to go on from what is finished"
+        f"{what}: the Beam pipeline failed: {error}; run the command again to continue from what is finished"
     )

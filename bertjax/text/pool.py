@@ -56,7 +56,7 @@ def run_units(
             files = ", ".join(file.path for unit in running.values() for file in unit.files)
             raise RuntimeError(
                 f"{what}: a worker process died (killed, or out of memory?) at one of: {files}; "
-                "run the command again to go on from here, with fewer processes (data.workers) if memory is short"
+                "run the command again to continue from here, with fewer processes (data.workers) if memory is short"
             ) from None
 
 

@@ -2,7 +2,7 @@
 
 One compiled expression finds the candidates and set look-ups decide on them, so that splitting is cheap compared to
 WordPiece. The idea of the rules is Punkt's (Kiss and Strunk 2006: abbreviations, initials, ordinals, sentence starters)
-with lists instead of statistics. Unlike Punkt a lower-case word goes on with the sentence after `?` and `!` too, some
+with lists instead of statistics. Unlike Punkt a lower-case word continues with the sentence after `?` and `!` too, some
 abbreviations occur only before a number, and the terminators of scripts other than Latin are known.
 """
 

@@ -140,7 +140,7 @@ class UnitMarker:
     def _mark(self, planes: dict[str, np.ndarray], spans: Sequence[Span], sentence: str, tokenizer: Tokenizer) -> None:
         """Write the units of one sentence into its part of the planes."""
         offsets = tokenizer.offsets(sentence.replace(SEPARATOR, ""))
-        taken = dict.fromkeys(planes, 0)  # the first token behind the units of each plane so far
+        taken = dict.fromkeys(planes, 0)  # the first token after the units of each plane so far
         for start, end, kind in spans:
             name = PLANE_OF_KIND[kind]
             plane = planes[name]

@@ -45,7 +45,7 @@ class Merger:
             for pair in _pairs(word):
                 self._pair_counts[pair] += counts[number]
                 self._where[pair].add(number)
-        # The heap is lazy: an entry whose count is not the pair's count any more is put right when it comes up.
+        # The heap is lazy: an entry whose count is not the pair's count any more is corrected when it is popped.
         self._heap = [self._entry(pair) for pair in self._pair_counts]
         heapq.heapify(self._heap)
 

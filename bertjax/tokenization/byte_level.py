@@ -97,7 +97,7 @@ class ByteLevelBPE(Tokenizer):
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which tokens go on with a word; see `continues_word`."""
+        """bool [vocab_size]: which tokens continue with a word; see `continues_word`."""
         return continuations(self.surfaces, self.tokens, byte_letters()[ord(" ")])
 
     @cached_property
@@ -216,7 +216,7 @@ class WholeFile(Tokenizer):
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which tokens go on with a word; see `continues_word`."""
+        """bool [vocab_size]: which tokens continue with a word; see `continues_word`."""
         return continuations(self.surfaces, self.tokens, byte_letters()[ord(" ")])
 
     @cached_property

@@ -147,7 +147,7 @@ class SentencePiece(Tokenizer):
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which pieces go on with a word; see `continues_word`."""
+        """bool [vocab_size]: which pieces continue with a word; see `continues_word`."""
         return continuations(self.surfaces, self.tokens, WORD)
 
     @cached_property

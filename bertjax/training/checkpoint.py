@@ -217,7 +217,7 @@ class Checkpoints:
             free = shutil.disk_usage(self._disk).free
             raise OSError(
                 f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
-                f"are free on the disk). Written before it: {_some(self.steps())}; the same command goes on from there"
+                f"are free on the disk). Written before: {_some(self.steps())}; the same command continues from there"
             ) from error
 
     def leave_out(self, behind: int) -> None:
@@ -245,7 +245,7 @@ class Checkpoints:
     def _nothing_usable(self, damaged: Mapping[int, DamagedCheckpoint]) -> DamagedCheckpoint:
         older = [step for step in self.steps() if step not in damaged]
         advice = (
-            f"replace it with an intact copy, or add --restore previous to go on from an older one ({_some(older)}); "
+            f"replace it with an intact copy, or add --restore previous to resume from an older one ({_some(older)}); "
             "the damaged one is then renamed, not deleted"
             if older
             else "there is no other; replace it with an intact copy, or start over in another directory (--run-dir)"

@@ -102,7 +102,7 @@ def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, 
 
 
 def version_notices(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Lines to print of a run that goes on with other libraries than those that wrote its checkpoint, or unknown."""
+    """Lines to print of a run that continues with other libraries than those that wrote its checkpoint, or unknown."""
     wrote, here = saved.get("versions", {}), current.get("versions", {})
     bits = "the steps from here on may differ in their last bits from those of a run that was never stopped"
     if lacks := [name for name in here if name not in wrote]:

@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
 
 class Spike(Exception):
-    """Ends the loop at a spike, so that the run goes on from a checkpoint of its first step, or of one before."""
+    """Ends the loop at a spike, so that the run continues from a checkpoint of its first step, or of one before."""
 
     def __init__(self, window: Window, median: float, deviations: float) -> None:
         self.window = window

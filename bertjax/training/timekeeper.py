@@ -104,8 +104,8 @@ def begun_within(budget: str, directory: AnyPath) -> Decision:
     found = read_decision(directory)
     if found is None:
         raise ValueError(
-            f"training.budget={budget!r}: the run in {directory} was begun without a budget; go on with the steps that "
-            "it was begun with, or give the new run a directory of its own (--run-dir)"
+            f"training.budget={budget!r}: the run in {directory} was begun without a budget; continue with the steps "
+            "that it was begun with, or give the new run a directory of its own (--run-dir)"
         )
     if found.budget != budget:
         raise ValueError(

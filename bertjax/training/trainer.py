@@ -338,7 +338,7 @@ class Loop:
             self.saved.wait()
         self.callbacks.look_for_checkpoints(self.saved)
         where = f"at step {step:,}, which is saved" if step else "before the first step; nothing is lost"
-        self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
+        self.processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
 
     def time_from_here(self, step: int, *, is_logged: bool) -> None:
         """Exclude the first step, which was compiled, from all rates; only the first of a stage is logged by itself.

@@ -154,7 +154,7 @@ def test_restart_at_every_step_of_two_epochs(data: DataConfig) -> None:
 
 
 def test_stream_is_pinned() -> None:
-    """These bytes must not change: a run that is resumed after an upgrade goes on with the same batches."""
+    """These bytes must not change: a run that is resumed after an upgrade continues with the same batches."""
     documents = [[(7 * i + 3 * j) % 23 + 1 for j in range(i % 9 + 1)] for i in range(24)]
     batches = PairBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
     stream = digest([batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))])

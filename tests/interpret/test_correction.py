@@ -216,7 +216,7 @@ def test_sighan_layout(tmp_path: Path) -> None:
     assert not left_out and (judged.words, judged.errors) == (19, 1)
     assert judged.figures(2.0).corrected == judged.figures(2.0).doubted == 1
     path.write_text("id\tsource\ttarget\n1\ta\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"test.tsv:2: 2 fields, and there are 3 columns"):
+    with pytest.raises(ValueError, match=r"test.tsv:2: 2 fields for 3 columns"):
         read_error_pairs(path)
     path.write_text("id\tsource\ttarget\n", encoding="utf-8")
     with pytest.raises(ValueError, match="it has no row"):

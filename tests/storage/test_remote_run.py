@@ -221,7 +221,7 @@ def test_a_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeyp
 
         patched.setattr(RemotePath, "upload_all", refused)
         saved.save(1, state_at(1), metadata())
-        with pytest.raises(OSError, match=f"{run}/checkpoints/1 was not written: .*cannot be written.*goes on from"):
+        with pytest.raises(OSError, match=f"{run}/checkpoints/1 was not written: .*cannot be written.*continues from"):
             saved.wait()
     assert saved.steps() == []
     assert saved.save(2, state_at(2), metadata())

@@ -1,4 +1,4 @@
-"""Words of Chinese: ids stay as they are, and what the segmenter has in one word goes on with the word."""
+"""Words of Chinese: ids stay as they are, and what the segmenter has in one word continues with the word."""
 
 import lzma
 import sys

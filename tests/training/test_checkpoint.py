@@ -207,7 +207,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_previous_used_only_when_as
     with pytest.raises(DamagedCheckpoint) as error:
         checkpoints.restore(abstract(state_at(0)), metadata())
     assert f"checkpoint {tmp_path / '3'} is damaged: params/embed/kernel came back other than saved" in str(error.value)
-    assert "add --restore previous to go on from an older one (1, 2)" in str(error.value)
+    assert "add --restore previous to resume from an older one (1, 2)" in str(error.value)
     assert checkpoints.steps() == [1, 2, 3]
 
     restored = checkpoints.restore(abstract(state_at(0)), metadata(), "previous")
@@ -408,7 +408,7 @@ def test_a_save_that_fails_in_the_background_is_named_at_the_next_call(tmp_path,
 
     monkeypatch.setattr(async_path, "rename", rename_what_is_gone)  # the last thing that a save does
     checkpoints.save(2, state_at(2), metadata())
-    with pytest.raises(OSError, match=r"checkpoint .*/c/2 was not written: .*Written before it: 1"):
+    with pytest.raises(OSError, match=r"checkpoint .*/c/2 was not written: .*Written before: 1"):
         checkpoints.wait()
 
 

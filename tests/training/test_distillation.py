@@ -201,7 +201,7 @@ def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path,
     metadata = read_metadata(run)
     assert len(metadata["teacher_digest"]) == 64 and not any(TEACHER in name for name in metadata["arrays"])
     assert "of its 2 layers, 1 were taken" in log.read_text()
-    # Its export is the same teacher, and the run goes on with it to the same bits.
+    # Its export is the same teacher, and the run continues with it to the same bits.
     half = tmp_path / "half"
     shutil.copytree(run, half)
     for step in (half / "checkpoints").iterdir():

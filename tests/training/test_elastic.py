@@ -1,4 +1,4 @@
-"""A host is lost for good: the run goes on with the hosts that are left, with the same batches, within a minute."""
+"""A host is lost for good: the run continues with the hosts that are left, with the same batches, within a minute."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | b
 def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:
     """`tokenizer_config.json`: what AutoTokenizer needs in addition to `tokenizer.json`.
 
-    The class is the one that takes everything from `tokenizer.json`; those of the models are made anew, by rules of
+    The class is the one that takes everything from `tokenizer.json`; those of the models are made again, by rules of
     their own, from the vocabulary alone.
     """
     return {

@@ -2,7 +2,7 @@
 
     config.json, model.safetensors, tokenizer files   the encoder, as transformers' BertModel
     modules.json                                      the steps from text to vector, in order
-    1_Pooling/, 2_Dense/, N_Normalize/                those behind the encoder; the dense one is BERT's pooler
+    1_Pooling/, 2_Dense/, N_Normalize/                those after the encoder; the dense one is BERT's pooler
 
 It is written in the names that every version of sentence-transformers reads, of which none is needed.
 """

@@ -15,9 +15,9 @@ PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
 def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[str]) -> str:
     """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes."""
     # In a script "<" could end it.
-    told = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
+    signature_text = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
     body = _BODY.format(
-        title=escaped(title), about=escaped(about), examples=escaped("\n".join(examples)), signature=told
+        title=escaped(title), about=escaped(about), examples=escaped("\n".join(examples)), signature=signature_text
     )
     return render_page(title, [body], style=_STYLE, script=_SCRIPT, loads="'self' https://cdn.jsdelivr.net")
 

@@ -97,7 +97,7 @@ def examples_of(
         if columns.ends and (len(texts) != 1 + choices or choices < 2 or not all(texts[1:])):
             there = sum(1 for text in texts[1:] if text)
             raise ValueError(
-                f"{where}: {there} choices, and there must be {max(choices, 2)} for every example; mend it"
+                f"{where}: {there} choices, and there must be {max(choices, 2)} for every example; correct it"
             )
         name = _cell(where, values, columns.id) if columns.id else values.get(ROW_KEY, str(number))
         label: str | float | None = _cell(where, values, columns.label)
@@ -183,7 +183,7 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, no
             short.append(where)
         else:
             raise ValueError(
-                f"{where}: {len(fields)} fields, and there are {len(header)} columns ({_listed(header)}); mend the row"
+                f"{where}: {len(fields)} fields for {len(header)} columns ({_listed(header)}); correct the row"
             )
     if short:
         notify(f"{path}: left out {len(short):,} rows with fewer fields than columns, the first at {short[0]}")
@@ -239,7 +239,7 @@ def _require_unicode(where: str, name: str, value: Any) -> None:
         except UnicodeEncodeError as error:
             raise ValueError(
                 f"{where}: column {name!r} has the lone surrogate {text[error.start]!r} at character {error.start}; it "
-                "is no valid Unicode, mend the source"
+                "is no valid Unicode, correct the source"
             ) from None
 
 

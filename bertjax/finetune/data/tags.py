@@ -154,7 +154,7 @@ def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: S
 
 
 def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
-    """Write a line for each word with its tag behind a tab, and a blank line behind each sentence."""
+    """Write a line for each word with its tag after a tab, and a blank line after each sentence."""
     parts = [
         "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, new, strict=True))
         for sentence, new in zip(sentences, tags, strict=True)
@@ -214,9 +214,9 @@ def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
             width = width or len(columns)
             if len(columns) != width or layout.tag_column(width) > width:
                 wanted = max(width, layout.tag_column(width))
-                raise ValueError(f"{path}:{number}: {len(columns)} columns and not {wanted}; mend the line")
+                raise ValueError(f"{path}:{number}: {len(columns)} columns and not {wanted}; correct the line")
             if not columns[layout.word]:
-                raise ValueError(f"{path}:{number}: no word in column {layout.word + 1}; mend the line")
+                raise ValueError(f"{path}:{number}: no word in column {layout.word + 1}; correct the line")
             is_word = not (layout.conllu and _NO_WORD.fullmatch(columns[0]))
             yield _Line(number, line, columns if is_word else [])
 

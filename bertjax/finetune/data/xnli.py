@@ -77,7 +77,7 @@ def _read_train(data: Path, notify: Notify) -> list[TextExample]:
 
 @lru_cache(maxsize=2)
 def _by_language(path: Path, changed: int) -> tuple[dict[str, tuple[TextExample, ...]], tuple[str, ...]]:
-    """(the examples of a file by language, what there is to say of the file).
+    """(the examples of a file by language, notes on the file).
 
     `changed`, the time of its last change, is a key of the cache alone.
     """

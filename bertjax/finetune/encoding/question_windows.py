@@ -1,10 +1,10 @@
 """Questions as rows: each with a window of its text, or with several windows that overlap where the text is long.
 
 The windows are those of google-research/bert's run_squad.py and its port to transformers. `doc_stride` is run_squad's:
-how far each window begins behind the one before. What transformers' tokenizers and run_qa.py call `stride` is the
+how far each window begins after the one before. What transformers' tokenizers and run_qa.py call `stride` is the
 overlap instead, the room for the text minus `doc_stride`.
 
-Where an answer begins with a window's last token, run_qa.py takes the [SEP] behind it for the start (of the windows of
+Where an answer begins with a window's last token, run_qa.py takes the [SEP] after it for the start (of the windows of
 XQuAD and CS224N's dev set none at the usual sizes, 4 of 24,252 at 128 tokens 32 apart); here it is the token.
 """
 
@@ -50,7 +50,7 @@ class WindowSizes:
 
 @dataclass
 class QuestionCounts(LengthCounts):
-    """What became of long texts and questions."""
+    """Numbers of long texts and questions, and how they were cut or split."""
 
     questions_cut: int = 0  # questions cut off
     question_tokens_cut: int = 0  # tokens lost by that
@@ -218,7 +218,7 @@ def _answer_tokens(questions: Sequence[Question], contexts: _Pieces, text: np.nd
         spans = contexts.spans[contexts.offsets[text[number]] : contexts.offsets[text[number] + 1]]
         if len(spans) and spans[0, 0] <= begin and end <= spans[-1, 1]:
             ends = np.searchsorted(spans[:, 0], begin, side="right") - 1, np.searchsorted(spans[:, 1], end)
-            # The pieces of one character share its span: there the first is behind the last, as in run_qa.py.
+            # The pieces of one character share its span: there the first is after the last, as in run_qa.py.
             first[number], last[number] = min(ends), max(ends)
     return first, last
 

@@ -95,7 +95,7 @@ class Segments:
 
 
 def _before(opens: np.ndarray, template: Template) -> np.ndarray:
-    """Special tokens before the text of each segment, int64 [k]: [CLS], or all separators but the [SEP] behind A."""
+    """Special tokens before the text of each segment, int64 [k]: [CLS], or all separators but the [SEP] after A."""
     return np.where(opens, 1, template.separators - 1)
 
 
@@ -110,7 +110,7 @@ def rows_of_segments(
     """Rows of k segments each, with the special tokens around them.
 
     Segment j of row i is the tokens [begin[i, j], begin[i, j] + sizes[i, j]) of `ids`; both are int64 [n, k]. Where
-    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes behind each; one that does not open a sequence has the
+    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes after each; one that does not open a sequence has the
     rest of the template's separators before it.
     """
     before = _before(opens, template)

@@ -1,6 +1,6 @@
 """Tagged sentences as rows, long ones as several windows that overlap, and a tag for each word from the rows' logits.
 
-Each word is split into pieces alone, as it is behind a space: as transformers does with `is_split_into_words`, where
+Each word is split into pieces alone, as it is after a space: as transformers does with `is_split_into_words`, where
 RoBERTa's tokenizer needs `add_prefix_space=True`. Its first piece has the label and gives the prediction, only in the
 window where that piece has the most context. A word without any piece, such as a lone control character, is in no row;
 its prediction is a tag given for such words.
@@ -140,7 +140,7 @@ def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> n
             if tag not in number_of:
                 raise ValueError(
                     f"{sentence.where_of(index)}: tag {tag!r} of {sentence.words[index]!r} is not one of "
-                    f"{', '.join(labels)}; mend it, or train with it"
+                    f"{', '.join(labels)}; correct it, or train with it"
                 )
             numbers.append(number_of[tag])
         if sentence.tags is None:
@@ -171,7 +171,7 @@ def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
     """The windows (first piece, number of pieces) of a sentence whose word n has the pieces [ends[n], ends[n + 1])."""
 
     def behind(word: int, pieces: int) -> int:
-        """The word behind the last that fits in `pieces` pieces from `word` on, which itself always fits."""
+        """The word after the last that fits in `pieces` pieces from `word` on, which itself always fits."""
         return max(int(np.searchsorted(ends, ends[word] + pieces, side="right")) - 1, word + 1)
 
     windows, word = [], 0

@@ -93,7 +93,7 @@ class TaskContent:
     dev: Mapping[str, Split]  # by name; a run is evaluated on all and chosen by the first
     test: Mapping[str, Split]
     metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
-    notes: tuple[str, ...] = ()  # for the user: what became of long examples, and the like
+    notes: tuple[str, ...] = ()  # for the user: how long examples were cut or split, and similar
     baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
     averaged: bool = False  # as `Task.averaged`

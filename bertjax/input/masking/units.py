@@ -17,7 +17,7 @@ from bertjax.input.randomness import fold_in, hash64, uniform
 class Words:
     """The words of B rows of L tokens. A candidate is a token that may be hidden; candidates are counted over all rows.
 
-    A word may go on behind a [SEP], as in google-research/bert.
+    A word may go on after a [SEP], as in google-research/bert.
     """
 
     shape: tuple[int, int]  # B, L

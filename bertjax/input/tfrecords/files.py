@@ -1,7 +1,7 @@
 """TFRecord files: where their records lie, and the contents of some of them, with no byte unchecked.
 
 A record is framed by its length (uint64, little endian) and the length's checksum before its content, and the content's
-checksum behind it. Both are CRC-32C, masked so that what holds a checksum can have one (TensorFlow's record_writer.h).
+checksum after it. Both are CRC-32C, masked so that what holds a checksum can have one (TensorFlow's record_writer.h).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 LONGEST = 1 << 16  # bytes of content; a row of 4,096 tokens has half of that
 
-_HEAD, _TAIL = 12, 4  # bytes of the frame before and behind the content
+_HEAD, _TAIL = 12, 4  # bytes of the frame before and after the content
 _LENGTH = struct.Struct("<Q")
 _CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, its bits reversed
 _MASK = np.uint32(0xA282EAD8)

@@ -148,7 +148,7 @@ def _ends(x: jax.Array, dim: int) -> jax.Array:
 
 
 def _neighbours(x: jax.Array) -> jax.Array:
-    """Each inner block with the one before and the one behind: [B, H, n, C, ...] -> [B, H, n - 2, 3 C, ...]."""
+    """Each inner block with the one before and the one after: [B, H, n, C, ...] -> [B, H, n - 2, 3 C, ...]."""
     return jnp.concatenate([x[:, :, :-2], x[:, :, 1:-1], x[:, :, 2:]], axis=3)
 
 

@@ -158,10 +158,10 @@ def window_attention(
 def window_keys(
     k: jax.Array, v: jax.Array, ids: jax.Array, key_ids: jax.Array, window: int, causal: bool = False
 ) -> Keys:
-    """What each block sees: its own keys, and as many as the window of the block before and of the one behind.
+    """What each block sees: its own keys, and as many as the window of the block before and of the one after.
 
     k, v [B, H, N, C, K] with C at least the window; `ids` of the queries' sequences and `key_ids` of the keys', int32
-    [B, 1, N, C], are `NOWHERE` behind the row's end.
+    [B, 1, N, C], are `NOWHERE` after the row's end.
     """
     size, right = k.shape[3], 0 if causal else window
     of_query = jnp.arange(size)[:, None]
@@ -174,7 +174,7 @@ def window_keys(
 
 
 def _with_neighbours(blocks: jax.Array, left: int, right: int, fill: int = 0) -> jax.Array:
-    """Each block between the last `left` of the one before and the first `right` of the one behind.
+    """Each block between the last `left` of the one before and the first `right` of the one after.
 
     [B, H, N, C, ...] -> [B, H, N, left + C + right, ...]
     """
@@ -184,7 +184,7 @@ def _with_neighbours(blocks: jax.Array, left: int, right: int, fill: int = 0) ->
 
 
 class GlobalTokens(NamedTuple):
-    """The global tokens of each row, at most G; a row with fewer has positions behind its end."""
+    """The global tokens of each row, at most G; a row with fewer has positions after its end."""
 
     positions: jax.Array  # int32 [B, G], ascending; L where there is none
     marked: jax.Array  # bool [B, L]
@@ -193,12 +193,12 @@ class GlobalTokens(NamedTuple):
 def find_global_tokens(marked: jax.Array, most: int) -> GlobalTokens:
     """The first `most` marked tokens of each row: bool [B, L].
 
-    Marked tokens behind them stay ordinary. What marks tokens must check that `most` is enough, as nothing on the
+    Marked tokens after them stay ordinary. What marks tokens must check that `most` is enough, as nothing on the
     device can refuse a row.
     """
     B, L = marked.shape
     marked &= jnp.cumsum(marked, axis=1) <= most
-    number = jnp.where(marked, jnp.cumsum(marked, axis=1) - 1, most)  # of others: behind the last, and dropped
+    number = jnp.where(marked, jnp.cumsum(marked, axis=1) - 1, most)  # of others: after the last, and dropped
     positions = jnp.full((B, most), L, jnp.int32)
     positions = positions.at[jnp.arange(B)[:, None], number].set(jnp.arange(L, dtype=jnp.int32), mode="drop")
     return GlobalTokens(positions, marked)

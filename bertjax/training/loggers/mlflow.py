@@ -68,7 +68,7 @@ class MlflowWriter:
 
 
 def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
-    """Start the run there with the config as its params, or go on with the one that this run is known as.
+    """Start the run there with the config as its params, or continue with the one that this run is known as.
 
     Raises ValueError naming the tracking server, if it cannot be reached or does not have that run.
     """
