@@ -37,9 +37,7 @@ class ModelConfig:
     rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
     rope_theta_local: float = 0.0  # 0: rope_theta
     rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
-    relative_max: int = (
-        0  # of relative positions: distances from -relative_max to relative_max - 1 have vectors of their own
-    )
+    relative_max: int = 0  # relative positions: distances from -relative_max to relative_max - 1 have own vectors
     # Vectors to either side: distances beyond half of this number share them, on a logarithmic scale; 0: none does.
     relative_buckets: int = 0
     relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart

@@ -71,7 +71,7 @@ class MadeUpSplit:
         return self._flat.take(shift + np.arange(len(shift)))
 
     def has_plane(self, plane: str) -> bool:
-        """The vocabulary tells the words, and this text all other units; also words where they need the plane."""
+        """Whether it marks the units of a plane: all but words, which it marks only if they need the plane."""
         return plane != WORDS or self._marks_words
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:

@@ -57,9 +57,7 @@ class TrainingData(Protocol):
 
     name: str  # shown to the user
     notes: list[str]  # on how the text was read, likewise
-    fingerprint: (
-        str  # of what is trained on: of text that of its store, and the digests of files that rows need in addition
-    )
+    fingerprint: str  # of the training data: the store's for text, and the digests of further files that rows need
     tokenizer: Tokenizer
 
     def train(self, data: DataConfig, seed: int) -> RunBatches:

@@ -200,7 +200,7 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | N
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if not processes:
         raise ValueError(
-            "hosts.processes=0: Kubernetes does not tell a pod how many there are; set the key, or hosts.cluster=one"
+            "hosts.processes=0: Kubernetes does not give a pod their number; set the key, or hosts.cluster=one"
         )
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator and processes > 1:
@@ -208,7 +208,7 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | N
         stem, _, index = name.rpartition("-")
         if index != str(process) or not domain:
             raise ValueError(
-                f"hosts.coordinator is empty, and the pod's name {name}.{domain} does not tell it: "
+                f"hosts.coordinator is empty, and the pod's name {name}.{domain} does not contain it: "
                 "give the job a headless service as its subdomain, or set hosts.coordinator"
             )
         coordinator = f"{stem}-0.{domain}:{environment.get('JAX_COORDINATOR_PORT', PORT)}"

@@ -50,7 +50,7 @@ class Temporaries:
         self._kept = jax.default_backend() == "cpu" and keep_freed_memory()
         self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
         self._bytes = 0
-        self._places: list[int] = []
+        self._addresses: list[int] = []
 
     def reuse(self) -> None:
         """Call it before a step, while none runs. Releases free pages if the step would not reuse those of the last.
@@ -59,15 +59,15 @@ class Temporaries:
         """
         if not self._kept or not self._known():
             return
-        for pause in (*_PAUSES, 0) if self._places else ():
-            if _near(self._next_places(), self._places):
+        for pause in (*_PAUSES, 0) if self._addresses else ():
+            if _near(self._next_addresses(), self._addresses):
                 return
             time.sleep(pause)
         _glibc().malloc_trim(0)
-        self._places = self._next_places()
+        self._addresses = self._next_addresses()
         _prefer_huge_pages()  # after the trim, since released pages lose the advice
 
-    def _next_places(self) -> list[int]:
+    def _next_addresses(self) -> list[int]:
         """Addresses that blocks of that size would get now. They are freed at once; none of their pages is touched."""
         blocks = [_glibc().malloc(self._bytes + _EXTRA) for _ in self._jax.local_devices()]
         for block in blocks:
@@ -90,9 +90,9 @@ def _temporaries(program: Any) -> int:
     return program.get_compiled_memory_stats().temp_size_in_bytes
 
 
-def _near(places: list[int], others: list[int]) -> bool:
+def _near(addresses: list[int], others: list[int]) -> bool:
     """Whether blocks at these addresses share almost all of their pages."""
-    return all(abs(one - other) < _SHIFT for one, other in zip(places, others, strict=True))
+    return all(abs(one - other) < _SHIFT for one, other in zip(addresses, others, strict=True))
 
 
 def _prefer_huge_pages() -> None:

@@ -222,7 +222,7 @@ class _RemoteFile(io.RawIOBase):
     """An object as a seekable file; every read is a request."""
 
     def __init__(self, url: str) -> None:
-        self._url, self._place = url, 0
+        self._url, self._position = url, 0
         with _explained(url, "opened"):
             self._storage, self._path = _storage(url)
             self._size = self._storage.size(self._path)
@@ -234,19 +234,19 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        return self._place
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
 
     def readinto(self, buffer: bytearray) -> int:
-        end = min(self._place + len(buffer), self._size)
-        if end <= self._place:
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
             return 0
         with _explained(self._url, "read", missing=RemoteError):
-            data = self._storage.cat_file(self._path, start=self._place, end=end)
-        if len(data) != end - self._place:
-            raise RemoteError(f"{self._url}: {len(data)} bytes came at byte {self._place} instead of {len(buffer)}")
+            data = self._storage.cat_file(self._path, start=self._position, end=end)
+        if len(data) != end - self._position:
+            raise RemoteError(f"{self._url}: {len(data)} bytes came at byte {self._position} instead of {len(buffer)}")
         buffer[: len(data)] = data
-        self._place = end
+        self._position = end
         return len(data)
 
 

@@ -35,8 +35,8 @@ class Costs:
     def slower(self, factor: float) -> Costs:
         """These costs when a step takes `factor` times as long.
 
-        What happens a few times is taken to be half as much slower, as a power: other work slows steps, which keep all
-        cores busy, the most, and the rehearsal saw the machine at another moment of the same kind.
+        What happens a few times is slowed by the square root of `factor`: other load slows steps, which keep all cores
+        busy, the most, and the rehearsal measured the machine under a similar load.
         """
         part = math.sqrt(factor)
         evaluations = tuple(one * part for one in self.evaluation)
@@ -99,7 +99,7 @@ class Budget:
         return seconds_of(self.text)
 
     def scheduled(self, config: Config, steps: int, costs: Costs) -> Config:
-        """The recipe with that many steps: its shape of run, with no more evaluations and saves than time allows."""
+        """The recipe with that many steps: its shape of run, with as many evaluations and saves as time allows."""
         config = rescale(config, steps, self.given)
         training = config.training
         most = {

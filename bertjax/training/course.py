@@ -84,7 +84,7 @@ class Course:
 
 
 def parse_replan(text: str) -> tuple[int, int]:
-    """The step and the end of a record of `training.replans`. Raises ValueError for a text that is none."""
+    """The step and the end of a record of `training.replans`. Raises ValueError for an invalid text."""
     if not re.fullmatch(r"\d+:\d+", text):
         raise ValueError(f"training.replans={text!r}: give STEP:STEPS, as in 500:1650, an end at 1650 from step 500 on")
     step, end = text.split(":")

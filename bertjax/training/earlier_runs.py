@@ -22,9 +22,7 @@ _SAME = {
     "optimizer": ("name", "learning_rate", "schedule"),
 }
 _FINGERPRINTS = ("data_fingerprint", "tokenizer_fingerprint")
-_BEYOND = (
-    4.0  # a fit is used up to so many times the steps of the longest run, or so many times fewer than the shortest
-)
+_BEYOND = 4.0  # factor beyond the steps of the longest and the shortest run up to which a fit is used
 _NEAR = 1.1  # range of steps in which a single run is used
 
 
@@ -51,7 +49,7 @@ class Expectation:
 
 
 def expected_loss(metadata: Mapping[str, Any], steps: int, directory: AnyPath) -> Expectation | None:
-    """The held-out loss of a run of so many steps, from finished ones in the folder of its directory; None without.
+    """The held-out loss of a run of `steps` steps, from finished ones in its parent folder; None without.
 
     `metadata` are the run's, as `run_metadata` makes them. The loss is fitted as a straight line over the
     logarithm of the number of steps, where there are runs of several lengths.

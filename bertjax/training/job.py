@@ -70,7 +70,7 @@ class HeldOutText:
         return baselines_of(self.objectives, objectives.HeldOutFacts(*self.unigram, self.sets[0].whole_batches))
 
     def of_rows(self, rows: int) -> HeldOutText:
-        """The same over so many rows."""
+        """The same over `rows` rows."""
         counts = _rows_of_sets(rows, len(self.sets))
         return replace(self, sets=tuple(one.of_rows(count) for one, count in zip(self.sets, counts, strict=True)))
 

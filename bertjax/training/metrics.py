@@ -48,7 +48,7 @@ class StepMetrics:
         self._timed_tokens = self._timed_seconds = self._timed_flops = 0.0
 
     def begin(self, flops_per_token: float) -> None:
-        """Say that the steps that follow are of another stage; the first one, which compiles it, is in no rate."""
+        """Start another stage; its first step, which compiles the program, is in no rate."""
         self._flops_per_token, self._untimed = flops_per_token, 1
 
     def add(self, metrics: dict[str, jax.Array]) -> None:

@@ -1,7 +1,7 @@
 """The files of a run's directory, and reading a trained model from it.
 
 config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
-vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, metadata
+vocab.txt     or other vocabulary files      checkpoints/<step>/           weights, moments, metadata
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if enabled    owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early

@@ -53,7 +53,7 @@ OpenWriter = Callable[[Path, int], Writer]  # of the folder that it may write in
 class JsonlWriter:
     """Appends to a JSONL file, a line per write, without buffering.
 
-    A value that is not finite is written as null, which JSON cannot represent.
+    A value that is not finite, which JSON cannot represent, is written as null.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:

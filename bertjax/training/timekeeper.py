@@ -154,7 +154,7 @@ class Timekeeper:
         return self._resume(job, newest) if newest else self._decide(job)
 
     def at(self, job: Job, step: int) -> Job:
-        """The job as it is from a step on, where the run begins or goes on; later records wait for their step."""
+        """The job as it is from a step on, where the run begins or resumes; later records wait for their step."""
         assert self._decision is not None, "scheduled before"
         self._recorded = {at: end for at, end in self._decision.records if at > step}
         job = rescheduled(job, self._decision.config_at(job.config, step))

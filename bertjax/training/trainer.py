@@ -421,7 +421,7 @@ class Loop:
         return figures
 
     def save(self, step: int, state: TrainState) -> None:
-        """Start to write a checkpoint; the files are written while training goes on."""
+        """Start to write a checkpoint; the files are written while training continues."""
         saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
         with self.times.measure("checkpoint"), self.processes.taking_time(), saving:
             self.redundancy.before_save(step, state)

@@ -57,7 +57,7 @@ def too_large() -> Plan:
 def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
     assert not too_large.fits
     assert too_large.is_whole and headline(too_large).startswith(RECIPE.name)
-    of_several = replace(too_large, asked=replace(RECIPE, stages=(StageConfig(start=50),)))
+    of_several = replace(too_large, recipe=replace(RECIPE, stages=(StageConfig(start=50),)))
     assert headline(of_several).startswith(f"stage 1 of {RECIPE.name} does not fit")
     assert cost_table(of_several).title == "Stage 1 of the recipe"
     ((stage, remedies),) = advise(too_large, silent).remedies

@@ -1,4 +1,4 @@
-"""Attention as a graph, over the whole square: masks, windows, and the ways of telling positions in it."""
+"""Attention as a graph, over the whole square: masks, windows, and the encodings of positions."""
 
 from __future__ import annotations
 

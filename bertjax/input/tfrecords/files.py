@@ -35,13 +35,15 @@ def scan(pieces: Iterable[bytes], name: str) -> Iterator[tuple[np.ndarray, list[
         edges = _edges(block)
         frames = [block[begin:end] for begin, end in pairwise(edges)]
         for bad in damaged(frames):
-            raise ValueError(f"{_place(name, number + bad, begun + edges[bad])}: damaged (CRC-32C); get the file again")
+            raise ValueError(
+                f"{_location(name, number + bad, begun + edges[bad])}: damaged (CRC-32C); get the file again"
+            )
         rest, number, begun = block[edges[-1] :], number + len(frames), begun + edges[-1]
         if len(rest) >= _HEAD and not 0 < _size(rest) <= LONGEST:
-            raise ValueError(f"{_place(name, number, begun)}: {_what_is_wrong(rest)}")
+            raise ValueError(f"{_location(name, number, begun)}: {_what_is_wrong(rest)}")
         yield np.array(edges, np.int64) - edges[-1] + begun, contents(frames)
     if rest:
-        raise ValueError(f"{_place(name, number, begun)}: the file ends inside it; get the file again")
+        raise ValueError(f"{_location(name, number, begun)}: the file ends inside it; get the file again")
 
 
 def read_frames(path: str, begin: Sequence[int], end: Sequence[int]) -> list[bytes]:
@@ -116,7 +118,7 @@ def _size(frame: bytes, begin: int = 0) -> int:
     return _LENGTH.unpack_from(frame, begin)[0]
 
 
-def _place(name: str, number: int, begin: int) -> str:
+def _location(name: str, number: int, begin: int) -> str:
     return f"{name}, record {number} at byte {begin}"
 
 

@@ -129,10 +129,10 @@ class Dump:
         except expat.ExpatError as error:
             what = expat.ErrorString(error.code)
             if last and self._inside:
-                raise ValueError(f"{self._place()}: cut off here ({what}); get the file again") from None
-            raise ValueError(f"{self._place()}, line {number}: bad XML ({what}); {_IS_IT}") from None
+                raise ValueError(f"{self._location()}: cut off here ({what}); get the file again") from None
+            raise ValueError(f"{self._location()}, line {number}: bad XML ({what}); {_IS_IT}") from None
 
-    def _place(self) -> str:
+    def _location(self) -> str:
         """The file and the page that is being read, or the one before it."""
         title = self._page.get("title")
         return f"{self._name}, page {title!r}" if title else self._name
@@ -143,7 +143,7 @@ class Dump:
             raise ValueError(f"{self._name}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
         self._inside.append(name)
         if len(self._inside) > _DEPTH_CAP:
-            raise ValueError(f"{self._place()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
+            raise ValueError(f"{self._location()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
         if name == "page":
             self._page, self._headed = {}, True
         elif name == "redirect" and parent == "page":
@@ -173,7 +173,7 @@ class Dump:
         self._held.append(text)
         self._size += len(text)
         if self._size > PAGE_CAP:
-            raise ValueError(f"{self._place()}: a page of more than {PAGE_CAP >> 20} Mi characters; {_IS_IT}")
+            raise ValueError(f"{self._location()}: a page of more than {PAGE_CAP >> 20} Mi characters; {_IS_IT}")
 
     def _is_article(self) -> bool:
         wikitext = self._page.get("model", "wikitext") == "wikitext"
@@ -188,11 +188,11 @@ class Dump:
 
     def _number(self, text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,9}", text):
-            raise ValueError(f"{self._place()}: a namespace has the number {text[:40]!r}; {_IS_IT}")
+            raise ValueError(f"{self._location()}: a namespace has the number {text[:40]!r}; {_IS_IT}")
         return int(text)
 
     def _refuse_line(self, number: int) -> None:
-        raise ValueError(f"{self._place()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
+        raise ValueError(f"{self._location()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
 
     def _refuse_doctype(self, *_: object) -> None:
         raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")
