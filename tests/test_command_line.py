@@ -178,7 +178,7 @@ def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -
         assert line in said, said
 
 
-def test_pretrain_traces_the_steps_it_is_told_to(run: tuple[Path, Path, list[str]]) -> None:
+def test_pretrain_traces_the_requested_steps(run: tuple[Path, Path, list[str]]) -> None:
     (folder,) = (run[1] / "profile" / "plugins" / "profile").iterdir()
     assert folder.name == "steps_10_to_12"
     trace = next(folder.glob("process_0.*.trace.json.gz"))
@@ -262,7 +262,7 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
         next(checkpoint_predictions(run[1], ["the end"], top=3))
 
 
-def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_export_goes_where_requested(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     ended = bertjax("export", str(run[1]), "--output", str(tmp_path / "out"))
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "out" / "config.json").is_file()

@@ -45,7 +45,7 @@ def test_defaults_and_edges_are_inside(key):
     assert bounds.hold(bounds.high) is not bounds.below
 
 
-def test_bounds_are_told_as_intervals():
+def test_bounds_are_reported_as_intervals():
     told = {key: str(BOUNDS[key]) for key in ("training.steps", "optimizer.eps", "data.held_out", "data.vocab_size")}
     assert told == {
         "training.steps": "a finite number of at least 1",

@@ -132,7 +132,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("answer", "replaced"), [("y\n", True), ("\n", False), ("no\n", False), ("", False)])
-def test_on_a_terminal_the_user_is_asked(
+def test_on_a_terminal_the_user_is_prompted(
     answer: str,
     replaced: bool,
     run: Path,
@@ -150,7 +150,7 @@ def test_on_a_terminal_the_user_is_asked(
     assert (output.read_text() == "mine") == (not replaced)
 
 
-def test_an_output_is_replaced_if_told_so(run: Path, tmp_path: Path) -> None:
+def test_an_output_is_replaced_if_requested(run: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("One text.\n")
     words = ["embed", str(run), str(tmp_path / "texts.txt"), "--output", str(tmp_path / "out.jsonl")]
     assert [main(words), main(words), main([*words, "--overwrite"])] == [0, 1, 0]

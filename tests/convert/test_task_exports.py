@@ -101,7 +101,7 @@ def test_it_comes_back_with_the_same_bits_and_labels(model, tmp_path):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
 
-def test_the_bytes_are_the_same_and_tell_no_path(model, tmp_path):
+def test_the_bytes_are_the_same_and_contain_no_path(model, tmp_path):
     first, second = (export_huggingface(model, tmp_path / name) for name in ("one", "two"))
     for path in first.iterdir():
         content = path.read_bytes()
@@ -109,7 +109,7 @@ def test_the_bytes_are_the_same_and_tell_no_path(model, tmp_path):
         assert b"secret" not in content
 
 
-def test_the_card_tells_of_the_task(classifier, tmp_path):
+def test_the_card_describes_the_task(classifier, tmp_path):
     model, folder = classifier
     assert "This checkpoint was not evaluated in its run." in (folder / "README.md").read_text()
     model.directory.mkdir()

@@ -146,7 +146,7 @@ def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
     assert len(read_table(path, Columns(), said)[0].texts[0]) == 600_000
 
 
-def test_characters_that_are_no_text_are_told(tmp_path: Path) -> None:
+def test_characters_that_are_no_text_are_reported(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_bytes(b"text\tlabel\ncaf\xe9" + b"." * 500 + b"\ta\n")
     told: list[str] = []
     read_table(tmp_path / "t.tsv", Columns(), told.append)

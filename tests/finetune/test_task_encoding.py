@@ -120,7 +120,7 @@ def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
     assert counts == LengthCounts(1, a + b, int(cut > 0), cut, empty=int(not a or not b))
 
 
-def test_long_examples_are_counted_told_or_refused() -> None:
+def test_long_examples_are_counted_reported_or_refused() -> None:
     counts = LengthCounts()
     examples = [example("a b"), example("a " * 9, line=2), example("a " * 12, line=3), example("\u200b", line=4)]
     rows = KINDS["sequence"].encode(examples, LABELS, TOKENIZER, 8, counts)

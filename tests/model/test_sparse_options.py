@@ -19,7 +19,7 @@ BLOCKS = replace(PLAIN, family="bigbird", attention_block=2, random_blocks=2, ra
 GLOBALS = replace(PLAIN, family="longformer", window=2, global_every=0, global_tokens="marked")
 
 
-def test_places_that_are_not_above_those_before_are_unused() -> None:
+def test_positions_that_are_not_above_those_before_are_unused() -> None:
     found = tokens_at(jnp.asarray([[0, 3, 0, 5, 0], [-1, 2, -1, -1, -1], [0, 0, 0, 0, 0]], jnp.int32), 6)
     assert found.positions.tolist() == [[0, 3, 6, 5, 6], [6, 2, 6, 6, 6], [0, 6, 6, 6, 6]]
     assert [np.flatnonzero(row).tolist() for row in found.marked] == [[0, 3, 5], [2], [0]]

@@ -103,7 +103,7 @@ def test_the_rows_are_those_of_the_batch_and_stand_where_it_says(run: Path, foun
     assert seen == {"first", "second"}
 
 
-def test_the_verb_shows_it_and_tells_a_log_that_differs(
+def test_the_verb_shows_it_and_names_a_log_that_differs(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"

@@ -118,7 +118,7 @@ def test_ticks_are_round_and_inside(low, high, ticks):
         (3.0, 3.0, "number", ("2.6", "2.8", "3.0", "3.2", "3.4"), ""),
     ],
 )
-def test_an_axis_covers_its_values_and_its_labels_tell_them_apart(low, high, form, labels, scale):
+def test_an_axis_covers_its_values_and_its_labels_distinguish_them(low, high, form, labels, scale):
     axis = value_axis(low, high, form)
     assert (axis.labels, axis.scale) == (labels, scale)
     assert axis.ticks[0] == axis.low <= low <= high <= axis.high == axis.ticks[-1]
@@ -144,7 +144,7 @@ def test_axes_have_titles():
     assert titles == ["training step", "learning <rate> (× 10⁻⁴)"]
 
 
-def test_a_long_name_is_cut_and_told_in_full():
+def test_a_long_name_is_cut_and_shown_in_full():
     name = "text:/data/corpora/<novels>/volume-and-more.txt"
     figure = horizontal_bars("share", [name, "b"], [Bars("share", [0.5, 0.25], "blue")])
     shown = [text.text for text in parse(figure).findall("./svg/text")]

@@ -263,7 +263,7 @@ def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     assert [*find_units(f"list:{path}", True)("the river")] == [Span(0, 3, "phrase"), Span(4, 9, "phrase")]
 
 
-def test_a_kind_without_units_is_not_told(data, tmp_path):
+def test_a_kind_without_units_is_not_marked(data, tmp_path):
     (tmp_path / "units.txt").write_text("river with\n")
     store = TokenStore.open(prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")))
     train = store.split("train")
@@ -286,7 +286,7 @@ def test_tokens_of_a_unit_are_those_with_a_character_of_it():
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
-def test_every_tokenizer_knows_the_places_of_its_tokens(kind):
+def test_every_tokenizer_knows_the_offsets_of_its_tokens(kind):
     texts = ["the rivers of the north were lifted in winter", "believes in  nothing but rivers", " lifted"] * 5
     rules = TextRules(lowercase=False, strip_accents=False)
     tokenizer = train_tokenizer(kind, count_for(kind, texts, rules), 60 if kind != "byte_bpe" else 280, rules)

@@ -202,7 +202,7 @@ def test_other_kinds_have_no_such_rule():
         )
 
 
-def test_places_of_long_chunks_are_not_kept(small):
+def test_offsets_of_long_chunks_are_not_kept(small):
     """Where words are not spaced, each chunk is a sentence of its own."""
     for number in range(3):
         text = "東" * 200 + str(number)

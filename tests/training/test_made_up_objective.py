@@ -86,7 +86,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
-def test_a_made_up_objective_trains_beside_masked_tokens(packing: str, tmp_path: Path) -> None:
+def test_a_made_up_objective_trains_with_masked_tokens(packing: str, tmp_path: Path) -> None:
     program = tmp_path / "length.py"
     program.write_text(OBJECTIVE)
     corpus, run = write_corpus(tmp_path / "corpus.txt", 300), tmp_path / "run"

@@ -70,7 +70,7 @@ def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
         ("something new", "the size of the allocation is unknown"),
     ],
 )
-def test_what_was_asked_for_is_read_from_every_wording(words: str, told: str) -> None:
+def test_what_was_requested_is_read_from_every_wording(words: str, told: str) -> None:
     with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]):
         raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {words}")
     said = str(caught.value)
@@ -85,14 +85,14 @@ def test_other_errors_pass() -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
 
 
-def test_what_trains_nothing_is_told_no_key_and_of_no_checkpoint() -> None:
+def test_what_trains_nothing_gets_no_key_and_no_checkpoint() -> None:
     told = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
     with pytest.raises(OutOfMemory) as caught, told:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
     assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
 
 
-def test_a_save_that_failed_is_told_instead_of_what_is_left() -> None:
+def test_a_save_that_failed_is_reported_instead_of_what_is_left() -> None:
     def saved() -> list[int]:
         raise OSError("checkpoint 7 was not written: the disk is full")
 

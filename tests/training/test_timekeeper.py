@@ -125,7 +125,7 @@ def ran(
     return config, content, directory, outcome
 
 
-def test_the_record_tells_the_run(ran: tuple[Config, TrainingData, Path, Outcome]) -> None:
+def test_the_record_describes_the_run(ran: tuple[Config, TrainingData, Path, Outcome]) -> None:
     _, _, directory, outcome = ran
     decision = read_decision(directory)
     assert decision is not None and len(decision.replans) >= 3
