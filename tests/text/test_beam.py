@@ -133,7 +133,7 @@ def give_nothing_back(unit, function, results):
 def test_other_failures_name_the_files(tmp_path):
     assert (UNITS[4], [1, 1]) in by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing")
     assert list(by_beam(tmp_path)(fail_at_two, [], "testing")) == []
-    with pytest.raises(RuntimeError, match=r"^testing: OSError: no more room \(at one of: part2\.txt\); run"):
+    with pytest.raises(RuntimeError, match=r"^testing: OSError: no more room \(in one of: part2\.txt\); run"):
         list(by_beam(tmp_path)(fail_at_two, UNITS, "testing"))
     assert not list(tmp_path.iterdir())
 

@@ -75,7 +75,7 @@ def test_what_was_requested_is_read_from_every_wording(words: str, told: str) ->
         raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {words}")
     said = str(caught.value)
     assert said.startswith(f"out of memory while evaluating: {told}")
-    assert f"XLA's words: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
+    assert f"XLA's message: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
     assert "The last checkpoint, of step 200, is as it was" in said
     assert "this machine has" in said
 
