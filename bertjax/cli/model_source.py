@@ -96,7 +96,7 @@ def page_path(name: str) -> Path:
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add the option `--overwrite`."""
-    parser.add_argument("--overwrite", action="store_true", help="replace what exists there, without a question")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing output without a prompt")
 
 
 def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:

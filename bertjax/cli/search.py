@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         metavar="N",
-        help="passages that were found but are not relevant, for each relevant one (%(default)s)",
+        help="hard negatives for each relevant passage: found, but not relevant (%(default)s)",
     )
     parser.add_argument(
         "--no-normalize",
