@@ -76,7 +76,7 @@ def test_what_was_requested_is_read_from_every_wording(words: str, told: str) ->
     said = str(caught.value)
     assert said.startswith(f"out of memory while evaluating: {told}")
     assert f"XLA's message: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
-    assert "The last checkpoint, of step 200, is as it was" in said
+    assert "The last checkpoint, of step 200, is intact" in said
     assert "this machine has" in said
 
 
@@ -130,5 +130,5 @@ def test_a_run_whose_second_stage_does_not_fit_says_what_to_set_and_keeps_its_ch
     assert "out of memory while training on 1,024 rows of 512 tokens" in ended.stderr, ended.stderr
     assert "and this process may map 68.72 GB" in ended.stderr
     assert "--stages.0.grad-accum-steps 2:" in ended.stderr
-    assert "The last checkpoint, of step 4, is as it was" in ended.stderr
+    assert "The last checkpoint, of step 4, is intact" in ended.stderr
     assert load_run(tmp_path / "run").step == 4  # its digests verify
